@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from retinue.core.commands import Decision
 from retinue.dialects.arguments import Coded, compact
 from retinue.dialects.shared_context.actions import decide, look, tokens
-from retinue.dialects.shared_context.requests import ALL, Delete, ListKeys, Read, TakeSnapshot, Write, parse
-from retinue.dialects.shared_context.schema import spec_of
+from retinue.dialects.shared_context.requests import ALL, Delete, ListKeys, Read, TakeSnapshot, Write, parse, spec_of
 
 AT = 1771597800.0
 """2026-02-20T14:30:00Z"""

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from retinue.core.errors import BadInput, UnknownName
-from retinue.dialects.shared_context.entries import HISTORY_BYTES
+from retinue.dialects.shared_context.actions import HISTORY_BYTES
 from retinue.providers.scripted import says
 from retinue.store.sqlite.store import SqliteStore
 from tests.dialects.shared_context.stage import AT, NOON, READER, ROOT, WRITER, Context, missing, rows

@@ -11,7 +11,7 @@ import retinue
 from retinue.core.errors import BadInput
 from retinue.dialects.arguments import Coded
 from retinue.dialects.shared_context.requests import parse as parse_context
-from retinue.dialects.shared_context.schema import spec_of as context_spec_of
+from retinue.dialects.shared_context.requests import spec_of as context_spec_of
 from retinue.dialects.spec.prompts import FURTHER, orchestrator_text
 from retinue.dialects.spec.requests import parse, spec_of
 from retinue.dialects.spec.settings import EXTENSIONS, SpecSettings

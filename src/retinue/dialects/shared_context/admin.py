@@ -13,8 +13,7 @@ from retinue.core.commands import Decide, SessionRow
 from retinue.core.errors import BadInput, UnknownName
 from retinue.core.text import rfc3339
 from retinue.dialects.arguments import Coded, decoded
-from retinue.dialects.shared_context.actions import decide
-from retinue.dialects.shared_context.entries import EVERYONE, Entry, entries_of, snapshots
+from retinue.dialects.shared_context.actions import ALL_PARTICIPANTS, Entry, decide, entries_of, snapshots
 from retinue.dialects.shared_context.requests import TakeSnapshot, label_of
 
 OPERATOR = "operator"
@@ -37,7 +36,7 @@ def overview(session: SessionRow, key_value: Mapping[str, bytes], at: float) -> 
 
 
 def contents(session: SessionRow, key_value: Mapping[str, bytes], at: float) -> dict[str, object]:
-    """Everything in a session, values included, and the labels of its snapshots, if it has any."""
+    """All entries of a session with their values, and the labels of its snapshots, if it has any."""
     answer: dict[str, object] = {
         "session_id": session.session_id,
         "archived": session.state == "archived",
@@ -49,11 +48,11 @@ def contents(session: SessionRow, key_value: Mapping[str, bytes], at: float) -> 
 
 
 def snapshot_contents(session: SessionRow, key_value: Mapping[str, bytes], label: str) -> dict[str, object]:
-    """Everything that was in a session when a snapshot was taken; raises `UnknownName` for an unknown label."""
-    found = snapshots(key_value)
-    if label not in found:
-        raise UnknownName("snapshot", label, tuple(found))
-    taken = found[label]
+    """All entries of a session at the time of a snapshot; raises `UnknownName` for an unknown label."""
+    by_label = snapshots(key_value)
+    if label not in by_label:
+        raise UnknownName("snapshot", label, tuple(by_label))
+    taken = by_label[label]
     return {
         "session_id": session.session_id,
         "archived": session.state == "archived",
@@ -65,7 +64,7 @@ def snapshot_contents(session: SessionRow, key_value: Mapping[str, bytes], label
 
 
 def take_snapshot(label: str, at: float) -> Decide:
-    """The decision that keeps a session's entries under a label; raises `BadInput` for a label that is not valid."""
+    """The decision that stores a session's entries under a label; raises `BadInput` for an invalid label."""
     try:
         action = TakeSnapshot(label_of(label))
     except Coded as refusal:
@@ -74,7 +73,7 @@ def take_snapshot(label: str, at: float) -> Decide:
 
 
 def snapshot_size(answer: bytes) -> int:
-    """How many entries were kept, given the answer to `take_snapshot`; raises `BadInput` if that was a refusal."""
+    """The number of stored entries, from the answer to `take_snapshot`; raises `BadInput` if it was a refusal."""
     try:
         return msgspec.convert(decoded(answer), _Taken).keys
     except Coded as refusal:
@@ -94,8 +93,8 @@ def _fields(entry: Entry) -> dict[str, object]:
     }
     if entry.expires_at is not None:
         fields["expires_at"] = rfc3339(entry.expires_at)
-    if entry.readable_by != EVERYONE:
+    if entry.readable_by != ALL_PARTICIPANTS:
         fields["readable_by"] = entry.readable_by
-    if entry.writable_by != EVERYONE:
+    if entry.writable_by != ALL_PARTICIPANTS:
         fields["writable_by"] = entry.writable_by
     return fields

@@ -1,7 +1,4 @@
-"""What every participant with `shared_context` is told: which keys there are, what to write, and how to read.
-
-The texts name no project and no trade, so that they fit any session.
-"""
+"""The system text for participants with `shared_context`: conventional keys, what to write, and how to read."""
 
 from __future__ import annotations
 
@@ -59,14 +56,13 @@ FURTHER = {
     'such as "orchestrator" or "subagent:writer:*".',
     "snapshot": "snapshot keeps the whole of shared context under a label, before something large is changed.",
 }
-"""What is worth saying about each extension."""
+"""How to use each extension."""
 
 PARTICIPANT_TEXT = f"{KEY_NAMESPACE}\n\n{WRITE_DISCIPLINE}\n\n{READ_PATTERN}"
-"""The three together, as they stand in a participant's system text."""
+"""The text without extensions."""
 
 
 def participant_text(extensions: AbstractSet[str]) -> str:
-    """The same, followed by what the extensions that are on are good for."""
-    rows = [f"  - {told}" for name, told in FURTHER.items() if name in extensions]
-    told = "\n".join(rows)
-    return f"{PARTICIPANT_TEXT}\n\nShared context can do more:\n\n{told}" if rows else PARTICIPANT_TEXT
+    """The text, with a line for each extension that is switched on."""
+    rows = "\n".join(f"  - {usage}" for name, usage in FURTHER.items() if name in extensions)
+    return f"{PARTICIPANT_TEXT}\n\nShared context can do more:\n\n{rows}" if rows else PARTICIPANT_TEXT

@@ -1,16 +1,19 @@
-"""What a participant can ask of the `shared_context` tool: requests, parsed before anything is looked at."""
+"""Requests to the `shared_context` tool: the schema that a model sees, and parsing."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from typing import TypeAlias
 
 from msgspec import Struct
 
+from retinue.core.agent import ToolSpec
 from retinue.dialects.arguments import (
     Coded,
     Members,
     action_of,
+    compact,
     fields_of,
     integers_of,
     mistyped,
@@ -18,7 +21,86 @@ from retinue.dialects.arguments import (
     text_of,
     texts_of,
 )
-from retinue.dialects.shared_context.schema import MAX_LABEL_CHARACTERS, actions_of
+
+NAME = "shared_context"
+
+CORE = ("list_keys", "read", "write", "delete")
+FURTHER = ("read_batch", "read_history", "snapshot")
+"""Actions that are extensions of the same name."""
+
+MAX_KEY_CHARACTERS = 64
+MAX_VALUE_TOKENS = 1000
+MAX_LABEL_CHARACTERS = 64
+
+ABOUT = (
+    "The working memory that all participants of this session share: short texts under flat keys. Start with list_keys "
+    "to see what is there, read what matters to you, write conclusions, and delete what is settled."
+)
+ABOUT_ACTIONS = {
+    "list_keys": "every key with its author, time, version and size, without values.",
+    "read": "one entry with its value.",
+    "write": "create or overwrite an entry.",
+    "delete": "remove an entry.",
+    "read_batch": "several entries at once.",
+    "read_history": "earlier versions of an entry, as far as they are kept.",
+    "snapshot": "keep all entries as they are now under a label, for the operator.",
+}
+
+
+def actions_of(extensions: AbstractSet[str]) -> tuple[str, ...]:
+    """The actions with these extensions switched on."""
+    return (*CORE, *(action for action in FURTHER if action in extensions))
+
+
+def spec_of(extensions: AbstractSet[str]) -> ToolSpec:
+    """The tool's name, description and parameters with these extensions switched on."""
+    actions = actions_of(extensions)
+    action = {
+        "type": "string",
+        "enum": actions,
+        "description": " ".join(f"{name}: {ABOUT_ACTIONS[name]}" for name in actions),
+    }
+    properties = {"action": action, **dict(_properties(extensions))}
+    return ToolSpec(NAME, ABOUT, compact({"type": "object", "properties": properties, "required": ["action"]}))
+
+
+def _properties(extensions: AbstractSet[str]) -> Iterator[tuple[str, dict[str, object]]]:
+    yield (
+        "key",
+        _text(
+            "The entry to read, write or delete: lowercase letters, digits and underscores, "
+            f"1 to {MAX_KEY_CHARACTERS} characters."
+        ),
+    )
+    yield (
+        "value",
+        _text(
+            "For write: the text to keep. Distilled conclusions, not raw data; at most "
+            f"{MAX_VALUE_TOKENS} tokens (about 4000 characters)."
+        ),
+    )
+    if "read_batch" in extensions:
+        yield "keys", _list("string", "For read_batch: the entries to read.")
+    if "read_history" in extensions:
+        yield "versions", _list("integer", "For read_history: the versions to give; all that are kept by default.")
+    if "snapshot" in extensions:
+        yield "label", _text(f"For snapshot: a name for it, 1 to {MAX_LABEL_CHARACTERS} characters.")
+    if "ttl" in extensions:
+        about = "For write: seconds after which the entry is gone by itself; never by default."
+        yield "ttl_seconds", {"type": "number", "description": about}
+    if "access" in extensions:
+        patterns = 'patterns of participants, such as "orchestrator" or "subagent:writer:*"; everyone by default'
+        yield "readable_by", _list("string", f"For write: who may read the value, as {patterns}.")
+        yield "writable_by", _list("string", f"For write: who may overwrite and delete the entry, as {patterns}.")
+
+
+def _text(about: str) -> dict[str, object]:
+    return {"type": "string", "description": about}
+
+
+def _list(kind: str, about: str) -> dict[str, object]:
+    return {"type": "array", "items": {"type": kind}, "description": about}
+
 
 EXTENSIONS = ("read_batch", "read_history", "snapshot", "ttl", "access")
 """Actions and fields beyond the core of the document, by the names that settings use."""
@@ -26,30 +108,30 @@ EXTENSIONS = ("read_batch", "read_history", "snapshot", "ttl", "access")
 ALL = frozenset(EXTENSIONS)
 
 LONGEST_TTL = 100 * 365.25 * 86400.0
-"""Seconds; an entry that is to live longer is cut to this."""
+"""The longest time to live in seconds; longer ones are cut to it."""
 
 MAX_PATTERNS = 32
 MAX_PATTERN_CHARACTERS = 200
 
 
 class ListKeys(Struct, frozen=True):
-    """Tell what there is, without values."""
+    """List the entries without their values."""
 
 
 class Read(Struct, frozen=True):
-    """Give one entry."""
+    """Read one entry."""
 
     key: str
 
 
 class ReadBatch(Struct, frozen=True):
-    """Give several entries."""
+    """Read several entries."""
 
     keys: tuple[str, ...]
 
 
 class ReadHistory(Struct, frozen=True):
-    """Give the versions of an entry that are kept, or those of them that are named."""
+    """Read the kept versions of an entry, or some of them."""
 
     key: str
     versions: tuple[int, ...] | None = None
@@ -58,8 +140,7 @@ class ReadHistory(Struct, frozen=True):
 class Write(Struct, frozen=True):
     """Create or overwrite an entry.
 
-    With `ttl_seconds` it is gone after so many. Who may read and write it is as before where it is None; that is
-    everyone for a new one.
+    It expires after `ttl_seconds`. Patterns that are None stay as they were; a new entry is open to all participants.
     """
 
     key: str
@@ -76,7 +157,7 @@ class Delete(Struct, frozen=True):
 
 
 class TakeSnapshot(Struct, frozen=True):
-    """Keep everything as it is now."""
+    """Store all entries under a label."""
 
     label: str
 
@@ -87,7 +168,7 @@ Action: TypeAlias = Look | Change
 
 
 def parse(arguments: str, extensions: AbstractSet[str] = ALL) -> Action:
-    """The action that a call asks for; raises `Coded` when it cannot be made out."""
+    """The action of a call; raises `Coded` if the arguments are not valid."""
     fields = fields_of(arguments)
     match action_of(fields, actions_of(extensions)):
         case "list_keys":
@@ -107,7 +188,7 @@ def parse(arguments: str, extensions: AbstractSet[str] = ALL) -> Action:
 
 
 def label_of(label: str) -> str:
-    """A label that a snapshot may have; any other is refused."""
+    """The label of a snapshot; raises `Coded` if it is not valid."""
     if not 1 <= len(label) <= MAX_LABEL_CHARACTERS or not label.isprintable():
         wanted = f"1-{MAX_LABEL_CHARACTERS} printable characters"
         raise Coded("INVALID_REQUEST", f"Field 'label' must be {wanted}, got {len(label)}: {label[:80]!r}")
@@ -142,6 +223,6 @@ def _patterns(fields: Members, name: str) -> tuple[str, ...] | None:
         return None
     patterns = tuple(dict.fromkeys(texts_of(fields, name)))
     if len(patterns) > MAX_PATTERNS or any(len(pattern) > MAX_PATTERN_CHARACTERS for pattern in patterns):
-        most = f"at most {MAX_PATTERNS} patterns of {MAX_PATTERN_CHARACTERS} characters"
-        raise Coded("INVALID_REQUEST", f"Field '{name}' must have {most}.")
+        limit = f"at most {MAX_PATTERNS} patterns of {MAX_PATTERN_CHARACTERS} characters"
+        raise Coded("INVALID_REQUEST", f"Field '{name}' must have {limit}.")
     return patterns

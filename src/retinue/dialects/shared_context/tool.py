@@ -1,4 +1,4 @@
-"""The `shared_context` tool: who calls, where the session's entries stand, and a line in the log for every change."""
+"""The `shared_context` tool: reads and changes the entries of the caller's session, and logs every change."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from retinue.dialects.base import DialectTool
 from retinue.dialects.context import DialectContext
 from retinue.dialects.log_format import line, with_payloads
 from retinue.dialects.shared_context import actions
-from retinue.dialects.shared_context.actions import decide, look, space_of, touched
-from retinue.dialects.shared_context.entries import Entry
+from retinue.dialects.shared_context.actions import Entry, decide, look, space_of, touched
 from retinue.dialects.shared_context.requests import (
     ALL,
     Action,
@@ -31,8 +30,8 @@ from retinue.dialects.shared_context.requests import (
     TakeSnapshot,
     Write,
     parse,
+    spec_of,
 )
-from retinue.dialects.shared_context.schema import spec_of
 
 log = logging.getLogger("retinue.context")
 
@@ -46,11 +45,10 @@ class SharedContextTool(DialectTool):
         self.spec: ToolSpec = spec_of(extensions)
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
-        """Parse the request and answer it; a refusal is an answer too."""
         try:
             return ToolResult(compact(await self._answer(parse(arguments, self._extensions), context)))
         except Coded as refusal:
-            # Participants are meant to look for keys that may be missing; that is no failure.
+            # Participants are expected to look for keys that may be missing; that is no failure.
             return ToolResult(compact(refusal.answer), failed=refusal.code != "KEY_NOT_FOUND")
 
     async def _answer(self, action: Action, context: CallContext) -> JsonObject:
@@ -88,13 +86,13 @@ class SharedContextTool(DialectTool):
                 pass
             case _:
                 raise actions.session_not_found(context.session_id)
-        # The store does not ask again about a call that it remembers, so each change is told once.
+        # The store does not decide a remembered call again, so each change is logged once.
         if changed is not None and not isinstance(action, TakeSnapshot):
-            self._tell(action, changed, by, at, context)
+            self._log_change(action, changed, by, at, context)
         return decoded(written)
 
-    def _tell(self, action: Write | Delete, entry: Entry, by: str, at: float, context: CallContext) -> None:
-        told = line(
+    def _log_change(self, action: Write | Delete, entry: Entry, by: str, at: float, context: CallContext) -> None:
+        facts = line(
             session_id=context.session_id,
             action="write" if isinstance(action, Write) else "delete",
             key=action.key,
@@ -103,11 +101,11 @@ class SharedContextTool(DialectTool):
             value_size_tokens=entry.size,
             version=entry.version,
         )
-        log.info("%s", with_payloads(told, value=entry.value))
+        log.info("%s", with_payloads(facts, value=entry.value))
 
 
 def participant(context: CallContext) -> str:
-    """Who writes: the root, or a subagent under its task id."""
+    """The caller's name in entries: `orchestrator`, or a subagent with its task id."""
     if context.depth == 0:
         return "orchestrator"
     if not context.agent:
