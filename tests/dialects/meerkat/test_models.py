@@ -12,8 +12,8 @@ from retinue.core.agent import RunSpec
 from retinue.core.errors import BadInput
 from retinue.dialects.arguments import CallRefused
 from retinue.dialects.context import ProviderFamilies
-from retinue.dialects.meerkat.models import ResolvedModel, resolve_model
 from retinue.dialects.meerkat.settings import DEFAULT_MODELS, DEFAULTS, ConcurrencyLimits, MeerkatSettings, mistakes
+from retinue.dialects.meerkat.spawn import ResolvedModel, resolve_model
 from retinue.providers.catalog import provider_config
 from tests.dialects.meerkat.stage import OWN
 

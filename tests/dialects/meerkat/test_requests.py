@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from retinue.core.events import CallReturned
 from retinue.core.run import Limits
 from retinue.dialects.arguments import CallRefused
-from retinue.dialects.meerkat.comms import Anything, Demand, Message, Nothing, Response, names
+from retinue.dialects.meerkat.comms import NoArguments, PeerMessage, PeerRequest, PeerResponse, SendArguments, names
 from retinue.dialects.meerkat.requests import (
+    AGENT_TOOLS,
     ForkRequest,
     ListRequest,
     OneRequest,
@@ -26,7 +27,6 @@ from retinue.dialects.meerkat.requests import (
     fixed_budget,
     parsed,
 )
-from retinue.dialects.meerkat.schema import AGENT_TOOLS
 from retinue.dialects.meerkat.settings import ConcurrencyLimits, MeerkatSettings
 from retinue.providers.scripted import ScriptedReply, calls, calls_verbatim, hangs, says, together
 from tests.dialects.meerkat.stage import COMMS, MANY, TASK, Stage, about, fork, spawn
@@ -137,7 +137,7 @@ async def test_fields_that_nobody_knows_are_refused_by_spawn_only_and_only_witho
         calls("agent_list", **more),
         says("Ok."),
         spawned={"find it": [says("Found.")]},
-        forked={"look below": [says("Nothing.")]},
+        forked={"look below": [says("NoArguments.")]},
         settings=COMMS,
     )
     await hidden.play()
@@ -186,7 +186,7 @@ ARGUMENTS = (
 )
 REQUESTS = (
     SpawnArguments, StrictSpawnArguments, ForkRequest, OneRequest, ListRequest,
-    Message, Demand, Response, Anything, Nothing,
+    PeerMessage, PeerRequest, PeerResponse, SendArguments, NoArguments,
 )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from retinue.core.agent import Agent
 from retinue.core.messages import UserMessage
-from retinue.dialects.meerkat.schema import USAGE
+from retinue.dialects.meerkat.requests import USAGE
 from retinue.dialects.meerkat.settings import DEFAULT_MODELS, MeerkatSettings
 from retinue.providers.scripted import ScriptedReply, calls, hangs, says, together
 from retinue.testing.harness import Harness

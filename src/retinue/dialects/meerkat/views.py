@@ -1,4 +1,4 @@
-"""A sub-agent as `meerkat` shows it: its name, its state in the four words of the document, its output or error."""
+"""A sub-agent as answers of `meerkat` show it: its name, its state, its output or error."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from retinue.engine import RunView
 
 State = Literal["running", "completed", "failed", "cancelled"]
 
-SUB_AGENT, FORK, HOST = "sub-agent", "fork", "host"
-"""What a child's agent is called. A host, which stays and serves messages, is named like any sub-agent."""
+SUB_AGENT, FORK_AGENT, HOST_AGENT = "sub-agent", "fork", "host"
+"""The agents of children. A host, which stays alive and serves messages, is named like any sub-agent."""
 
-KEPT = 256
-"""How many sub-agents that are over can still be asked about."""
+MAX_ENDED = 256
+"""How many ended sub-agents of a tree are remembered."""
 
 ROOT_NAME = "parent"
-"""What the root is called among its children."""
+"""The name of the root among its children."""
 
 
 def name_of(run_id: RunId, agent: str) -> str:
@@ -32,34 +32,34 @@ def name_of(run_id: RunId, agent: str) -> str:
     >>> name_of("019467d9-7e3a-7000-8000-000000000000", SUB_AGENT)
     'sub-agent-019467d97e3a'
     """
-    return f"{FORK if agent == FORK else SUB_AGENT}-{run_id.replace('-', '')[:12]}"
+    return f"{FORK_AGENT if agent == FORK_AGENT else SUB_AGENT}-{run_id.replace('-', '')[:12]}"
 
 
 def own_name(context: CallContext) -> str:
-    """What the caller is called among its peers."""
+    """The caller's name among its peers."""
     return ROOT_NAME if context.depth == 0 else name_of(context.run_id, context.agent)
 
 
 def state_of(outcome: Outcome | None, agent: str) -> State:
-    """A child's state; a host whose budget is spent has done what it was there for."""
+    """A child's state; a host that has used up its budget is completed."""
     if outcome is None:
         return "running"
     match outcome.result:
         case "completed" | "cancelled":
             return outcome.result
-        case "exhausted" if agent == HOST:
+        case "exhausted" if agent == HOST_AGENT:
             return "completed"
         case _:
             return "failed"
 
 
 def output_of(outcome: Outcome, last_words: str = "") -> str:
-    """What a child that completed has to say; a host that was stopped in silence, what it had said last."""
+    """The output of a completed child; `last_words` if it ended without a text, as a stopped host does."""
     return outcome.text or last_words
 
 
 def error_of(outcome: Outcome) -> str:
-    """Why a child failed; a spent budget has words of its own."""
+    """Why a child failed, in the texts of the document for used-up budgets."""
     if (limit := outcome.limit) is not None and outcome.result == "exhausted":
         match limit.reason:
             case "max_turns":
@@ -69,12 +69,12 @@ def error_of(outcome: Outcome) -> str:
             case "max_tokens":
                 return f"Token budget exceeded: used {limit.used}, limit {limit.limit}"
             case _:
-                pass  # limits that no sub-agent is given, but its tree may have
+                pass  # limits of the tree, which no sub-agent has of its own
     return outcome.error or outcome.reason
 
 
 def status(view: RunView, now: float, *, last_words: str = "") -> dict[str, object]:
-    """What `agent_status` answers; a field that says nothing is left out."""
+    """The answer to `agent_status`, without fields that do not apply."""
     outcome = view.outcome
     state = state_of(outcome, view.agent)
     answer: dict[str, object] = {"agent_id": view.run_id, "state": state}
@@ -88,13 +88,13 @@ def status(view: RunView, now: float, *, last_words: str = "") -> dict[str, obje
         answer["tokens_used"] = view.usage.total
     elif state == "failed":
         answer["tokens_used"] = 0
-    if view.agent == FORK and state == "completed":
+    if view.agent == FORK_AGENT and state == "completed":
         answer["cached_tokens"] = view.usage.cached
     return answer
 
 
-class Row(Struct, frozen=True, gc=False, omit_defaults=True):
-    """A sub-agent in a list; only running ones say for how long."""
+class ListRow(Struct, frozen=True, gc=False, omit_defaults=True):
+    """A sub-agent in a list; `running_ms` is for running ones."""
 
     id: RunId
     name: str
@@ -103,20 +103,18 @@ class Row(Struct, frozen=True, gc=False, omit_defaults=True):
     running_ms: int | None = None
 
 
-def running_row(accepted: RunAccepted, now: float) -> Row:
-    """One that runs."""
+def running_row(accepted: RunAccepted, now: float) -> ListRow:
     run_id = accepted.run_id
     since = max(0, round((now - accepted.at) * 1000))
-    return Row(run_id, name_of(run_id, accepted.agent), "running", accepted.depth, since)
+    return ListRow(run_id, name_of(run_id, accepted.agent), "running", accepted.depth, since)
 
 
-def ended_row(view: RunView) -> Row:
-    """One that is over."""
-    return Row(view.run_id, name_of(view.run_id, view.agent), state_of(view.outcome, view.agent), view.depth)
+def ended_row(view: RunView) -> ListRow:
+    return ListRow(view.run_id, name_of(view.run_id, view.agent), state_of(view.outcome, view.agent), view.depth)
 
 
-def listing(rows: Iterable[Row]) -> dict[str, object]:
-    """What `agent_list` answers, in the order in which the children were started."""
+def listing(rows: Iterable[ListRow]) -> dict[str, object]:
+    """The answer to `agent_list`, in the order in which the children were started."""
     agents = sorted(rows, key=lambda row: row.id)
     counts = Counter(row.state for row in agents)
     return {
