@@ -12,7 +12,7 @@ import pytest
 
 from retinue.core.policy import Policy
 from retinue.core.usage import Usage
-from retinue.dialects.buzzllm import BuzzllmSettings, process_pool
+from retinue.dialects.buzzllm import BuzzllmSettings, process_provider
 from retinue.dialects.child_process import Grant, Tally, last_tally
 from retinue.providers.scripted import Line, ScriptedReply, calls, hangs, says, streams
 from retinue.testing.fake_server import ReceivedRequest
@@ -38,7 +38,7 @@ HI = 'event: output_text\ndata: {"id":"","delta":"Hi.","type":"output_text"}\n\n
 
 async def read(program: str, monkeypatch: pytest.MonkeyPatch, seconds: int = 60) -> list[str]:
     """What a caller reads whose child is this program."""
-    monkeypatch.setattr(process_pool, "COMMAND", (sys.executable, "-c", program))
+    monkeypatch.setattr(process_provider, "COMMAND", (sys.executable, "-c", program))
     settings = {"buzzllm": BuzzllmSettings(timeout_secs=seconds, warm_processes=0)}
     async with (
         CHAT.vendor(Cast((call_subagent(tool_subset=["bash_find"]), BYE), BYE)) as vendor,
@@ -58,7 +58,7 @@ async def test_a_child_reads_the_ten_fields_and_the_name_of_the_key_on_stdin(
     told = f"import sys; told = sys.stdin.read(); told and open({str(said)!r}, 'w').write(told)"
     program = f"{told}; print({HI + END!r})"
     monkeypatch.setenv("MY_KEY", "sk-secret-1234")
-    monkeypatch.setattr(process_pool, "COMMAND", (sys.executable, "-c", program))
+    monkeypatch.setattr(process_provider, "COMMAND", (sys.executable, "-c", program))
     cast = Cast((call_subagent(system_prompt="You dig.", tool_subset=["bash_find"]), BYE), BYE)
     async with CHAT.vendor(cast) as vendor, opened(CHAT, vendor, api_key_env="MY_KEY") as r:
         await Stage(r).play()
@@ -142,7 +142,7 @@ async def test_a_child_that_hangs_is_killed_with_all_that_it_started(monkeypatch
 
 @pytest.mark.promise("BZ-STARTS")
 async def test_a_child_that_cannot_be_started_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_pool, "COMMAND", ("/no/such/program",))
+    monkeypatch.setattr(process_provider, "COMMAND", ("/no/such/program",))
     async with CHAT.vendor(Cast((call_subagent(), BYE), BYE)) as vendor, opened(CHAT, vendor) as r:
         stage = Stage(r)
         await stage.play()
@@ -259,7 +259,7 @@ async def test_programs_of_a_childs_tools_go_with_a_parent_that_is_killed(
 
 @pytest.mark.promise("BZ-GRANT")
 async def test_a_waiting_child_leaves_when_its_parent_lets_go() -> None:
-    child = process_pool.ChildProcess(process_pool.COMMAND, os.environ)
+    child = process_provider.ChildProcess(process_provider.COMMAND, os.environ)
     pid = child.pid
     await child.end(grace=20.0)
 
@@ -272,7 +272,7 @@ async def test_a_grant_and_what_was_used_travel_by_descriptors(tmp_path: Path) -
     words = ScriptedReply(pieces=("Hi.",), usage=Usage(input=7, output=3))
     lines = one_by_one(calls("bash_read", filepath="notes.txt"), words)
     async with CHAT.vendor(lines) as vendor:
-        child = process_pool.ChildProcess(process_pool.COMMAND, os.environ)
+        child = process_provider.ChildProcess(process_provider.COMMAND, os.environ)
         grant = Grant(run_id="r1", policy=Policy(excluded_tools=("bash_find",)), workspace=str(tmp_path))
         order = {"model": "m", "provider": "openai-chat", "url": CHAT.url(vendor), "prompt": "x"}
         subset = {"tool_subset": ["bash_find", "bash_read"]}

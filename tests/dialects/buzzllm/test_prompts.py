@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from retinue.__main__ import main
-from retinue.dialects.buzzllm.prompts import PROMPTS
+from retinue.dialects.buzzllm.settings import PROMPTS
 from retinue.providers.scripted import says
 from tests.dialects.buzzllm.stage import serving
 

@@ -1,4 +1,4 @@
-"""The tool `call_subagent`: a run whose only model call is a child process, and whose text is the answer."""
+"""The tool `call_subagent`: it starts a run whose only model call is a child process, and returns its text."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from retinue.engine import SpawnRequest
 
 LABEL = "subagent"
 MARGIN = 60.0
-"""Seconds that the engine waits longer than the process, which is to end first and report why."""
+"""Seconds that the engine waits longer than the process, which should end first and report why."""
 
 
 class BuzzllmDialect(Dialect):
@@ -42,15 +42,13 @@ class BuzzllmDialect(Dialect):
         self._tools: dict[str, Tool] = {CALL_SUBAGENT: CallSubagent(dialect_context, settings)}
 
     def tools(self) -> Mapping[str, Tool]:
-        """The dialect's tools."""
         return self._tools
 
 
 class CallSubagent(DialectTool):
-    """The `call_subagent` tool: a run of the tree whose model calls are one process, and whose text is the answer.
+    """The `call_subagent` tool: starts a process with the caller's model, its rights and a share of its budget.
 
-    The process has the caller's model, its rights and a share of what it has left. Entered again after a crash, the
-    call finds its run and goes on waiting.
+    Entered again after a crash, the call finds its run and goes on waiting.
     """
 
     spec = SPEC
@@ -62,7 +60,7 @@ class CallSubagent(DialectTool):
         self._seconds = settings.timeout_secs + MARGIN
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
-        """Delegate, and wait for the answer; every refusal and every failure is the text `Error: ` and the reason."""
+        """Delegate and wait for the answer; the result of a refusal or failure is `Error: ` and the reason."""
         try:
             begun = await self._dialect_context.begun(context)
             run_id = await self._begin(arguments, context) if begun is None else begun.run_id
@@ -112,24 +110,24 @@ class CallSubagent(DialectTool):
         )
 
     def _share(self, context: CallContext) -> Limits:
-        """What the subagent may use: what the caller has left, divided by the calls of the same reply.
+        """The subagent's limits: what the caller has left, divided by the calls of the same reply.
 
         The share is reserved, because the usage of a process is known only after its end. If other runs of the tree
-        are at work besides such processes, half of it is left to them.
+        are live besides such processes, half of it is left to them.
         """
         caller = self._supervisor.live(context.run_id)
-        mine = [
+        open_calls = [
             call
             for call in (caller.run.open if caller is not None else ())
             if call.call.name == CALL_SUBAGENT and call.result is None and call.index >= context.index
         ]
         above = (context.run_id, context.root_id)
         alone = all(
-            each.run_id in above or each.run.accepted.root_id != context.root_id or each.run.accepted.dialect == NAME
-            for each in self._supervisor.live_runs()
+            live.run_id in above or live.run.accepted.root_id != context.root_id or live.run.accepted.dialect == NAME
+            for live in self._supervisor.live_runs()
         )
         left = self._supervisor.left(context.run_id)
-        return _limits(left, max(1, len(mine)) * (1 if alone else 2), self._seconds)
+        return _limits(left, max(1, len(open_calls)) * (1 if alone else 2), self._seconds)
 
 
 def _limits(left: Caps, shares: int, seconds: float) -> Limits:
