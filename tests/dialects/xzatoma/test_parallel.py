@@ -15,8 +15,8 @@ from retinue.core.errors import ProviderError, StoreError
 from retinue.core.policy import Policy
 from retinue.core.ports import CallContext, Store
 from retinue.core.usage import Usage
-from retinue.dialects.xzatoma.parallel import CANCELLED, parse
-from retinue.dialects.xzatoma.requests import SubagentRefused
+from retinue.dialects.xzatoma.dialect import CANCELLED
+from retinue.dialects.xzatoma.requests import SubagentRefused, parse_batch
 from retinue.dialects.xzatoma.settings import XzatomaSettings
 from retinue.providers import scripted
 from retinue.providers.scripted import ScriptedReply, calls_verbatim, fails, hangs
@@ -266,7 +266,7 @@ async def test_a_call_that_makes_no_sense_is_refused_as_a_whole(arguments: str, 
 )
 def test_whatever_a_model_writes_is_read_or_refused(arguments: str) -> None:
     with suppress(SubagentRefused):
-        assert parse(arguments).tasks
+        assert parse_batch(arguments).tasks
 
 
 @pytest.mark.promise("XZ-PARALLEL-DEPTH")

@@ -1,4 +1,4 @@
-"""The `xzatoma` dialect: a caller blocks on `subagent` while another instance of itself works, then reads a summary."""
+"""The `xzatoma` dialect: `subagent` waits for another instance of the caller and returns its summary."""
 
 from retinue.dialects.base import ChatDelegation, Deferred, DialectEntry, SettingsSection
 from retinue.dialects.xzatoma.requests import PARALLEL, SUBAGENT

@@ -1,7 +1,7 @@
-"""What becomes of subagents' messages when their tree has ended in `xzatoma`: they are dropped, kept, or copied too.
+"""Retention of subagents' messages after the end of their tree: they are dropped, kept, or also copied.
 
-Which trees are still to be dealt with stands on a shelf of the store, from before the first subagent is born until it
-is done: what a crash interrupts is caught up with by the next process that drives runs.
+The trees whose retention is still to be applied are in a key-value namespace of the store, from before the first
+subagent starts; what a crash interrupts is done by the next process that drives runs.
 """
 
 from __future__ import annotations
@@ -24,44 +24,43 @@ from retinue.dialects.context import DialectContext
 from retinue.dialects.xzatoma import NAME
 from retinue.dialects.xzatoma.settings import XzatomaSettings
 
+log = logging.getLogger("retinue.tools.subagent")
 
-def copy(logs: Sequence[Sequence[Event]], briefs: Mapping[str, RunSpec], path: Path) -> None:
-    """Put whole runs, parents first, into the store at `path`; those that are there already stay as they are."""
+SPACE = "xzatoma-trees"
+"""The namespace: the root of each tree whose retention is to be applied, and its rule."""
+DROP = b""
+"""The rule that drops the messages of a tree; any other is the path of a database that they are copied to."""
+
+
+def copy(logs: Sequence[Sequence[Event]], run_specs: Mapping[str, RunSpec], path: Path) -> None:
+    """Copy whole runs, parents first, into the store at `path`, which keeps the runs that it has already."""
     from retinue.store.sqlite import SqliteStore
 
     path.parent.mkdir(parents=True, exist_ok=True)
     store = SqliteStore(path)
     try:
-        children_created: list[Write] = []
-        lives: list[Write] = []
+        accepts: list[Write] = []
+        records: list[Write] = []
         for accepted, *events in logs:
             if isinstance(accepted, RunAccepted) and store.run(accepted.run_id) is None:
-                children_created.append(OpenSession(session_id=accepted.session_id, at=accepted.at))
-                # Nobody is born under one who has ended, so all births come first. Keys and handles stay behind.
+                accepts.append(OpenSession(session_id=accepted.session_id, at=accepted.at))
+                # No run is accepted below one that has ended, so all events follow. Keys and handles are not copied.
                 copied = replace(accepted, key=None, handle=None)
-                children_created.append(Accept(accepted=copied, run_spec=briefs[accepted.run_spec], driver_id=None))
-                lives.append(Record(run_id=accepted.run_id, seq=2, events=tuple(events)))
-        if children_created:
-            store.commit(None, [*children_created, *lives])
+                accepts.append(Accept(accepted=copied, run_spec=run_specs[accepted.run_spec], driver_id=None))
+                records.append(Record(run_id=accepted.run_id, seq=2, events=tuple(events)))
+        if accepts:
+            store.commit(None, [*accepts, *records])
     finally:
         store.close()
 
 
-log = logging.getLogger("retinue.tools.subagent")
-
-SPACE = "xzatoma-trees"
-"""The shelf: the root of each tree that is to be dealt with, and how."""
-DROP = b""
-"""Drop its messages; anything else is the path of a database to copy them to."""
-
-
-class Keeping:
-    """Sees to the messages of the trees in which this process has subagents."""
+class Retention:
+    """Applies the retention of the trees in which this process has subagents."""
 
     def __init__(self, dialect_context: DialectContext, settings: XzatomaSettings) -> None:
         self._supervisor = supervisor = dialect_context.supervisor
         self._key_value = supervisor.key_value
-        self._how = _how(settings)
+        self._rule = _rule(settings)
         self._trees: dict[RunId, bytes] = {}
         self._copying: set[asyncio.Task[None]] = set()
         supervisor.on_register(self._catch_up)
@@ -70,22 +69,22 @@ class Keeping:
         supervisor.on_leave(self._finish)
 
     def expect(self, root_id: RunId) -> None:
-        """A subagent is about to be born in this tree."""
-        if self._how is not None and root_id not in self._trees:
-            self._trees[root_id] = self._how
-            self._key_value.queue_change(SPACE, _put(root_id, self._how))
+        """Remember a tree in which a subagent is about to start."""
+        if self._rule is not None and root_id not in self._trees:
+            self._trees[root_id] = self._rule
+            self._key_value.queue_change(SPACE, _put(root_id, self._rule))
 
     def _ended(self, accepted: RunAccepted, outcome: Outcome) -> None:
         for root_id in self._needed_by(accepted):
-            if root_id in self._trees and not self._is_alive(root_id):
-                self._deal_with(root_id, self._trees.pop(root_id))
+            if root_id in self._trees and not self._is_needed(root_id):
+                self._apply(root_id, self._trees.pop(root_id))
 
-    def _is_alive(self, root_id: RunId) -> bool:
-        """Whether somebody in the tree is at work, or began with words of somebody in it and is."""
-        return any(root_id in self._needed_by(each.run.accepted) for each in self._supervisor.live_runs())
+    def _is_needed(self, root_id: RunId) -> bool:
+        """Whether a live run needs the messages of the tree."""
+        return any(root_id in self._needed_by(live.run.accepted) for live in self._supervisor.live_runs())
 
     def _needed_by(self, accepted: RunAccepted) -> tuple[RunId, ...]:
-        """The trees that a run needs the messages of: its own, and that of the run whose history it began with."""
+        """The trees whose messages a run needs: its own, and that of the run whose history it inherits."""
         if accepted.inherits is None:
             return (accepted.root_id,)
         origin = accepted.inherits.run_id
@@ -96,24 +95,24 @@ class Keeping:
         return (accepted.root_id,)
 
     async def _catch_up(self) -> None:
-        """Deal with trees that ended while nobody was there to."""
-        for root_id, how in (await self._key_value.look(SPACE)).items():
+        """Apply the retention of trees that ended before this process started."""
+        for root_id, rule in (await self._key_value.look(SPACE)).items():
             rows = await self._rows(root_id)
-            if all(row.progress.phase == "ended" for row in rows) and not self._is_alive(root_id):
-                self._deal_with(root_id, how)
+            if all(row.progress.phase == "ended" for row in rows) and not self._is_needed(root_id):
+                self._apply(root_id, rule)
 
     async def _adopted(self, runs: Sequence[Run]) -> None:
         known = await self._key_value.look(SPACE)
         roots = {run.accepted.root_id for run in runs}
-        self._trees |= {root_id: how for root_id, how in known.items() if root_id in roots}
+        self._trees |= {root_id: rule for root_id, rule in known.items() if root_id in roots}
 
-    def _deal_with(self, root_id: RunId, how: bytes) -> None:
-        if how == DROP:
+    def _apply(self, root_id: RunId, rule: bytes) -> None:
+        if rule == DROP:
             # A crash between the two writes is harmless: the next process drops the events again.
             self._supervisor.drop_events(root_id, NAME)
             self._key_value.queue_change(SPACE, _drop(root_id))
             return
-        task = asyncio.get_running_loop().create_task(self._copy(root_id, Path(how.decode())), name="retinue-copies")
+        task = asyncio.get_running_loop().create_task(self._copy(root_id, Path(rule.decode())), name="retinue-copies")
         self._copying.add(task)
         task.add_done_callback(self._copying.discard)
 
@@ -122,10 +121,10 @@ class Keeping:
             rows = [row for row in await self._rows(root_id) if row.dialect == NAME and row.parent_id is not None]
             stored = self._supervisor.stored
             logs = [await stored.events(row.run_id) for row in reversed(rows)]
-            briefs = {row.run_spec: await stored.run_spec(row.run_spec) for row in rows}
-            await asyncio.to_thread(copy, [[event for _, event in log] for log in logs], briefs, path)
+            run_specs = {row.run_spec: await stored.run_spec(row.run_spec) for row in rows}
+            await asyncio.to_thread(copy, [[event for _, event in log] for log in logs], run_specs, path)
             await self._key_value.change(SPACE, _drop(root_id))
-        except (RetinueError, OSError) as error:  # the copy is a convenience: nothing fails for it
+        except (RetinueError, OSError) as error:  # the copy is optional: no run fails because of it
             log.warning("the conversations below run %s could not be copied to %s: %s", root_id, path, error)
 
     async def _finish(self) -> None:
@@ -135,8 +134,8 @@ class Keeping:
         return await self._supervisor.stored.runs(RunQuery(root_id=root_id))
 
 
-def _how(settings: XzatomaSettings) -> bytes | None:
-    """What is to become of the messages; None when they just stay where they are."""
+def _rule(settings: XzatomaSettings) -> bytes | None:
+    """The retention rule of the settings; None if the messages stay in the store."""
     if not settings.persistence_enabled:
         return DROP
     if settings.persistence_path is None:
@@ -144,8 +143,8 @@ def _how(settings: XzatomaSettings) -> bytes | None:
     return str(Path(settings.persistence_path).expanduser().absolute()).encode()
 
 
-def _put(root_id: RunId, how: bytes) -> Decide:
-    return lambda key_value: Decision(b"", puts={root_id: how})
+def _put(root_id: RunId, rule: bytes) -> Decide:
+    return lambda key_value: Decision(b"", puts={root_id: rule})
 
 
 def _drop(root_id: RunId) -> Decide:

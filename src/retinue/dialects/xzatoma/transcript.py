@@ -1,7 +1,4 @@
-"""Conversations of subagents that `xzatoma` kept, read from the store, and the text that `retinue replay` prints.
-
-A transcript is a view of what the store has of a run; it is stored nowhere else. Nothing is changed here.
-"""
+"""Transcripts of subagents, read from the stored events of their runs, and the text that `retinue replay` prints."""
 
 from __future__ import annotations
 
@@ -52,16 +49,14 @@ class KeptTranscripts:
         self._text = _Text(clean)
 
     async def rows(self) -> list[RunRow]:
-        """The runs of all transcripts, newest first."""
+        """The runs that have a transcript, newest first."""
         trees = await self._key_value.look(SPACE)
         return kept(await self._stored.runs(RunQuery()), trees)
 
     async def read(self, rows: Sequence[RunRow]) -> list[Transcript]:
-        """The transcripts of these runs."""
         return [await self._transcript(row) for row in rows]
 
     async def find(self, run_id: RunId) -> Transcript | None:
-        """The transcript of that id."""
         row = next((row for row in await self.rows() if row.run_id == run_id), None)
         return None if row is None else await self._transcript(row)
 
@@ -70,17 +65,14 @@ class KeptTranscripts:
         return transcript(row, events, await self._stored.run_spec(row.run_spec))
 
     async def listing(self, *, limit: int, offset: int) -> str:
-        """One page of all transcripts, newest first."""
         page = (await self.rows())[offset : offset + limit]
         return "\n".join(self._text.listing(await self.read(page), limit, offset))
 
     async def conversation(self, run_id: RunId) -> str | None:
-        """One transcript with its messages."""
-        found = await self.find(run_id)
-        return None if found is None else "\n".join(self._text.conversation(found))
+        transcript = await self.find(run_id)
+        return None if transcript is None else "\n".join(self._text.conversation(transcript))
 
     async def tree(self, run_id: RunId | None, *, limit: int, offset: int) -> str | None:
-        """Which subagent started which, below `run_id` or below all roots."""
         rows = await self.rows()
         if run_id is None:
             tops = [row for row in rows if row.depth == 1][offset : offset + limit]
@@ -92,7 +84,7 @@ class KeptTranscripts:
 
 
 def kept(rows: Iterable[RunRow], trees: Mapping[RunId, bytes]) -> list[RunRow]:
-    """The subagents among these runs whose messages stay; `trees` are those whose retention is still to be applied."""
+    """The subagents among these runs whose messages are kept; `trees` have their retention still to be applied."""
     return [
         row
         for row in rows
@@ -101,7 +93,7 @@ def kept(rows: Iterable[RunRow], trees: Mapping[RunId, bytes]) -> list[RunRow]:
 
 
 def transcript(row: RunRow, events: Iterable[tuple[int, Event]], run_spec: RunSpec) -> Transcript:
-    """The transcript of a run; messages that were left out of the model's history by compaction are in it."""
+    """The transcript of a run, with the messages that compaction removed from the model's history."""
     run = fold([(seq, event) for seq, event in events if not isinstance(event, HistoryCompacted)], run_spec)
     limited = _ran_out_of_turns(run)
     return Transcript(
@@ -127,11 +119,11 @@ def _ran_out_of_turns(run: Run) -> bool:
 
 
 def _status(run: Run, limited: bool) -> str:
-    """The document's words, and `running` for a subagent that has not ended."""
+    """The status in the document's words, and `running` for a subagent that has not ended."""
     if run.outcome is None:
         return "running"
     answers = run.exchanges[1:] if limited else run.exchanges
-    if run.outcome.result != "completed" or any(each.result != "completed" for each in answers):
+    if run.outcome.result != "completed" or any(exchange.result != "completed" for exchange in answers):
         return "failed"
     return "incomplete" if limited else "complete"
 
@@ -140,42 +132,42 @@ def _status(run: Run, limited: bool) -> str:
 
 
 class _Text:
-    """The lines that `retinue replay` prints, in the words of the document."""
+    """The lines that `retinue replay` prints."""
 
     def __init__(self, clean: Callable[[str], str]) -> None:
         self._clean = clean
 
     def listing(self, page: Sequence[Transcript], limit: int, offset: int) -> Iterator[str]:
         yield f"Conversations (showing {limit} starting at {offset}):"
-        for each in page:
+        for transcript in page:
             yield ""
-            yield f"ID:     {each.id}"
-            yield f"Label:  {self._one_line(each.label)}"
-            yield f"Depth:  {each.depth}"
-            yield f"Status: {each.status}"
-            yield f"Turns:  {each.turns_used}"
-            yield f"Start:  {rfc3339(each.started_at)}"
-            if each.parent_id is not None:
-                yield f"Parent: {each.parent_id}"
+            yield f"ID:     {transcript.id}"
+            yield f"Label:  {self._one_line(transcript.label)}"
+            yield f"Depth:  {transcript.depth}"
+            yield f"Status: {transcript.status}"
+            yield f"Turns:  {transcript.turns_used}"
+            yield f"Start:  {rfc3339(transcript.started_at)}"
+            if transcript.parent_id is not None:
+                yield f"Parent: {transcript.parent_id}"
 
-    def conversation(self, found: Transcript) -> Iterator[str]:
-        yield f"=== Conversation {found.id} ==="
-        yield f"Label: {self._one_line(found.label)}"
-        yield f"Depth: {found.depth}"
-        yield f"Started: {rfc3339(found.started_at)}"
-        if found.completed_at is not None:
-            yield f"Completed: {rfc3339(found.completed_at)}"
-        yield from ("", f"Task: {self._clean(found.task)}", "", "=== Messages ===", "")
-        for number, message in enumerate(found.messages, 1):
+    def conversation(self, transcript: Transcript) -> Iterator[str]:
+        yield f"=== Conversation {transcript.id} ==="
+        yield f"Label: {self._one_line(transcript.label)}"
+        yield f"Depth: {transcript.depth}"
+        yield f"Started: {rfc3339(transcript.started_at)}"
+        if transcript.completed_at is not None:
+            yield f"Completed: {rfc3339(transcript.completed_at)}"
+        yield from ("", f"Task: {self._clean(transcript.task)}", "", "=== Messages ===", "")
+        for number, message in enumerate(transcript.messages, 1):
             yield f"--- Message {number} ({_role(message)}) ---"
             yield from self._message(message)
             yield ""
         yield "=== Metadata ==="
-        yield f"Turns Used: {found.turns_used}"
-        yield f"Tokens Consumed: {found.tokens_consumed}"
-        yield f"Status: {found.status}"
-        yield f"Max Turns Reached: {str(found.max_turns_reached).lower()}"
-        yield f"Allowed Tools: {json.dumps(found.allowed_tools, ensure_ascii=False)}"
+        yield f"Turns Used: {transcript.turns_used}"
+        yield f"Tokens Consumed: {transcript.tokens_consumed}"
+        yield f"Status: {transcript.status}"
+        yield f"Max Turns Reached: {str(transcript.max_turns_reached).lower()}"
+        yield f"Allowed Tools: {json.dumps(transcript.allowed_tools, ensure_ascii=False)}"
 
     def _message(self, message: Message) -> Iterator[str]:
         yield self._clean(message.text) or "(no content)"
