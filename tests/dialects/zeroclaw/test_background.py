@@ -13,7 +13,7 @@ from retinue.core.errors import ProviderError
 from retinue.core.events import CallReturned
 from retinue.core.profiles import RuntimeProfile
 from retinue.core.run import Limits
-from retinue.dialects.zeroclaw.result_files import Result, Results
+from retinue.dialects.zeroclaw.result_files import ResultFolder, TaskResult
 from retinue.providers.scripted import ScriptedReply, calls, fails, hangs, says, streams, together
 from retinue.store.memory.store import MemoryStore
 from retinue.store.sqlite.store import SqliteStore
@@ -180,20 +180,20 @@ async def test_a_folder_that_is_a_link_elsewhere_is_not_written_to(workspace: Pa
 def test_a_link_in_the_place_of_a_file_is_replaced_and_never_followed(workspace: Path) -> None:
     secret = workspace / "secret"
     secret.write_text(json.dumps({"task_id": UNKNOWN, "status": "Completed", "output": "secret"}))
-    results = Results(str(workspace))
+    results = ResultFolder(str(workspace))
     results.prepare()
     place = workspace / "delegate_results" / f"{UNKNOWN}.json"
     place.symlink_to(secret)
 
-    assert (results.read(UNKNOWN), results.everything()) == (None, [])
-    results.write(Result(task_id=UNKNOWN, agent="a", status="Running", started_at=""))
+    assert (results.read(UNKNOWN), results.all()) == (None, [])
+    results.write(TaskResult(task_id=UNKNOWN, agent="a", status="Running", started_at=""))
     assert not place.is_symlink()
     assert "secret" in secret.read_text()
 
 
 @pytest.mark.promise("ZC-FOLDER")
 def test_what_is_no_result_is_not_read(workspace: Path) -> None:
-    results = Results(str(workspace))
+    results = ResultFolder(str(workspace))
     results.prepare()
     folder = workspace / "delegate_results"
     os.mkfifo(folder / f"{UNKNOWN}.json")
@@ -204,10 +204,10 @@ def test_what_is_no_result_is_not_read(workspace: Path) -> None:
     (folder / f"{swapped}.json").write_text(json.dumps({"task_id": UNKNOWN, "status": "Completed"}))
 
     (folder / f"{UNKNOWN.replace('0', '3')}.json").mkdir()
-    good = Result(task_id=UNKNOWN.replace("0", "4"), agent="a", status="Failed", error="no", started_at="")
+    good = TaskResult(task_id=UNKNOWN.replace("0", "4"), agent="a", status="Failed", error="no", started_at="")
     results.write(good)
 
-    assert results.everything() == [good]
+    assert results.all() == [good]
     assert [results.read(task_id) for task_id in (UNKNOWN, other, swapped)] == [None] * 3
 
 
@@ -294,7 +294,7 @@ async def test_a_file_that_is_not_what_the_store_says_is_made_again(workspace: P
 
 @pytest.mark.promise("ZC-FILE-CASE")
 async def test_files_of_the_upstream_program_are_read_whatever_the_case_of_their_status(workspace: Path) -> None:
-    Results(str(workspace)).prepare()
+    ResultFolder(str(workspace)).prepare()
     theirs = result(UNKNOWN, status="completed", output="Theirs.", started_at="2025-06-01T10:00:00+00:00")
     (workspace / "delegate_results" / f"{UNKNOWN}.json").write_text(json.dumps(theirs))
     running = UNKNOWN.replace("0", "1")
@@ -567,7 +567,7 @@ async def test_no_file_is_left_at_running_by_a_dead_process(workspace: Path, ado
 
 @pytest.mark.promise("ZC-FILE-ATOMIC")
 def test_what_a_killed_process_left_beside_a_file_is_swept(workspace: Path) -> None:
-    results = Results(str(workspace))
+    results = ResultFolder(str(workspace))
     results.prepare()
     folder = workspace / "delegate_results"
     old, young = folder / f".{UNKNOWN}.00.tmp", folder / f".{UNKNOWN}.01.tmp"

@@ -1,4 +1,4 @@
-"""The tools of `zeroclaw`, and its log lines about tool calls and subagents that have ended."""
+"""The `zeroclaw` dialect: its tools, and log lines about tool calls and ended subagents."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logging.getLogger("retinue.zeroclaw")
 
 
 class TracedTool(LoggingTool):
-    """Another tool, with one line at info for each of its calls."""
+    """A tool whose calls are logged with the calling agent's alias and session key."""
 
     def __init__(self, tool: Tool, supervisor: Supervisor) -> None:
         super().__init__(tool, log)
@@ -38,7 +38,7 @@ class TracedTool(LoggingTool):
 
 
 class ZeroclawDialect(Dialect):
-    """Two tools, which every run has whose risk profile does not take them away; a subagent's refuses."""
+    """Offers both tools to every run; risk profiles may exclude them, and `spawn_subagent` refuses subagents."""
 
     name = NAME
 
@@ -51,29 +51,19 @@ class ZeroclawDialect(Dialect):
         dialect_context.supervisor.on_end(self._ended)
 
     def tools(self) -> Mapping[str, Tool]:
-        """The dialect's tools, in the order of its document."""
         return self._tools
 
     def offered(self, *, depth: int) -> tuple[str, ...]:
-        """Both, however deep the run is."""
         return tuple(self._tools)
 
     def default_tools(self, agent: Agent) -> tuple[str, ...]:
-        """Every tool there is: the agent's risk profile says which of them it has."""
+        """All tools of the application; the agent's risk profile excludes some."""
         return tuple(self._dialect_context.tool_names)
 
     def around(self, tool: Tool) -> Tool:
-        """The tool, with a line for each of its calls that says whose it was."""
         return TracedTool(tool, self._dialect_context.supervisor)
 
     def _ended(self, accepted: RunAccepted, outcome: Outcome) -> None:
         if is_subagent(accepted) and log.isEnabledFor(logging.INFO):
-            told = about(
-                accepted.run_id,
-                accepted.agent,
-                event="subagent_ended",
-                status=outcome.result,
-                reason=outcome.reason,
-                turns=outcome.turns,
-            )
-            log.info("%s", told)
+            facts = {"status": outcome.result, "reason": outcome.reason, "turns": outcome.turns}
+            log.info("%s", about(accepted.run_id, accepted.agent, event="subagent_ended", **facts))

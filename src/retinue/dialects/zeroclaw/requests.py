@@ -1,7 +1,6 @@
-"""The arguments of the tools of `zeroclaw`, parsed and checked before anything happens.
+"""The tools of `zeroclaw` as a model sees them, and the parsing of their arguments.
 
-The texts of refusals are the document's, letter by letter. Any text that a model can write is parsed, or raises
-`CallRefused`.
+The texts of refusals are those of the document. Whatever a model writes raises nothing but `CallRefused`.
 """
 
 from __future__ import annotations
@@ -20,14 +19,13 @@ SPAWN = "spawn_subagent"
 DELEGATE = "delegate"
 
 ACTIONS = ("delegate", "check_result", "list_results", "cancel_task", "await")
-MOST_TASKS = 128
+MAX_TASKS = 128
 DEFAULT_TIMEOUT_MS = 30_000
-MOST_TIMEOUT_MS = 120_000
-NOBODY = "(none configured)"
+MAX_TIMEOUT_MS = 120_000
 
 
 class Handover(Struct, frozen=True):
-    """One task for one agent; the call waits for it unless it goes on in the `background`."""
+    """One task for one agent; the call waits for it unless it runs in the `background`."""
 
     agent: str
     task: str
@@ -42,14 +40,14 @@ class Parallel(Struct, frozen=True):
 
 
 class CheckResult(Struct, frozen=True):
-    """What became of a background task; `shown` is its id as the model wrote it."""
+    """Read the result of a background task; `shown` is its id as the model wrote it."""
 
     task_id: str
     shown: str
 
 
 class ListResults(Struct, frozen=True):
-    """All background tasks."""
+    """List all background tasks."""
 
 
 class CancelTask(Struct, frozen=True):
@@ -60,7 +58,7 @@ class CancelTask(Struct, frozen=True):
 
 
 class Await(Struct, frozen=True):
-    """Wait for background tasks, for so many seconds at most."""
+    """Wait for background tasks, at most `seconds`."""
 
     task_ids: tuple[str, ...]
     seconds: float
@@ -98,7 +96,7 @@ def spawn_spec() -> ToolSpec:
 
 
 def delegate_spec(agents: Sequence[str]) -> ToolSpec:
-    """`delegate`, with the names of those that tasks can be handed to."""
+    """`delegate`, with the names of the configured agents."""
     return ToolSpec(
         DELEGATE,
         "Hand a task to a different configured agent, which works under its own identity, permissions and model. "
@@ -143,14 +141,14 @@ def delegate_spec(agents: Sequence[str]) -> ToolSpec:
                         "type": "array",
                         "items": {"type": "string"},
                         "minItems": 1,
-                        "maxItems": MOST_TASKS,
+                        "maxItems": MAX_TASKS,
                         "uniqueItems": True,
                         "description": "Background tasks, for await.",
                     },
                     "timeout_ms": {
                         "type": "integer",
                         "minimum": 0,
-                        "maximum": MOST_TIMEOUT_MS,
+                        "maximum": MAX_TIMEOUT_MS,
                         "default": DEFAULT_TIMEOUT_MS,
                         "description": f"How long await waits; {DEFAULT_TIMEOUT_MS} by default.",
                     },
@@ -172,19 +170,19 @@ def spawn_failed(reason: str) -> str:
 
 
 def available(agents: Sequence[str]) -> str:
-    """The agents that can be named, in the order of the settings.
+    """The names of the agents, in the order of the settings.
 
     >>> available(["reviewer", "writer"]), available([])
     ('reviewer, writer', '(none configured)')
     """
-    return ", ".join(agents) or NOBODY
+    return ", ".join(agents) or "(none configured)"
 
 
 # ---- reading a call -------------------------------------------------------------------------------------------------
 
 
 def prompt_of(arguments: str) -> str:
-    """The prompt of `spawn_subagent`, byte for byte."""
+    """The prompt of `spawn_subagent`, unchanged."""
     prompt = _members(arguments).get("prompt")
     if not isinstance(prompt, str) or not prompt.strip():
         raise CallRefused("Missing or empty 'prompt' parameter")
@@ -192,39 +190,39 @@ def prompt_of(arguments: str) -> str:
 
 
 def parse(arguments: str) -> Request:
-    """What a call of `delegate` asks for, checked in the document's order.
+    """The request of a call of `delegate`, checked in the document's order.
 
     >>> parse('{"agent": "reviewer", "prompt": "Look.", "context": "It is late."}').task
     '[Context]\\nIt is late.\\n\\n[Task]\\nLook.'
     """
-    asked = _members(arguments)
-    match asked.get("action", "delegate"):
+    fields = _members(arguments)
+    match fields.get("action", "delegate"):
         case "delegate":
-            return _delegation(asked)
+            return _delegation(fields)
         case "check_result":
-            return CheckResult(*_task_id(asked, "check_result"))
+            return CheckResult(*_task_id(fields, "check_result"))
         case "list_results":
             return ListResults()
         case "cancel_task":
-            return CancelTask(*_task_id(asked, "cancel_task"))
+            return CancelTask(*_task_id(fields, "cancel_task"))
         case "await":
-            return Await(_task_ids(asked), _seconds(asked))
+            return Await(_task_ids(fields), _seconds(fields))
         case other:
             raise CallRefused(f"Unknown action '{_shown(other)}'. Use delegate/check_result/list_results/cancel_task.")
 
 
-def _delegation(asked: Mapping[str, object]) -> Handover | Parallel:
-    parallel = asked.get("parallel")
+def _delegation(fields: Mapping[str, object]) -> Handover | Parallel:
+    parallel = fields.get("parallel")
     if parallel is not None:
         agents = _parallel(parallel)
-        return Parallel(agents, _task(asked, " for parallel execution"))
-    agent = asked.get("agent")
+        return Parallel(agents, _task(fields, " for parallel execution"))
+    agent = fields.get("agent")
     if not isinstance(agent, str):
         raise CallRefused("Missing 'agent' parameter")
     if not agent.strip():
         raise CallRefused("'agent' parameter must not be empty")
-    task = _task(asked, "")
-    background = asked.get("background", False)
+    task = _task(fields, "")
+    background = fields.get("background", False)
     if not isinstance(background, bool):
         raise CallRefused("'background' parameter must be a boolean")
     return Handover(agent.strip(), task, background)
@@ -234,12 +232,12 @@ def _parallel(given: object) -> tuple[str, ...]:
     entries = cast("list[object]", given) if isinstance(given, list) else []
     if not any(isinstance(entry, str) and entry.strip() for entry in entries):
         raise CallRefused("'parallel' array must contain at least one agent name")
-    # What is no name at all is refused with the unknown ones, and not left out: nobody would notice.
+    # An entry that is no string is refused as an unknown agent; leaving it out would hide the error.
     return tuple(entry.strip() if isinstance(entry, str) else _shown(entry) for entry in entries)
 
 
-def _task(asked: Mapping[str, object], where: str) -> str:
-    prompt, context = asked.get("prompt"), asked.get("context", "")
+def _task(fields: Mapping[str, object], where: str) -> str:
+    prompt, context = fields.get("prompt"), fields.get("context", "")
     if not isinstance(prompt, str):
         raise CallRefused(f"Missing 'prompt' parameter{where}")
     if not prompt.strip():
@@ -249,38 +247,38 @@ def _task(asked: Mapping[str, object], where: str) -> str:
     return f"[Context]\n{context}\n\n[Task]\n{prompt}" if context.strip() else prompt
 
 
-def _task_id(asked: Mapping[str, object], action: str) -> tuple[str, str]:
-    task_id = asked.get("task_id")
+def _task_id(fields: Mapping[str, object], action: str) -> tuple[str, str]:
+    task_id = fields.get("task_id")
     if not isinstance(task_id, str):
         raise CallRefused(f"Missing 'task_id' parameter for {action}")
     return _uuid(task_id), task_id
 
 
-def _task_ids(asked: Mapping[str, object]) -> tuple[str, ...]:
-    given = asked.get("task_ids")
+def _task_ids(fields: Mapping[str, object]) -> tuple[str, ...]:
+    given = fields.get("task_ids")
     if not isinstance(given, list):
         raise CallRefused("Missing 'task_ids' parameter for await")
     entries = cast("list[object]", given)
-    if not 1 <= len(entries) <= MOST_TASKS:
-        raise CallRefused(f"'task_ids' array must contain between 1 and {MOST_TASKS} task ids")
+    if not 1 <= len(entries) <= MAX_TASKS:
+        raise CallRefused(f"'task_ids' array must contain between 1 and {MAX_TASKS} task ids")
     task_ids = tuple(_uuid(entry if isinstance(entry, str) else _shown(entry)) for entry in entries)
     if len(set(task_ids)) < len(task_ids):
         raise CallRefused("'task_ids' array must not contain duplicates")
     return task_ids
 
 
-def _seconds(asked: Mapping[str, object]) -> float:
-    timeout = asked.get("timeout_ms", DEFAULT_TIMEOUT_MS)
+def _seconds(fields: Mapping[str, object]) -> float:
+    timeout = fields.get("timeout_ms", DEFAULT_TIMEOUT_MS)
     is_whole = (isinstance(timeout, int) and not isinstance(timeout, bool)) or (
         isinstance(timeout, float) and timeout.is_integer()
     )
-    if not is_whole or not 0 <= cast("float", timeout) <= MOST_TIMEOUT_MS:
-        raise CallRefused(f"'timeout_ms' parameter must be an integer between 0 and {MOST_TIMEOUT_MS}")
+    if not is_whole or not 0 <= cast("float", timeout) <= MAX_TIMEOUT_MS:
+        raise CallRefused(f"'timeout_ms' parameter must be an integer between 0 and {MAX_TIMEOUT_MS}")
     return cast("float", timeout) / 1000
 
 
 def _uuid(task_id: str) -> str:
-    """The one spelling of a task's id, which is also the name of its file: nothing else ever becomes part of a path."""
+    """The canonical task id, which is also the name of its file: nothing else becomes part of a path."""
     try:
         return str(UUID(task_id)) if len(task_id) <= 64 else str(UUID(""))
     except ValueError:
@@ -288,7 +286,7 @@ def _uuid(task_id: str) -> str:
 
 
 def _members(arguments: str) -> Mapping[str, object]:
-    """The members of the call; null is the same as leaving one out, and what is no object has none."""
+    """The members of the call; null means absent, and arguments that are no object have none."""
     try:
         given = decode(arguments, dict[str, object], refuse=CallRefused)
     except CallRefused:

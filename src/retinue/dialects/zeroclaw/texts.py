@@ -1,14 +1,21 @@
-"""How `zeroclaw` tells the end of a run: the literal texts of its document, for whoever waits and for the file."""
+"""The texts of the document: results of delegated tasks, and prompts, refusals and log lines of scheduled jobs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from retinue.core.agent import RunSpec
+from retinue.core.ids import RunId
 from retinue.core.run import Limits, Outcome
-from retinue.dialects.context import ProviderFamilies
+from retinue.dialects.log_format import line
+from retinue.dialects.zeroclaw.requests import no_agent, spawn_failed
+
+if TYPE_CHECKING:
+    from retinue.dialects.context import ProviderFamilies
+
 
 NO_OUTPUT = "subagent completed without output"
 EMPTY = "[Empty response]"
@@ -18,14 +25,14 @@ PARALLEL_FAILED = "One or more parallel agents failed"
 
 
 class Answer(Struct, frozen=True):
-    """What a target came to: its output, or an error."""
+    """The result of a delegated task: its output, or an error."""
 
     output: str = ""
     error: str | None = None
 
 
 class Target(Struct, frozen=True):
-    """Who works on a delegated task: its name, the wire and model that answer for it, and its time."""
+    """The agent of a delegated task, its wire and model, and its time limit."""
 
     agent: str
     wire: str
@@ -34,11 +41,10 @@ class Target(Struct, frozen=True):
 
     @classmethod
     def of(cls, run_spec: RunSpec, limits: Limits, families: ProviderFamilies) -> Target:
-        """The target of a run with this brief."""
         return cls(run_spec.agent, families.wire(run_spec.provider), run_spec.model, limits.seconds)
 
     def answer(self, outcome: Outcome) -> Answer:
-        """How its end is told.
+        """The answer about its end.
 
         >>> target = Target("t", "anthropic", "haiku", 1.0)
         >>> target.answer(Outcome(result="completed", reason="answered", text="Done.")).output
@@ -55,19 +61,17 @@ class Target(Struct, frozen=True):
 
 
 def failed(agent: str, reason: str) -> Answer:
-    """An agent did not do what it was asked."""
     return Answer(error=f"Agent '{agent}' failed: {reason}")
 
 
 def why(outcome: Outcome) -> str:
-    """Why a run did not complete."""
     if outcome.result == "exhausted" and outcome.reason == "max_turns" and outcome.limit is not None:
         return f"Agent exceeded maximum tool iterations ({outcome.limit.limit})"
     return outcome.error or outcome.reason
 
 
 def started(agent: str, task_id: str) -> str:
-    """What a model reads of a task that goes on in the background."""
+    """The answer about a task that was started in the background."""
     return (
         f"Background task started for agent '{agent}'.\n"
         f"task_id: {task_id}\n"
@@ -76,7 +80,7 @@ def started(agent: str, task_id: str) -> str:
 
 
 def fanned_out(answers: Sequence[tuple[str, Answer]]) -> str:
-    """What several agents came to, in the order in which they were named.
+    """The results of several agents, in the order of the request.
 
     >>> print(fanned_out([("a", Answer("Yes.")), ("b", Answer(error="Agent 'b' failed: no"))]))
     [Parallel delegation: 2 agents]
@@ -97,8 +101,49 @@ def fanned_out(answers: Sequence[tuple[str, Answer]]) -> str:
 
 
 def interrupted(task_id: str) -> str:
-    """Why a task that nobody works on has not come to an end."""
+    """The error of a task whose process stopped."""
     return (
         "Interrupted: the process that worked on this task stopped before it was done. "
         f"Go on with it: retinue runs resume {task_id}"
     )
+
+
+BLOCKED = "blocked by security policy"
+_OTHER_PREFIX = "Security policy: "
+"""The beginning of a tool's refusal because of a policy."""
+
+
+class ZeroclawCronTexts:
+    """The texts of scheduled jobs, for `retinue.dispatch.cron`.
+
+    >>> texts = ZeroclawCronTexts()
+    >>> texts.prompt("report", "Dig.", [("pool", "too small")])
+    '[Memory context]\\n- pool: too small\\n[/Memory context]\\n\\n[cron:report report] Dig.'
+    >>> texts.span("dig", "report", "r1")
+    'subagent category="cron" agent_alias=dig cron_job_id=report run_id=r1 spawn_site="cron"'
+    """
+
+    def prompt(self, job: str, prompt: str, memories: Sequence[tuple[str, str]]) -> str:
+        lines = "".join(f"- {key}: {content}\n" for key, content in memories)
+        context = f"[Memory context]\n{lines}[/Memory context]\n\n" if lines else ""
+        return f"{context}[cron:{job} {job}] {prompt}"
+
+    def blocked(self, reason: str) -> str:
+        return f"{BLOCKED}: {reason}"
+
+    def tool_refusal(self, text: str) -> str:
+        """A tool's refusal because of the policy in the form of `blocked`; any other text is unchanged.
+
+        >>> ZeroclawCronTexts().tool_refusal("Security policy: rm is not allowed")
+        'blocked by security policy: rm is not allowed'
+        """
+        return self.blocked(text.removeprefix(_OTHER_PREFIX)) if text.startswith(_OTHER_PREFIX) else text
+
+    def unknown_agent(self, alias: str) -> str:
+        return spawn_failed(no_agent(alias))
+
+    def spawn_failed(self, reason: str) -> str:
+        return spawn_failed(reason)
+
+    def span(self, agent: str, job: str, run_id: RunId | None) -> str:
+        return f'subagent category="cron" {line(agent_alias=agent, cron_job_id=job, run_id=run_id)} spawn_site="cron"'
