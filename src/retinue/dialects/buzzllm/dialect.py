@@ -15,15 +15,7 @@ from retinue.dialects.arguments import CallRefused
 from retinue.dialects.base import Dialect, DialectTool
 from retinue.dialects.buzzllm import NAME
 from retinue.dialects.buzzllm.process_provider import process_provider_name
-from retinue.dialects.buzzllm.requests import (
-    CALL_SUBAGENT,
-    CATALOG,
-    NOT_CONFIGURED,
-    SPEC,
-    SubagentCall,
-    parse,
-    subset,
-)
+from retinue.dialects.buzzllm.requests import CALL_SUBAGENT, CATALOG, NOT_CONFIGURED, SPEC, SubagentCall, parse, subset
 from retinue.dialects.buzzllm.settings import DEFAULTS, BuzzllmSettings
 from retinue.dialects.context import DialectContext
 from retinue.engine import SpawnRequest

@@ -36,11 +36,7 @@ class MeerkatSettings(Struct, frozen=True, kw_only=True):
     """How sub-agents are made; `allowed_models` lists models by `anthropic`, `openai` and `gemini`."""
 
     default_provider: Annotated[
-        str,
-        Meta(
-            description="anthropic, openai or gemini; inherit is that of whoever asks.",
-            examples=[INHERIT],
-        ),
+        str, Meta(description="anthropic, openai or gemini; inherit is that of whoever asks.", examples=[INHERIT])
     ] = INHERIT
     default_model: Annotated[
         str | None,

@@ -88,11 +88,7 @@ def redefine(
     before = _decoded(key_value[request.name])
     origin = _origin(request, registered, key_value)
     defined = replace(before, agent=agent, version=before.version + 1, origin=origin)
-    answer: JsonObject = {
-        "redefined": request.name,
-        "description": agent.description,
-        "version": defined.version,
-    }
+    answer: JsonObject = {"redefined": request.name, "description": agent.description, "version": defined.version}
     return Decision(encoded(answer), {request.name: msgspec.json.encode(defined)})
 
 

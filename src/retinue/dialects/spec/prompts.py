@@ -110,11 +110,7 @@ def specialists(agents: Sequence[Agent]) -> str:
 
 
 def subagent_text(
-    system_prompt: str,
-    offered: Sequence[str],
-    extensions: AbstractSet[str] = frozenset(),
-    *,
-    depends: bool = False,
+    system_prompt: str, offered: Sequence[str], extensions: AbstractSet[str] = frozenset(), *, depends: bool = False
 ) -> str:
     """A subagent's system text: its instructions, results of dependencies, the text for participants, the suffix."""
     results = DEPENDENCIES if depends else ""

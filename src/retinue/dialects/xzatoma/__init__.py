@@ -13,15 +13,7 @@ TOOL_NAMES = (SUBAGENT, PARALLEL)
 CHAT = ChatDelegation(
     enabled="Subagent delegation enabled for subsequent requests",
     disabled="Subagent delegation disabled",
-    words=(
-        "subagent",
-        "delegate",
-        "spawn agent",
-        "parallel task",
-        "parallel agent",
-        "agent delegation",
-        "use agent",
-    ),
+    words=("subagent", "delegate", "spawn agent", "parallel task", "parallel agent", "agent delegation", "use agent"),
     starts_on=lambda settings: settings.chat_enabled,
 )
 

@@ -25,12 +25,7 @@ NO_LABEL = "unknown"
 S = TypeVar("S", bound=Struct)
 
 ErrorType = Literal[
-    "quota_exceeded",
-    "max_depth_reached",
-    "invalid_input",
-    "initialization_failed",
-    "execution_failed",
-    "empty_tasks",
+    "quota_exceeded", "max_depth_reached", "invalid_input", "initialization_failed", "execution_failed", "empty_tasks"
 ]
 """The kinds of errors in metrics."""
 
