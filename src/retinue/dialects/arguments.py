@@ -11,6 +11,7 @@ from typing import TypeAlias, TypeVar, cast
 
 import msgspec
 
+from retinue.core.agent import ToolSpec
 from retinue.core.errors import Refused
 from retinue.core.text import NOT_JSON
 
@@ -33,6 +34,17 @@ def compact(value: object) -> str:
     '{"keys":[],"note":"naïve — fine"}'
     """
     return msgspec.json.encode(value).decode()
+
+
+def action_tool(name: str, about: str, actions: Mapping[str, str], properties: Mapping[str, object]) -> ToolSpec:
+    """A tool with a field `action`, one of the described actions, and more properties."""
+    action = {
+        "type": "string",
+        "enum": tuple(actions),
+        "description": " ".join(f"{name}: {description}" for name, description in actions.items()),
+    }
+    schema = {"type": "object", "properties": {"action": action, **properties}, "required": ["action"]}
+    return ToolSpec(name, about, compact(schema))
 
 
 class CallRefused(Refused):

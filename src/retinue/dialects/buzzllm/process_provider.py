@@ -18,7 +18,6 @@ from contextlib import suppress
 from typing import IO, Any
 
 import msgspec
-from msgspec import Struct
 
 from retinue.core.errors import ProviderError
 from retinue.core.ids import RunId
@@ -42,10 +41,9 @@ from retinue.dialects.child_process import (
     last_tally,
 )
 from retinue.dialects.context import ProviderFamilies, ProviderHost
-from retinue.engine import LiveView, Supervisor
+from retinue.engine import LiveView
 from retinue.providers.catalog import WIRES, ProviderConfig, request_url
 from retinue.sandbox.subprocess import end_group, gone
-from retinue.tools.dependencies import ToolOptions
 
 MARGIN = 5.0
 """Seconds that a child has to report by itself that its time is up."""
@@ -92,18 +90,7 @@ class ProcessProviders:
         config = _in_process(self._host.families.config(name))
         if config is None:
             return None
-        original = self._host.find(name)
-        return ProcessProvider(
-            self._pool,
-            self._host.supervisor,
-            ProcessSettings(
-                home=str(self._host.home.absolute()) if self._host.home is not None else "",
-                tool_options=self._host.tool_options,
-                seconds=self._settings.timeout_secs,
-            ),
-            reaching=lambda model: _reaching(config, model),
-            price=lambda model: None if original is None else price_of(original, model),
-        )
+        return ProcessProvider(self._pool, self._host, self._settings, config, self._host.find(name))
 
 
 def _reaching(config: ProviderConfig, model: str) -> Reaching:
@@ -118,38 +105,30 @@ def _reaching(config: ProviderConfig, model: str) -> Reaching:
     )
 
 
-class ProcessSettings(Struct, frozen=True, kw_only=True):
-    """What all children of a process share: the state folder, the options of tools, and the time limit of a call."""
-
-    home: str = ""
-    tool_options: ToolOptions = ToolOptions()
-    seconds: float = 900.0
-
-
 class ProcessProvider:
-    """Uses the models of another provider, each call from a new process.
-
-    `reaching` returns how the process reaches a model, and `price` its price.
-    """
+    """Uses the models of the provider `original` with this config, each call from a new process."""
 
     def __init__(
         self,
         pool: ProcessPool,
-        supervisor: Supervisor,
-        settings: ProcessSettings,
-        *,
-        reaching: Callable[[str], Reaching],
-        price: Callable[[str], tuple[int, int] | None],
+        host: ProviderHost,
+        settings: BuzzllmSettings,
+        config: ProviderConfig,
+        original: Provider | None,
     ) -> None:
         self._pool = pool
-        self._supervisor = supervisor
-        self._settings = settings
-        self._reaching = reaching
-        self.price = price
+        self._host = host
+        self._supervisor = host.supervisor
+        self._seconds = settings.timeout_secs
+        self._config = config
+        self._original = original
+
+    def price(self, model: str) -> tuple[int, int] | None:
+        return None if self._original is None else price_of(self._original, model)
 
     async def answer(self, request: Request, publish: Publish) -> Reply:
         """The child's text as one reply; raises `ProviderError` with the reason that a failed child reported."""
-        reaching = self._reaching(request.model)
+        reaching = _reaching(self._config, request.model)
         live = self._supervisor.live(request.run_id)
         if live is None:
             raise ProviderError(
@@ -161,7 +140,7 @@ class ProcessProvider:
         except OSError as error:
             reason = f"Subagent process could not be started: {error.strerror or error}"
             raise ProviderError(reason, fault="internal") from None
-        stream, timeout = CallStream(), asyncio.timeout(self._settings.seconds + MARGIN)
+        stream, timeout = CallStream(), asyncio.timeout(self._seconds + MARGIN)
         try:
             async with timeout:
                 code, stderr = await self._exchange(
@@ -170,7 +149,7 @@ class ProcessProvider:
         except TimeoutError:
             if not timeout.expired():
                 raise
-            reason = f"Subagent did not finish within {self._settings.seconds:g} s and was killed"
+            reason = f"Subagent did not finish within {self._seconds:g} s and was killed"
             raise _failure(reason, stream, child.tally()) from None
         except ProviderError as error:
             raise _failure(str(error), stream, child.tally()) from None
@@ -237,8 +216,8 @@ class ProcessProvider:
             workspace=run_spec.workspace,
             identity=run_spec.identity or live.run.accepted.agent,
             memory_from=run_spec.memory_from,
-            home=self._settings.home,
-            tool_options=self._settings.tool_options,
+            home=str(self._host.home.absolute()) if self._host.home is not None else "",
+            tool_options=self._host.tool_options,
             reaching=reaching,
             counts=self._supervisor.counts_actions(run_id),
         )
@@ -251,7 +230,7 @@ class ProcessProvider:
             max_output_tokens=unspent.output,
             max_tokens=unspent.tokens,
             max_cost=unspent.cost,
-            seconds=self._settings.seconds,
+            seconds=self._seconds,
         )
 
 

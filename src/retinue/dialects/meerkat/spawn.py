@@ -18,20 +18,7 @@ from retinue.dialects.arguments import CallRefused
 from retinue.dialects.context import ProviderFamilies
 from retinue.dialects.meerkat import NAME, comms, requests
 from retinue.dialects.meerkat.relatives import AgentTool
-from retinue.dialects.meerkat.requests import (
-    AGENT_TOOLS,
-    Budget,
-    ForkRequest,
-    SpawnArguments,
-    StrictSpawnArguments,
-    access_of,
-    budget_of,
-    failed,
-    fixed_budget,
-    invalid,
-    parsed,
-    shown,
-)
+from retinue.dialects.meerkat.requests import failed, invalid, parsed
 from retinue.dialects.meerkat.settings import DEFAULT_MODELS, INHERIT, MeerkatSettings
 from retinue.dialects.meerkat.views import FORK_AGENT, HOST_AGENT, SUB_AGENT, name_of, own_name
 from retinue.engine import SpawnRequest
@@ -112,7 +99,7 @@ class StartTool(AgentTool):
         """The caller's tools that a child may have; the agent tools only if the settings allow nesting."""
         kept_back = comms.names(self._settings)
         if not self._settings.nested_tools:
-            kept_back += AGENT_TOOLS
+            kept_back += requests.AGENT_TOOLS
         return tuple(name for name in context.offered if name not in kept_back)
 
     def _first_message(self, prompt: str, context: CallContext) -> str:
@@ -154,8 +141,10 @@ class SpawnTool(StartTool):
     async def _answer(self, arguments: str, context: CallContext) -> dict[str, object]:
         if (begun := await self._begun(context)) is not None:
             return self._spawned(*begun)
-        request = parsed(arguments, SpawnArguments if self._settings.enable_comms else StrictSpawnArguments)
-        access, budget = access_of(request.tool_access), budget_of(request.budget)
+        request = parsed(
+            arguments, requests.SpawnArguments if self._settings.enable_comms else requests.StrictSpawnArguments
+        )
+        access, budget = requests.access_of(request.tool_access), requests.budget_of(request.budget)
         self._check_limits(context)
         if not request.prompt.strip():
             raise invalid("Prompt cannot be empty")
@@ -181,7 +170,7 @@ class SpawnTool(StartTool):
             return asked
         return comms.usage_of(offered, self._settings) if self._settings.inherit_system_prompt else ""
 
-    def _limits(self, budget: Budget) -> Limits:
+    def _limits(self, budget: requests.Budget) -> Limits:
         asked = self._settings.default_budget if budget.max_tokens is None else budget.max_tokens
         return Limits(max_tokens=self._capped(asked), max_turns=budget.max_turns, max_calls=budget.max_tool_calls)
 
@@ -201,8 +190,8 @@ class ForkTool(StartTool):
         if (begun := await self._begun(context)) is not None:
             run_id, _, run_spec = begun
             return self._forked(run_id, run_spec, context)
-        request = parsed(arguments, ForkRequest)
-        access = access_of(request.tool_access)
+        request = parsed(arguments, requests.ForkRequest)
+        access = requests.access_of(request.tool_access)
         self._check_limits(context)
         if not request.prompt.strip():
             raise invalid("Fork prompt cannot be empty")
@@ -226,7 +215,7 @@ class ForkTool(StartTool):
         return self._forked(await self._start(spawn_request, context), run_spec, context)
 
     def _budget(self, policy: str, context: CallContext) -> int | None:
-        if (fixed := fixed_budget(policy)) is not None:
+        if (fixed := requests.fixed_budget(policy)) is not None:
             return self._capped(fixed)
         left = self._supervisor.left(context.run_id).tokens
         if left is None or policy not in ("remaining", "proportional"):
@@ -301,7 +290,7 @@ def _family(
     if asked is not None:
         meant = (asked if asked in DEFAULT_MODELS else None) if fork else families.called(asked)
         if meant is None:
-            raise invalid(f"Invalid provider: {shown(asked)}")
+            raise invalid(f"Invalid provider: {requests.shown(asked)}")
         return meant
     if settings.default_provider != INHERIT:
         return settings.default_provider
@@ -343,7 +332,7 @@ def _checked(
 
 
 def _not_allowed(resolved: ResolvedModel, allowed: tuple[str, ...]) -> CallRefused:
-    asked = shown(resolved.model)
+    asked = requests.shown(resolved.model)
     return invalid(
         f"Model '{asked}' is not in allowlist for provider '{resolved.shown}'. Allowed models: {', '.join(allowed)}"
     )

@@ -13,7 +13,7 @@ from retinue.dialects.arguments import (
     Coded,
     Members,
     action_of,
-    compact,
+    action_tool,
     fields_of,
     integers_of,
     mistyped,
@@ -54,14 +54,8 @@ def actions_of(extensions: AbstractSet[str]) -> tuple[str, ...]:
 
 def spec_of(extensions: AbstractSet[str]) -> ToolSpec:
     """The tool's name, description and parameters with these extensions switched on."""
-    actions = actions_of(extensions)
-    action = {
-        "type": "string",
-        "enum": actions,
-        "description": " ".join(f"{name}: {ABOUT_ACTIONS[name]}" for name in actions),
-    }
-    properties = {"action": action, **dict(_properties(extensions))}
-    return ToolSpec(NAME, ABOUT, compact({"type": "object", "properties": properties, "required": ["action"]}))
+    described = {action: ABOUT_ACTIONS[action] for action in actions_of(extensions)}
+    return action_tool(NAME, ABOUT, described, dict(_properties(extensions)))
 
 
 def _properties(extensions: AbstractSet[str]) -> Iterator[tuple[str, dict[str, object]]]:

@@ -200,14 +200,22 @@ class AgentStore:
     async def define(self, request: Definition | Redefine, context: CallContext) -> JsonObject:
         """The answer to `define` and `redefine`."""
         known = self.tools(context)
-
-        def decide(key_value: Mapping[str, bytes]) -> Decision:
-            registered, has_tool = self._dialect_context.agents, known.__contains__
-            if isinstance(request, Redefine):
-                return redefine(request.definition, key_value, registered=registered, is_registered_tool=has_tool)
-            return define(request, key_value, registered=registered, is_registered_tool=has_tool)
-
-        return await self._change(decide, context)
+        change, definition = (redefine, request.definition) if isinstance(request, Redefine) else (define, request)
+        written = await self._dialect_context.key_value.change(
+            space_of(context.session_id),
+            lambda key_value: change(
+                definition, key_value, registered=self._dialect_context.agents, is_registered_tool=known.__contains__
+            ),
+            key=context.key,
+            session_id=context.session_id,
+        )
+        match written:
+            case bytes():
+                return decoded(written)
+            case NamespaceClosed(why="session_archived"):
+                raise session_archived(context.session_id)
+            case _:
+                raise session_not_found(context.session_id)
 
     async def find(self, name: str, context: CallContext) -> tuple[Agent, str]:
         """An agent, and the name of the one whose policy and windows apply to it; raises `Coded` if there is none."""
@@ -223,16 +231,3 @@ class AgentStore:
 
     async def _key_value(self, context: CallContext) -> Mapping[str, bytes]:
         return await self._dialect_context.key_value.look(space_of(context.session_id))
-
-    async def _change(self, decide: Callable[[Mapping[str, bytes]], Decision], context: CallContext) -> JsonObject:
-        space = space_of(context.session_id)
-        written = await self._dialect_context.key_value.change(
-            space, decide, key=context.key, session_id=context.session_id
-        )
-        match written:
-            case bytes():
-                return decoded(written)
-            case NamespaceClosed(why="session_archived"):
-                raise session_archived(context.session_id)
-            case _:
-                raise session_not_found(context.session_id)

@@ -29,22 +29,7 @@ from retinue.dialects.shared_context import session_archived, session_not_found
 from retinue.dialects.shared_context.tool import SharedContextTool
 from retinue.dialects.spec import NAME, prompts, requests, results
 from retinue.dialects.spec.agents import AgentStore
-from retinue.dialects.spec.requests import (
-    SUBAGENT,
-    Cancel,
-    Collect,
-    Define,
-    Extend,
-    ListAgents,
-    Progress,
-    Redefine,
-    Request,
-    Spawn,
-    Status,
-    Wait,
-    check_task,
-    spec_of,
-)
+from retinue.dialects.spec.requests import SUBAGENT, Request, Spawn, Wait
 from retinue.dialects.spec.results import CANCELLED, HANDLE_FORMAT, HANDLE_SPACE, Task
 from retinue.dialects.spec.settings import DEFAULTS, SpecSettings, mistakes
 from retinue.engine import SpawnRequest
@@ -147,7 +132,7 @@ class SubagentTool(DialectTool):
         self._has_budget = settings.has_budget
         self._agent_store = AgentStore(dialect_context)
         self._polls = StatusPolls(dialect_context.clock)
-        self.spec: ToolSpec = spec_of(settings.on)
+        self.spec: ToolSpec = requests.spec_of(settings.on)
         self.waits = "wait" in settings.on
 
     def prepare(self, arguments: str) -> PreparedCall:
@@ -175,19 +160,19 @@ class SubagentTool(DialectTool):
 
     async def _answer(self, request: Request, context: CallContext) -> JsonObject:
         match request:
-            case ListAgents():
+            case requests.ListAgents():
                 return await self._agent_store.list(context)
-            case Define() | Extend() | Redefine():
+            case requests.Define() | requests.Extend() | requests.Redefine():
                 return await self._agent_store.define(request, context)
             case Spawn():
                 return await self._spawn(request, context)
-            case Status():
+            case requests.Status():
                 return await self._status(request, context)
-            case Collect():
+            case requests.Collect():
                 return await self._collect(request, context)
-            case Cancel():
+            case requests.Cancel():
                 return await self._cancel(request, context)
-            case Progress():
+            case requests.Progress():
                 return await self._progress(request, context)
             case Wait():
                 return await self._wait(request, context)
@@ -212,7 +197,7 @@ class SubagentTool(DialectTool):
         begun = await self._dialect_context.begun(context)
         if begun is not None and begun.handle is not None:
             return Task(task_id=begun.handle.name, agent=begun.agent, pending=pending)
-        check_task(request.task)
+        requests.check_task(request.task)
         agent, origin = await self._agent_store.find(request.agent, context)
         after, must_wait = await self._dependencies(request.depends_on, context)
         spawn_request = await self._spawn_request(agent, origin, request, after, context)
@@ -237,10 +222,10 @@ class SubagentTool(DialectTool):
         after: list[tuple[RunId, str]] = []
         must_wait = False
         for task_id in task_ids:
-            run_id = await self._run_of(task_id, context)
-            task = None if run_id is None else await self._task(task_id, run_id)
-            if run_id is None or task is None:
+            found = await self._find(task_id, context)
+            if found is None:
                 raise results.not_found(task_id)
+            task, run_id = found
             if task.outcome is None and self._supervisor.live(run_id) is None:
                 raise Coded("INVALID_REQUEST", f"Task {task_id!r} is not worked on by this process; wait for it first.")
             must_wait = must_wait or task.outcome is None
@@ -286,9 +271,8 @@ class SubagentTool(DialectTool):
 
     # ---- status, progress and wait ----------------------------------------------------------------------------------
 
-    async def _status(self, request: Status, context: CallContext) -> JsonObject:
-        task = await self._found("status", request.task_id, context)
-        self._log("status", context, task)
+    async def _status(self, request: requests.Status, context: CallContext) -> JsonObject:
+        task, _ = await self._logged("status", request.task_id, context)
         answer = results.status(task)
         is_storm = self._polls.is_storm(context.session_id, task.task_id)
         if "hint" in self._extensions and task.is_interrupted:
@@ -297,16 +281,14 @@ class SubagentTool(DialectTool):
             answer["hint"] = results.hint(MAX_POLLS, POLL_SECONDS, can_wait="wait" in self._extensions)
         return answer
 
-    async def _progress(self, request: Progress, context: CallContext) -> JsonObject:
+    async def _progress(self, request: requests.Progress, context: CallContext) -> JsonObject:
         """The latest entries of a task: from memory while this process drives it, else from the store."""
-        task = await self._found("progress", request.task_id, context)
-        self._log("progress", context, task)
-        run_id = await self._run_of(request.task_id, context)
-        live = None if run_id is None else self._supervisor.live(run_id)
+        task, run_id = await self._logged("progress", request.task_id, context)
+        live = self._supervisor.live(run_id)
         if live is not None:
             return results.progress(task, live.run, "".join(live.partial))
         try:
-            return results.progress(task, None if run_id is None else await self._supervisor.replay(run_id))
+            return results.progress(task, await self._supervisor.replay(run_id))
         except UnknownName:  # cancelled before its run was accepted
             return results.progress(task, None)
 
@@ -314,10 +296,10 @@ class SubagentTool(DialectTool):
         """Return when enough of these tasks have ended, or at the timeout; entered again, the timeout starts anew."""
         run_ids: dict[str, RunId] = {}
         for task_id in request.task_ids:
-            run_id = await self._run_of(task_id, context)
-            if run_id is None or await self._task(task_id, run_id) is None:
+            found = await self._find(task_id, context)
+            if found is None:
                 raise self._unknown("wait", task_id, context)
-            run_ids[task_id] = run_id
+            run_ids[task_id] = found[1]
         if request.timeout_ms and request.needed:
             await self._supervisor.wait(
                 tuple(run_ids.values()), count=request.needed, timeout=request.timeout_ms / 1000
@@ -330,18 +312,17 @@ class SubagentTool(DialectTool):
 
     # ---- collect and cancel -----------------------------------------------------------------------------------------
 
-    async def _collect(self, request: Collect, context: CallContext) -> JsonObject:
-        run_id = await self._run_of(request.task_id, context)
-        task = None if run_id is None else await self._task(request.task_id, run_id)
-        if task is not None and task.outcome is None:
-            self._log("collect", context, task, error="TASK_NOT_READY")
-            raise results.not_ready(task)
+    async def _collect(self, request: requests.Collect, context: CallContext) -> JsonObject:
+        found = await self._find(request.task_id, context)
+        if found is not None and found[0].outcome is None:
+            self._log("collect", context, found[0], error="TASK_NOT_READY")
+            raise results.not_ready(found[0])
         task, _ = await self._retired("collect", request.task_id, context)
         answer = results.collected(task)
         self._log("collect", context, task, result=answer["result"])
         return answer
 
-    async def _cancel(self, request: Cancel, context: CallContext) -> JsonObject:
+    async def _cancel(self, request: requests.Cancel, context: CallContext) -> JsonObject:
         """Stop a task and return its partial result; a task that has ended is collected."""
         # The id is retired before the run is stopped, so that no other call sees the task end or collects it.
         task, run_id = await self._retired("cancel", request.task_id, context)
@@ -368,15 +349,18 @@ class SubagentTool(DialectTool):
 
     # ---- tasks ------------------------------------------------------------------------------------------------------
 
-    async def _found(self, action: str, task_id: str, context: CallContext) -> Task:
-        run_id = await self._run_of(task_id, context)
+    async def _find(self, task_id: str, context: CallContext) -> tuple[Task, RunId] | None:
+        run_id = await self._supervisor.handles.find(context.session_id, HANDLE_SPACE, task_id)
         task = None if run_id is None else await self._task(task_id, run_id)
-        if task is None:
-            raise self._unknown(action, task_id, context)
-        return task
+        return None if run_id is None or task is None else (task, run_id)
 
-    async def _run_of(self, task_id: str, context: CallContext) -> RunId | None:
-        return await self._supervisor.handles.find(context.session_id, HANDLE_SPACE, task_id)
+    async def _logged(self, action: str, task_id: str, context: CallContext) -> tuple[Task, RunId]:
+        """A task and its run, after the action was logged; raises `Coded` if there is none."""
+        found = await self._find(task_id, context)
+        if found is None:
+            raise self._unknown(action, task_id, context)
+        self._log(action, context, found[0])
+        return found
 
     async def _task(self, task_id: str, run_id: RunId) -> Task | None:
         view = await self._supervisor.look(run_id)

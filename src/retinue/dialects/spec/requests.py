@@ -14,7 +14,7 @@ from retinue.dialects.arguments import (
     Coded,
     Members,
     action_of,
-    compact,
+    action_tool,
     fields_of,
     integer_of,
     mistyped,
@@ -65,15 +65,8 @@ def spec_of(extensions: AbstractSet[str]) -> ToolSpec:
     further = f" There are also {', '.join(more[:-1])} and {more[-1]}." if len(more) > 1 else ""
     if len(more) == 1:
         further = f" There is also {more[0]}."
-    action = {
-        "type": "string",
-        "enum": actions,
-        "description": " ".join(f"{name}: {ABOUT_ACTIONS[name]}" for name in actions),
-    }
-    properties = {"action": action, **dict(_properties(extensions))}
-    return ToolSpec(
-        SUBAGENT, ABOUT + further, compact({"type": "object", "properties": properties, "required": ["action"]})
-    )
+    described = {action: ABOUT_ACTIONS[action] for action in actions}
+    return action_tool(SUBAGENT, ABOUT + further, described, dict(_properties(extensions)))
 
 
 def _properties(extensions: AbstractSet[str]) -> Iterator[tuple[str, dict[str, object]]]:

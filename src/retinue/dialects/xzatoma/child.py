@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import replace
 
@@ -29,7 +29,7 @@ from retinue.core.text import cut
 from retinue.dialects.context import DialectContext
 from retinue.dialects.log_format import quoted
 from retinue.dialects.xzatoma import NAME, TOOL_NAMES
-from retinue.dialects.xzatoma.requests import NO_LABEL, SUBAGENT, Delegation, ErrorType, SubagentRefused, inherited
+from retinue.dialects.xzatoma.requests import SUBAGENT, Delegation, ErrorType, SubagentRefused, inherited
 from retinue.dialects.xzatoma.retention import Retention
 from retinue.dialects.xzatoma.settings import XzatomaSettings, unknown_provider
 from retinue.engine import RunView, SpawnRequest
@@ -80,6 +80,14 @@ class Children:
         self._supervisor = dialect_context.supervisor
         self._settings = settings
         _check_provider(dialect_context, settings)
+
+    def check_depth(self, check: Callable[[int, int], None], label: str, context: CallContext) -> None:
+        """Refuse a caller at the maximum depth, with the text of `check`."""
+        try:
+            check(context.depth, self._settings.max_depth)
+        except SubagentRefused:
+            self.telemetry.too_deep(label, depth=context.depth, max_depth=self._settings.max_depth)
+            raise
 
     async def begun(self, context: CallContext, key: Key) -> RunId | None:
         """The subagent that a task with this key started before a crash."""
@@ -421,7 +429,7 @@ class Telemetry:
         self._log(logging.WARNING, "Subagent output truncated", **facts)
 
     def too_deep(self, label: str, *, depth: int, max_depth: int) -> None:
-        facts = {"event": "depth_limit", "label": label or NO_LABEL, "current_depth": depth, "max_depth": max_depth}
+        facts = {"event": "depth_limit", "label": label, "current_depth": depth, "max_depth": max_depth}
         self._log(logging.DEBUG, "Subagent recursion depth limit enforced", **facts)
 
     def _log(self, level: int, message: str, **facts: object) -> None:

@@ -16,6 +16,7 @@ from retinue.dialects.context import DialectContext
 from retinue.dialects.xzatoma import NAME
 from retinue.dialects.xzatoma.child import Children, ChildTask, Findings
 from retinue.dialects.xzatoma.requests import (
+    NO_LABEL,
     PARALLEL,
     SUBAGENT,
     Batch,
@@ -64,7 +65,6 @@ class SubagentTool(DialectTool):
     def __init__(self, children: Children, settings: XzatomaSettings) -> None:
         self.spec: ToolSpec = spec(settings.default_max_turns)
         self._children = children
-        self._settings = settings
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
         """Delegate and wait for the summary; refusals and failures are answers too."""
@@ -81,19 +81,11 @@ class SubagentTool(DialectTool):
         run_id = await self._children.begun(context, context.key)
         if run_id is None:
             await self._children.quotas.check(context.root_id)
-            self._check_depth(arguments, context)
+            self._children.check_depth(check_depth, label_of(arguments), context)
         task = ChildTask(request=parse(arguments), key=context.key, nests=True)
         if run_id is None:
             run_id = await self._children.begin(task, context)
         return await self._children.findings(run_id, task, context)
-
-    def _check_depth(self, arguments: str, context: CallContext) -> None:
-        depth, max_depth = context.depth, self._settings.max_depth
-        try:
-            check_depth(depth, max_depth)
-        except SubagentRefused:
-            self._children.telemetry.too_deep(label_of(arguments), depth=depth, max_depth=max_depth)
-            raise
 
 
 def _metadata(findings: Findings) -> dict[str, str]:
@@ -118,7 +110,6 @@ class ParallelTool(DialectTool):
     def __init__(self, children: Children, settings: XzatomaSettings) -> None:
         self.spec: ToolSpec = parallel_spec(settings.default_max_turns)
         self._children = children
-        self._settings = settings
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
         """Delegate all tasks and wait; a refusal is an answer, and a failed task a result."""
@@ -133,15 +124,8 @@ class ParallelTool(DialectTool):
         # Tasks that were started before a crash go on, even if the current quotas and settings would refuse them.
         if await self._children.begun(context, _key(context, 0)) is None:
             await self._children.quotas.check(context.root_id)
-            self._check_depth(context)
+            self._children.check_depth(check_parallel_depth, NO_LABEL, context)
         return await _BatchRun(self._children, parse_batch(arguments), context).output()
-
-    def _check_depth(self, context: CallContext) -> None:
-        try:
-            check_parallel_depth(context.depth, self._settings.max_depth)
-        except SubagentRefused:
-            self._children.telemetry.too_deep("", depth=context.depth, max_depth=self._settings.max_depth)
-            raise
 
 
 class BatchResult(Struct, frozen=True, kw_only=True):

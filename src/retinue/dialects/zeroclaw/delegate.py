@@ -22,21 +22,9 @@ from retinue.core.text import rfc3339
 from retinue.dialects.arguments import CallRefused
 from retinue.dialects.base import DialectTool
 from retinue.dialects.context import DialectContext
-from retinue.dialects.zeroclaw import NAME
+from retinue.dialects.zeroclaw import NAME, requests
 from retinue.dialects.zeroclaw.background import SPACE, Background
-from retinue.dialects.zeroclaw.requests import (
-    DELEGATE,
-    SPAWN,
-    Await,
-    CancelTask,
-    CheckResult,
-    Handover,
-    ListResults,
-    Parallel,
-    available,
-    delegate_spec,
-    parse,
-)
+from retinue.dialects.zeroclaw.requests import DELEGATE, SPAWN, Handover, available
 from retinue.dialects.zeroclaw.result_files import ResultFolder, TaskResult, pretty
 from retinue.dialects.zeroclaw.spawn import check_may_act, hidden, spend
 from retinue.dialects.zeroclaw.texts import BY_USER, PARALLEL_FAILED, Answer, Target, fanned_out, started
@@ -69,26 +57,26 @@ class DelegateTool(DialectTool):
         self._supervisor = dialect_context.supervisor
         self._background = background
         self._names = tuple(agent.name for agent in dialect_context.agents)
-        self.spec: ToolSpec = delegate_spec(self._names)
+        self.spec: ToolSpec = requests.delegate_spec(self._names)
 
     def why_hidden(self, context: CallContext) -> str:
         return hidden(DELEGATE, context)
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
         try:
-            request = parse(arguments)
+            request = requests.parse(arguments)
             match request:
                 case Handover():
                     return await self._hand_over(request, context)
-                case Parallel():
+                case requests.Parallel():
                     return await self._fan_out(request, context)
-                case CheckResult(task_id=task_id, shown=shown):
+                case requests.CheckResult(task_id=task_id, shown=shown):
                     return await self._check_result(task_id, shown, context)
-                case ListResults():
+                case requests.ListResults():
                     return await self._list(context)
-                case CancelTask(task_id=task_id, shown=shown):
+                case requests.CancelTask(task_id=task_id, shown=shown):
                     return await self._cancel(task_id, shown, context)
-                case Await(task_ids=task_ids, seconds=seconds):
+                case requests.Await(task_ids=task_ids, seconds=seconds):
                     return await self._await(task_ids, seconds, context)
                 case _:
                     assert_never(request)
@@ -108,7 +96,7 @@ class DelegateTool(DialectTool):
         answer = await self._answer(begun)
         return ToolResult(answer.output) if answer.error is None else ToolResult(answer.error, failed=True)
 
-    async def _fan_out(self, request: Parallel, context: CallContext) -> ToolResult:
+    async def _fan_out(self, request: requests.Parallel, context: CallContext) -> ToolResult:
         each = [other(context, key=f"{context.key}/{place}") for place in range(len(request.agents))]
         rows = [await self._dialect_context.begun(one) for one in each]
         if not any(rows):
