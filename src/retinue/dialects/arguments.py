@@ -36,6 +36,16 @@ def compact(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
+def typed(kind: str, about: str, **constraints: object) -> dict[str, object]:
+    """A property in a JSON schema: its type, constraints and description."""
+    return {"type": kind, **constraints, "description": about}
+
+
+def list_of(kind: str, about: str, **constraints: object) -> dict[str, object]:
+    """A property that is a list of `kind`."""
+    return typed("array", about, items={"type": kind}, **constraints)
+
+
 def action_tool(name: str, about: str, actions: Mapping[str, str], properties: Mapping[str, object]) -> ToolSpec:
     """A tool with a field `action`, one of the described actions, and more properties."""
     action = {
@@ -157,27 +167,25 @@ def positive_of(fields: Members, name: str) -> int | None:
 def texts_of(fields: Members, name: str, *, required: bool = False) -> tuple[str, ...]:
     """A list of strings; empty when it is not given, unless it is required."""
     value = _required(fields, name) if required else fields.get(name, [])
-    if not isinstance(value, list):
-        raise mistyped(name, "a list of strings", value)
-    items = cast("list[object]", value)
-    for item in items:
-        if not isinstance(item, str):
-            raise mistyped(name, "a list of strings", item, inside=True)
-    return tuple(cast("list[str]", items))
+    return cast("tuple[str, ...]", _items(name, value, "a list of strings", lambda item: isinstance(item, str)))
 
 
 def integers_of(fields: Members, name: str) -> tuple[int, ...] | None:
     """A list of integers; None when it is not given."""
     if name not in fields:
         return None
-    value = fields[name]
+    items = _items(name, fields[name], "a list of integers", lambda item: type(item) is int)
+    return cast("tuple[int, ...]", items)
+
+
+def _items(name: str, value: object, wanted: str, is_wanted: Callable[[object], bool]) -> tuple[object, ...]:
     if not isinstance(value, list):
-        raise mistyped(name, "a list of integers", value)
+        raise mistyped(name, wanted, value)
     items = cast("list[object]", value)
     for item in items:
-        if not isinstance(item, int) or isinstance(item, bool):
-            raise mistyped(name, "a list of integers", item, inside=True)
-    return tuple(cast("list[int]", items))
+        if not is_wanted(item):
+            raise mistyped(name, wanted, item, inside=True)
+    return tuple(items)
 
 
 def switched_off(fields: Members, *names: str, extension: str, on: Container[str]) -> None:

@@ -13,7 +13,7 @@ from retinue.core.errors import RunIsOver, UnknownName
 from retinue.core.ids import Key
 from retinue.core.inbox import TextMessage
 from retinue.core.ports import CallContext, Tool
-from retinue.dialects.arguments import compact
+from retinue.dialects.arguments import compact, typed
 from retinue.dialects.context import DialectContext
 from retinue.dialects.meerkat.relatives import MeerkatTool, Peer, Relatives
 from retinue.dialects.meerkat.requests import (
@@ -258,15 +258,13 @@ def _object(required: Sequence[str], **properties: object) -> dict[str, object]:
     return {"type": "object", "properties": properties, "required": list(required)}
 
 
-def _text(description: str) -> dict[str, object]:
-    return {"type": "string", "description": description}
-
-
-_TO = _text("The peer's name.")
-_REPLY_TO = _text("The UUID of the request.")
+_TO = typed("string", "The peer's name.")
+_REPLY_TO = typed("string", "The UUID of the request.")
 _STATUS = {"type": "string", "enum": list(STATUSES)}
-_MESSAGE = _object(("to", "body"), to=_TO, body=_text("What to say."))
-_REQUEST = _object(("to", "intent"), to=_TO, intent=_text("What is asked for."), params={"description": "Its details."})
+_MESSAGE = _object(("to", "body"), to=_TO, body=typed("string", "What to say."))
+_REQUEST = _object(
+    ("to", "intent"), to=_TO, intent=typed("string", "What is asked for."), params={"description": "Its details."}
+)
 _RESPONSE = _object(
     ("to", "in_reply_to", "status"),
     to=_TO,
@@ -278,8 +276,8 @@ _SEND = _object(
     ("kind", "to"),
     kind={"type": "string", "enum": ["peer_message", "peer_request", "peer_response"]},
     to=_TO,
-    body=_text("What to say, in a message."),
-    intent=_text("What is asked for, in a request."),
+    body=typed("string", "What to say, in a message."),
+    intent=typed("string", "What is asked for, in a request."),
     params={"description": "Details of a request."},
     in_reply_to=_REPLY_TO,
     status=_STATUS,

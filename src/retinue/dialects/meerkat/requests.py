@@ -13,7 +13,7 @@ from typing import Annotated, Literal, TypeVar
 from msgspec import Meta, Struct
 
 from retinue.core.agent import ToolSpec
-from retinue.dialects.arguments import CallRefused, compact, decode
+from retinue.dialects.arguments import CallRefused, compact, decode, typed
 from retinue.dialects.meerkat.settings import MeerkatSettings
 
 SPAWN, FORK, STATUS, CANCEL, LIST = "agent_spawn", "agent_fork", "agent_status", "agent_cancel", "agent_list"
@@ -54,8 +54,8 @@ def specs(settings: MeerkatSettings) -> dict[str, ToolSpec]:
     """The five tools as a model sees them."""
     model = f"Model name (provider-specific). Allowed models - {allowed_in_words(settings.allowed_models)}"
     common = {
-        "provider": {"type": "string", "description": "LLM provider: anthropic, openai, gemini."},
-        "model": {"type": "string", "description": model},
+        "provider": typed("string", "LLM provider: anthropic, openai, gemini."),
+        "model": typed("string", model),
         "tool_access": {
             "type": "object",
             "description": "Tool access policy; inherit by default.",
@@ -67,44 +67,29 @@ def specs(settings: MeerkatSettings) -> dict[str, ToolSpec]:
         },
     }
     spawn: dict[str, object] = {
-        "prompt": {"type": "string", "description": "Initial prompt/task for the sub-agent."},
+        "prompt": typed("string", "Initial prompt/task for the sub-agent."),
         **common,
         "budget": {
             "type": "object",
             "description": "Budget limits.",
             "properties": {
-                "max_tokens": {"type": "integer", "minimum": 0},
-                "max_turns": {"type": "integer", "minimum": 0},
-                "max_tool_calls": {"type": "integer", "minimum": 0},
+                name: {"type": "integer", "minimum": 0} for name in ("max_tokens", "max_turns", "max_tool_calls")
             },
         },
-        "system_prompt": {"type": "string", "description": "Override the system prompt for this sub-agent."},
+        "system_prompt": typed("string", "Override the system prompt for this sub-agent."),
     }
     if settings.enable_comms:
-        spawn["host_mode"] = {
-            "type": "boolean",
-            "description": "Keep agent alive processing comms messages after initial prompt.",
-        }
+        spawn["host_mode"] = typed("boolean", "Keep agent alive processing comms messages after initial prompt.")
+    budget_policy = "Budget allocation: equal (default), remaining, proportional, or fixed:<tokens>."
     fork: dict[str, object] = {
-        "prompt": {
-            "type": "string",
-            "description": "Additional prompt appended to the inherited conversation history.",
-        },
+        "prompt": typed("string", "Additional prompt appended to the inherited conversation history."),
         **common,
-        "budget_policy": {
-            "type": "string",
-            "description": "Budget allocation: equal (default), remaining, proportional, or fixed:<tokens>.",
-        },
+        "budget_policy": typed("string", budget_policy),
     }
-    one: dict[str, object] = {"agent_id": {"type": "string", "description": "The sub-agent's UUID."}}
+    one: dict[str, object] = {"agent_id": typed("string", "The sub-agent's UUID.")}
+    closed = not settings.enable_comms
     return {
-        SPAWN: _spec(
-            SPAWN,
-            "Create a sub-agent with clean context (just the prompt).",
-            spawn,
-            "prompt",
-            closed=not settings.enable_comms,
-        ),
+        SPAWN: _spec(SPAWN, "Create a sub-agent with clean context (just the prompt).", spawn, "prompt", closed=closed),
         FORK: _spec(FORK, "Create a sub-agent that inherits the full conversation history.", fork, "prompt"),
         STATUS: _spec(STATUS, "Get the status and output of a sub-agent by ID.", one, "agent_id"),
         CANCEL: _spec(CANCEL, "Cancel a running sub-agent.", one, "agent_id"),

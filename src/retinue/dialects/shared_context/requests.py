@@ -16,10 +16,12 @@ from retinue.dialects.arguments import (
     action_tool,
     fields_of,
     integers_of,
+    list_of,
     mistyped,
     switched_off,
     text_of,
     texts_of,
+    typed,
 )
 
 NAME = "shared_context"
@@ -61,39 +63,35 @@ def spec_of(extensions: AbstractSet[str]) -> ToolSpec:
 def _properties(extensions: AbstractSet[str]) -> Iterator[tuple[str, dict[str, object]]]:
     yield (
         "key",
-        _text(
+        typed(
+            "string",
             "The entry to read, write or delete: lowercase letters, digits and underscores, "
-            f"1 to {MAX_KEY_CHARACTERS} characters."
+            f"1 to {MAX_KEY_CHARACTERS} characters.",
         ),
     )
     yield (
         "value",
-        _text(
+        typed(
+            "string",
             "For write: the text to keep. Distilled conclusions, not raw data; at most "
-            f"{MAX_VALUE_TOKENS} tokens (about 4000 characters)."
+            f"{MAX_VALUE_TOKENS} tokens (about 4000 characters).",
         ),
     )
     if "read_batch" in extensions:
-        yield "keys", _list("string", "For read_batch: the entries to read.")
+        yield "keys", list_of("string", "For read_batch: the entries to read.")
     if "read_history" in extensions:
-        yield "versions", _list("integer", "For read_history: the versions to give; all that are kept by default.")
+        yield "versions", list_of("integer", "For read_history: the versions to give; all that are kept by default.")
     if "snapshot" in extensions:
-        yield "label", _text(f"For snapshot: a name for it, 1 to {MAX_LABEL_CHARACTERS} characters.")
+        yield "label", typed("string", f"For snapshot: a name for it, 1 to {MAX_LABEL_CHARACTERS} characters.")
     if "ttl" in extensions:
-        about = "For write: seconds after which the entry is gone by itself; never by default."
-        yield "ttl_seconds", {"type": "number", "description": about}
+        yield (
+            "ttl_seconds",
+            typed("number", "For write: seconds after which the entry is gone by itself; never by default."),
+        )
     if "access" in extensions:
         patterns = 'patterns of participants, such as "orchestrator" or "subagent:writer:*"; everyone by default'
-        yield "readable_by", _list("string", f"For write: who may read the value, as {patterns}.")
-        yield "writable_by", _list("string", f"For write: who may overwrite and delete the entry, as {patterns}.")
-
-
-def _text(about: str) -> dict[str, object]:
-    return {"type": "string", "description": about}
-
-
-def _list(kind: str, about: str) -> dict[str, object]:
-    return {"type": "array", "items": {"type": kind}, "description": about}
+        yield "readable_by", list_of("string", f"For write: who may read the value, as {patterns}.")
+        yield "writable_by", list_of("string", f"For write: who may overwrite and delete the entry, as {patterns}.")
 
 
 EXTENSIONS = ("read_batch", "read_history", "snapshot", "ttl", "access")

@@ -17,11 +17,13 @@ from retinue.dialects.arguments import (
     action_tool,
     fields_of,
     integer_of,
+    list_of,
     mistyped,
     positive_of,
     switched_off,
     text_of,
     texts_of,
+    typed,
 )
 from retinue.dialects.spec.settings import SUBAGENT_EXTENSIONS
 
@@ -75,42 +77,54 @@ def _properties(extensions: AbstractSet[str]) -> Iterator[tuple[str, dict[str, o
     required = "required unless extends is given" if "extends" in extensions else "required"
     yield (
         "name",
-        _text(
+        typed(
+            "string",
             f"{define}, required: a {new}unique name; lowercase letters, digits, underscores and hyphens, "
-            "1 to 64 characters."
+            "1 to 64 characters.",
         ),
     )
-    yield "description", _text(f"{define}, {required}: the agent's purpose in one line.")
-    yield "system_prompt", _text(f"{define}, {required}: focused instructions for the agent; at most 4000 tokens.")
+    yield "description", typed("string", f"{define}, {required}: the agent's purpose in one line.")
+    yield (
+        "system_prompt",
+        typed("string", f"{define}, {required}: focused instructions for the agent; at most 4000 tokens."),
+    )
     if "extends" in extensions:
-        yield "extends", _text(f"{define}: an agent to begin with; what you do not give is as it is there.")
-        yield "system_prompt_append", _text(f"{define} with extends: instructions to add after those of that agent.")
-    yield "tools", _texts(f"{define}: the names of the agent's tools; none by default. Agents cannot delegate.")
-    yield "model", _text(f"{define}: the agent's model; yours by default.")
-    yield "max_turns", _integer(f"{define}: how many turns the agent may take, 1 to 25; 10 by default.")
-    yield "agent", _text("spawn, required: the name of the agent to run.")
+        yield "extends", typed("string", f"{define}: an agent to begin with; what you do not give is as it is there.")
+        yield (
+            "system_prompt_append",
+            typed("string", f"{define} with extends: instructions to add after those of that agent."),
+        )
+    yield (
+        "tools",
+        list_of("string", f"{define}: the names of the agent's tools; none by default. Agents cannot delegate."),
+    )
+    yield "model", typed("string", f"{define}: the agent's model; yours by default.")
+    yield "max_turns", typed("integer", f"{define}: how many turns the agent may take, 1 to 25; 10 by default.")
+    yield "agent", typed("string", "spawn, required: the name of the agent to run.")
     yield (
         "task",
-        _text(
+        typed(
+            "string",
             "spawn, required: what to do, at most 1000 tokens. The agent sees nothing of this conversation: refer to "
-            "shared context keys for more."
+            "shared context keys for more.",
         ),
     )
     if "depends_on" in extensions:
         yield (
             "depends_on",
-            _texts(
+            list_of(
+                "string",
                 "spawn: ids of tasks that have to complete first; the task is pending until then and is given their "
-                "results. It fails if one of them fails."
+                "results. It fails if one of them fails.",
             ),
         )
     if "budgets" in extensions:
-        yield "max_input_tokens", _integer("spawn: the input tokens that the task may use; from 1.")
-        yield "max_output_tokens", _integer("spawn: the output tokens that the task may use; from 1.")
+        yield "max_input_tokens", typed("integer", "spawn: the input tokens that the task may use; from 1.")
+        yield "max_output_tokens", typed("integer", "spawn: the output tokens that the task may use; from 1.")
     users = ["status", "collect", *(action for action in ("cancel", "progress") if action in extensions)]
-    yield "task_id", _text(f"{', '.join(users[:-1])} and {users[-1]}, required: the task, such as t_01.")
+    yield "task_id", typed("string", f"{', '.join(users[:-1])} and {users[-1]}, required: the task, such as t_01.")
     if "wait" in extensions:
-        yield "task_ids", _texts("wait, required: the tasks to wait for.")
+        yield "task_ids", list_of("string", "wait, required: the tasks to wait for.")
         yield (
             "mode",
             {
@@ -120,20 +134,8 @@ def _properties(extensions: AbstractSet[str]) -> Iterator[tuple[str, dict[str, o
         )
         yield (
             "timeout_ms",
-            _integer("wait: milliseconds after which to return anyway; 600000 by default, at most 3600000."),
+            typed("integer", "wait: milliseconds after which to return anyway; 600000 by default, at most 3600000."),
         )
-
-
-def _text(about: str) -> dict[str, object]:
-    return {"type": "string", "description": about}
-
-
-def _integer(about: str) -> dict[str, object]:
-    return {"type": "integer", "description": about}
-
-
-def _texts(about: str) -> dict[str, object]:
-    return {"type": "array", "items": {"type": "string"}, "description": about}
 
 
 MAX_TASK_TOKENS = 1000

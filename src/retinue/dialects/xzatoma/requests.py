@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 from msgspec import Struct
 
 from retinue.core.agent import ToolSpec
-from retinue.dialects.arguments import CallRefused, compact, decode
+from retinue.dialects.arguments import CallRefused, compact, decode, list_of, typed
 
 SUBAGENT = "subagent"
 PARALLEL = "parallel_subagent"
@@ -99,23 +99,23 @@ def parallel_spec(default_max_turns: int) -> ToolSpec:
             {
                 "type": "object",
                 "properties": {
-                    "tasks": {
-                        "type": "array",
-                        "minItems": 1,
-                        "items": _task_schema(default_max_turns, summary=None),
-                        "description": "The tasks, in the order in which their results are told.",
-                    },
-                    "max_concurrent": {
-                        "type": "integer",
-                        "minimum": 1,
-                        "default": DEFAULT_CONCURRENT,
-                        "description": f"How many work at the same time; {DEFAULT_CONCURRENT} by default.",
-                    },
-                    "fail_fast": {
-                        "type": "boolean",
-                        "default": False,
-                        "description": "Whether the first task that fails cancels the others; false by default.",
-                    },
+                    "tasks": typed(
+                        "array",
+                        "The tasks, in the order in which their results are told.",
+                        minItems=1,
+                        items=_task_schema(default_max_turns, summary=None),
+                    ),
+                    "max_concurrent": typed(
+                        "integer",
+                        f"How many work at the same time; {DEFAULT_CONCURRENT} by default.",
+                        minimum=1,
+                        default=DEFAULT_CONCURRENT,
+                    ),
+                    "fail_fast": typed(
+                        "boolean",
+                        "Whether the first task that fails cancels the others; false by default.",
+                        default=False,
+                    ),
                 },
                 "required": ["tasks"],
             }
@@ -126,36 +126,30 @@ def parallel_spec(default_max_turns: int) -> ToolSpec:
 def _task_schema(default_max_turns: int, *, summary: str | None) -> dict[str, Any]:
     """The parameters of one task; `summary` is the default summary prompt, None for no summary."""
     about_summary = "How the subagent is to summarize its findings; its answer is the output."
-    summary_prompt = {"type": "string", "description": f"{about_summary} Without it the output is the task's answer."}
+    summary_prompt = typed("string", f"{about_summary} Without it the output is the task's answer.")
     if summary is not None:
-        summary_prompt = {"type": "string", "default": summary, "description": about_summary}
+        summary_prompt = typed("string", about_summary, default=summary)
     return {
         "type": "object",
         "properties": {
-            "label": {
-                "type": "string",
-                "minLength": 1,
-                "description": "Unique identifier for tracking this subagent instance.",
-            },
-            "task_prompt": {
-                "type": "string",
-                "minLength": 1,
-                "description": "The specific task for the subagent to complete. It sees nothing of this conversation, "
-                "so be self-contained and explicit.",
-            },
+            "label": typed("string", "Unique identifier for tracking this subagent instance.", minLength=1),
+            "task_prompt": typed(
+                "string",
+                "The specific task for the subagent to complete. It sees nothing of this conversation, so be "
+                "self-contained and explicit.",
+                minLength=1,
+            ),
             "summary_prompt": summary_prompt,
-            "allowed_tools": {
-                "type": "array",
-                "items": {"type": "string"},
-                "description": "The only tools of yours that the subagent can use; all of them by default. "
-                "Must not name subagent.",
-            },
-            "max_turns": {
-                "type": "integer",
-                "minimum": MIN_TURNS,
-                "maximum": MAX_TURNS,
-                "description": f"How many turns the subagent may take; {default_max_turns} by default.",
-            },
+            "allowed_tools": list_of(
+                "string",
+                "The only tools of yours that the subagent can use; all of them by default. Must not name subagent.",
+            ),
+            "max_turns": typed(
+                "integer",
+                f"How many turns the subagent may take; {default_max_turns} by default.",
+                minimum=MIN_TURNS,
+                maximum=MAX_TURNS,
+            ),
         },
         "required": ["label", "task_prompt"],
     }

@@ -13,7 +13,7 @@ from uuid import UUID
 from msgspec import Struct
 
 from retinue.core.agent import ToolSpec
-from retinue.dialects.arguments import CallRefused, compact, decode
+from retinue.dialects.arguments import CallRefused, compact, decode, list_of, typed
 
 SPAWN = "spawn_subagent"
 DELEGATE = "delegate"
@@ -81,12 +81,12 @@ def spawn_spec() -> ToolSpec:
             {
                 "type": "object",
                 "properties": {
-                    "prompt": {
-                        "type": "string",
-                        "minLength": 1,
-                        "description": "The subtask. The subagent sees nothing of this conversation, so be "
-                        "self-contained and explicit.",
-                    }
+                    "prompt": typed(
+                        "string",
+                        "The subtask. The subagent sees nothing of this conversation, so be self-contained and "
+                        "explicit.",
+                        minLength=1,
+                    )
                 },
                 "required": ["prompt"],
                 "additionalProperties": False,
@@ -107,51 +107,33 @@ def delegate_spec(agents: Sequence[str]) -> ToolSpec:
             {
                 "type": "object",
                 "properties": {
-                    "action": {
-                        "type": "string",
-                        "enum": list(ACTIONS),
-                        "default": "delegate",
-                        "description": "What to do; delegate unless said otherwise.",
-                    },
-                    "agent": {
-                        "type": "string",
-                        "description": f"The agent that gets the task. Available: {available(agents)}",
-                    },
-                    "prompt": {"type": "string", "description": "The task, self-contained and explicit."},
-                    "context": {
-                        "type": "string",
-                        "description": "What the agent should know besides, put in front of the task.",
-                    },
-                    "background": {
-                        "type": "boolean",
-                        "default": False,
-                        "description": "Whether to return a task_id at once, instead of waiting for the response.",
-                    },
-                    "parallel": {
-                        "type": "array",
-                        "items": {"type": "string"},
-                        "description": "Agents that get the same task at the same time; agent and background are then "
-                        "left out of account.",
-                    },
-                    "task_id": {
-                        "type": "string",
-                        "description": "A background task, for check_result and cancel_task.",
-                    },
-                    "task_ids": {
-                        "type": "array",
-                        "items": {"type": "string"},
-                        "minItems": 1,
-                        "maxItems": MAX_TASKS,
-                        "uniqueItems": True,
-                        "description": "Background tasks, for await.",
-                    },
-                    "timeout_ms": {
-                        "type": "integer",
-                        "minimum": 0,
-                        "maximum": MAX_TIMEOUT_MS,
-                        "default": DEFAULT_TIMEOUT_MS,
-                        "description": f"How long await waits; {DEFAULT_TIMEOUT_MS} by default.",
-                    },
+                    "action": typed(
+                        "string", "What to do; delegate unless said otherwise.", enum=list(ACTIONS), default="delegate"
+                    ),
+                    "agent": typed("string", f"The agent that gets the task. Available: {available(agents)}"),
+                    "prompt": typed("string", "The task, self-contained and explicit."),
+                    "context": typed("string", "What the agent should know besides, put in front of the task."),
+                    "background": typed(
+                        "boolean",
+                        "Whether to return a task_id at once, instead of waiting for the response.",
+                        default=False,
+                    ),
+                    "parallel": list_of(
+                        "string",
+                        "Agents that get the same task at the same time; agent and background are then left out of "
+                        "account.",
+                    ),
+                    "task_id": typed("string", "A background task, for check_result and cancel_task."),
+                    "task_ids": list_of(
+                        "string", "Background tasks, for await.", minItems=1, maxItems=MAX_TASKS, uniqueItems=True
+                    ),
+                    "timeout_ms": typed(
+                        "integer",
+                        f"How long await waits; {DEFAULT_TIMEOUT_MS} by default.",
+                        minimum=0,
+                        maximum=MAX_TIMEOUT_MS,
+                        default=DEFAULT_TIMEOUT_MS,
+                    ),
                 },
                 "additionalProperties": False,
             }
