@@ -10,8 +10,8 @@ from typing import Any, Literal
 import pytest
 
 import retinue
+from retinue.dialects.meerkat.relatives import name_of
 from retinue.dialects.meerkat.settings import ConcurrencyLimits, MeerkatSettings
-from retinue.dialects.meerkat.views import name_of
 from retinue.dialects.spec.settings import SpecSettings
 from retinue.store.memory.store import MemoryStore
 from retinue.testing.harness import Harness

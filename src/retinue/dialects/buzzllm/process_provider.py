@@ -204,7 +204,7 @@ class ProcessProvider:
             self._pool.refill()
             for text in stream.feed(piece):
                 publish(TextDelta(text))
-        for text in stream.end():
+        for text in stream.feed(b"\n"):  # a last line may have no newline
             publish(TextDelta(text))
 
     def _grant(self, live: LiveView, reaching: Reaching) -> Grant:
@@ -521,10 +521,6 @@ class CallStream:
         texts = [text for line in lines if (text := self._line(line.strip()))]
         self._pieces += texts
         return texts
-
-    def end(self) -> list[str]:
-        """The text of a last line without a newline."""
-        return self.feed(b"\n")
 
     def _line(self, line: bytes) -> str:
         name, colon, value = line.partition(b":")

@@ -15,7 +15,7 @@ from retinue.core.inbox import TextMessage
 from retinue.core.ports import CallContext, Tool
 from retinue.dialects.arguments import compact, typed
 from retinue.dialects.context import DialectContext
-from retinue.dialects.meerkat.relatives import MeerkatTool, Peer, Relatives
+from retinue.dialects.meerkat.relatives import MeerkatTool, Peer, Relatives, own_name
 from retinue.dialects.meerkat.requests import (
     AGENT_TOOLS,
     LIST_PEERS,
@@ -31,7 +31,6 @@ from retinue.dialects.meerkat.requests import (
     shown,
 )
 from retinue.dialects.meerkat.settings import MeerkatSettings
-from retinue.dialects.meerkat.views import own_name
 
 MAX_INBOX = 1024
 MAX_BYTES = 1024 * 1024

@@ -11,8 +11,8 @@ from retinue.core.ports import CallContext, Tool
 from retinue.core.run import Outcome
 from retinue.dialects.base import Dialect
 from retinue.dialects.context import DialectContext
-from retinue.dialects.meerkat import NAME, comms, views
-from retinue.dialects.meerkat.relatives import AgentTool
+from retinue.dialects.meerkat import NAME, comms, relatives
+from retinue.dialects.meerkat.relatives import HOST_AGENT, MAX_ENDED, AgentTool, name_of, own_name
 from retinue.dialects.meerkat.requests import (
     CANCEL,
     CANCELLED,
@@ -27,7 +27,6 @@ from retinue.dialects.meerkat.requests import (
 )
 from retinue.dialects.meerkat.settings import DEFAULTS, MeerkatSettings, mistakes
 from retinue.dialects.meerkat.spawn import ForkTool, SpawnTool
-from retinue.dialects.meerkat.views import HOST_AGENT, MAX_ENDED, name_of, own_name
 from retinue.engine import RunView
 
 TASK_SHOWN = 200
@@ -62,10 +61,14 @@ class MeerkatDialect(Dialect):
 
     def notice(self, accepted: RunAccepted, outcome: Outcome) -> str:
         """The notice to a parent about a child that has ended: its task, and its output or error."""
-        state = views.state_of(outcome, accepted.agent)
+        state = relatives.state_of(outcome, accepted.agent)
         name = name_of(accepted.run_id, accepted.agent)
         task = comms.without_block(accepted.task) if self._settings.enable_comms else accepted.task
-        text = views.output_of(outcome, self._last_words(accepted)) if state == "completed" else views.error_of(outcome)
+        text = (
+            relatives.output_of(outcome, self._last_words(accepted))
+            if state == "completed"
+            else relatives.error_of(outcome)
+        )
         return f"[sub-agent {name} {state}] Task: {task[:TASK_SHOWN]}\n{text}"
 
     def _last_words(self, accepted: RunAccepted) -> str:
@@ -81,7 +84,7 @@ class StatusTool(AgentTool):
     async def _answer(self, arguments: str, context: CallContext) -> dict[str, object]:
         view = self._relatives.find(agent_id_of(parsed(arguments, OneRequest).agent_id), context)
         self._relatives.mark_read(view, context)
-        return views.status(view, self._dialect_context.clock.now(), last_words=await self._last_words(view))
+        return relatives.status(view, self._dialect_context.clock.now(), last_words=await self._last_words(view))
 
     async def _last_words(self, view: RunView) -> str:
         """The last text of a host that ended without one."""
@@ -96,14 +99,14 @@ class CancelTool(AgentTool):
 
     async def _answer(self, arguments: str, context: CallContext) -> dict[str, object]:
         view = self._relatives.find(agent_id_of(parsed(arguments, OneRequest).agent_id), context)
-        state = views.state_of(view.outcome, view.agent)
+        state = relatives.state_of(view.outcome, view.agent)
         # The note names the call, so that the same call, entered again after a crash, answers the same.
         note = f"cancelled by {own_name(context)} (turn {context.turn}, call {context.index})"
         if state == "running":
             await self._supervisor.cancel(view.run_id, note=note)
             outcome = (await self._supervisor.wait([view.run_id]))[view.run_id]
             view = self._relatives.find(view.run_id, context)
-            state = views.state_of(outcome, view.agent)
+            state = relatives.state_of(outcome, view.agent)
         is_done = view.outcome is not None and state == "cancelled" and view.outcome.error == note
         if is_done:
             self._relatives.mark_read(view, context)  # no notice: the caller cancelled it
@@ -123,8 +126,8 @@ class ListTool(AgentTool):
     async def _answer(self, arguments: str, context: CallContext) -> dict[str, object]:
         parsed(arguments, ListRequest)
         now = self._dialect_context.clock.now()
-        running = [views.running_row(accepted, now) for accepted in self._relatives.running(context)]
+        running = [relatives.running_row(accepted, now) for accepted in self._relatives.running(context)]
         ended = self._relatives.ended(context)
         for view in ended:
             self._relatives.mark_read(view, context)
-        return views.listing([*running, *map(views.ended_row, ended)])
+        return relatives.listing([*running, *map(relatives.ended_row, ended)])

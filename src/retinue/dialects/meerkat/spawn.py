@@ -17,10 +17,9 @@ from retinue.core.run import Lifecycle, Limits
 from retinue.dialects.arguments import CallRefused
 from retinue.dialects.context import ProviderFamilies
 from retinue.dialects.meerkat import NAME, comms, requests
-from retinue.dialects.meerkat.relatives import AgentTool
+from retinue.dialects.meerkat.relatives import FORK_AGENT, HOST_AGENT, SUB_AGENT, AgentTool, name_of, own_name
 from retinue.dialects.meerkat.requests import failed, invalid, parsed
 from retinue.dialects.meerkat.settings import DEFAULT_MODELS, INHERIT, MeerkatSettings
-from retinue.dialects.meerkat.views import FORK_AGENT, HOST_AGENT, SUB_AGENT, name_of, own_name
 from retinue.engine import SpawnRequest
 
 

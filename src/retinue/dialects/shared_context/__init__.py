@@ -4,8 +4,16 @@ The operations for an operator (`overview`, `contents`, `snapshot_contents`, `ta
 itself is in `tool`: the other modules load nothing of the engine, because settings import this package.
 """
 
-from retinue.dialects.shared_context.actions import session_archived, session_not_found, space_of
-from retinue.dialects.shared_context.admin import contents, overview, snapshot_contents, snapshot_size, take_snapshot
+from retinue.dialects.shared_context.actions import (
+    contents,
+    overview,
+    session_archived,
+    session_not_found,
+    snapshot_contents,
+    snapshot_size,
+    space_of,
+    take_snapshot,
+)
 from retinue.dialects.shared_context.prompts import participant_text
 from retinue.dialects.shared_context.requests import EXTENSIONS, NAME
 

@@ -1,7 +1,8 @@
 """Shared context as pure decisions: what each action returns and changes, given the stored entries of one session.
 
 Entries are stored under their keys. Everything else has names that no key can have: the third version of `scope` is
-`scope@3`, a snapshot `@snapshot/<label>`. Access to the store, the caller's name and logs are in `tool`.
+`scope@3`, a snapshot `@snapshot/<label>`. Access to the store, the caller's name and logs are in `tool`. The last
+section has the operations for an operator.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from typing import assert_never
 import msgspec
 from msgspec import Struct
 
-from retinue.core.commands import Decision
+from retinue.core.commands import Decide, Decision, SessionRow
+from retinue.core.errors import BadInput, UnknownName
 from retinue.core.ids import SessionId
 from retinue.core.text import rfc3339
-from retinue.dialects.arguments import Coded, JsonObject, encoded
+from retinue.dialects.arguments import Coded, JsonObject, decoded, encoded
 from retinue.dialects.shared_context.requests import (
     MAX_KEY_CHARACTERS,
     MAX_VALUE_TOKENS,
@@ -30,6 +32,7 @@ from retinue.dialects.shared_context.requests import (
     ReadHistory,
     TakeSnapshot,
     Write,
+    label_of,
 )
 
 ALL_PARTICIPANTS = ("*",)
@@ -365,3 +368,89 @@ def _check_writable(key: str, entry: Entry, participant: str) -> None:
 
 def _answer(answer: JsonObject, *, puts: Mapping[str, bytes] | None = None, drops: tuple[str, ...] = ()) -> Decision:
     return Decision(encoded(answer), puts or {}, drops)
+
+
+# ---- for an operator; participants read entries one by one and see no other session ----------------------------------
+
+OPERATOR = "operator"
+"""The participant of a snapshot that an operator takes."""
+
+
+class _Taken(msgspec.Struct):
+    keys: int
+
+
+def overview(session: SessionRow, key_value: Mapping[str, bytes], at: float) -> dict[str, object]:
+    """The row of a session in a list."""
+    entries = entries_of(key_value, at)
+    return {
+        "session_id": session.session_id,
+        "archived": session.state == "archived",
+        "key_count": len(entries),
+        "total_size_tokens": sum(entry.size for entry in entries.values()),
+    }
+
+
+def contents(session: SessionRow, key_value: Mapping[str, bytes], at: float) -> dict[str, object]:
+    """All entries of a session with their values, and the labels of its snapshots, if it has any."""
+    answer: dict[str, object] = {
+        "session_id": session.session_id,
+        "archived": session.state == "archived",
+        "entries": _entries(entries_of(key_value, at)),
+    }
+    if labels := list(snapshots(key_value)):
+        answer["snapshots"] = labels
+    return answer
+
+
+def snapshot_contents(session: SessionRow, key_value: Mapping[str, bytes], label: str) -> dict[str, object]:
+    """All entries of a session at the time of a snapshot; raises `UnknownName` for an unknown label."""
+    by_label = snapshots(key_value)
+    if label not in by_label:
+        raise UnknownName("snapshot", label, tuple(by_label))
+    taken = by_label[label]
+    return {
+        "session_id": session.session_id,
+        "archived": session.state == "archived",
+        "snapshot": label,
+        "taken_by": taken.taken_by,
+        "taken_at": rfc3339(taken.taken_at),
+        "entries": _entries(taken.entries),
+    }
+
+
+def take_snapshot(label: str, at: float) -> Decide:
+    """The decision that stores a session's entries under a label; raises `BadInput` for an invalid label."""
+    try:
+        action = TakeSnapshot(label_of(label))
+    except Coded as refusal:
+        raise BadInput(refusal.message) from refusal
+    return lambda key_value: decide(action, key_value, participant=OPERATOR, at=at)
+
+
+def snapshot_size(answer: bytes) -> int:
+    """The number of stored entries, from the answer to `take_snapshot`; raises `BadInput` if it was a refusal."""
+    try:
+        return msgspec.convert(decoded(answer), _Taken).keys
+    except Coded as refusal:
+        raise BadInput(refusal.message) from refusal
+
+
+def _entries(entries: Mapping[str, Entry]) -> list[dict[str, object]]:
+    return [{"key": key, **_all_fields(entry)} for key, entry in entries.items()]
+
+
+def _all_fields(entry: Entry) -> dict[str, object]:
+    fields: dict[str, object] = {
+        "value": entry.value,
+        "written_by": entry.written_by,
+        "written_at": rfc3339(entry.written_at),
+        "version": entry.version,
+    }
+    if entry.expires_at is not None:
+        fields["expires_at"] = rfc3339(entry.expires_at)
+    if entry.readable_by != ALL_PARTICIPANTS:
+        fields["readable_by"] = entry.readable_by
+    if entry.writable_by != ALL_PARTICIPANTS:
+        fields["writable_by"] = entry.writable_by
+    return fields

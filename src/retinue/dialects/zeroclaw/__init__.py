@@ -1,8 +1,7 @@
 """The `zeroclaw` dialect: an agent runs itself again for a subtask, or delegates to another agent."""
 
 from retinue.dialects.base import Deferred, DialectEntry, PolicyTexts
-from retinue.dialects.zeroclaw.requests import DELEGATE, SPAWN
-from retinue.dialects.zeroclaw.texts import ZeroclawCronTexts
+from retinue.dialects.zeroclaw.requests import DELEGATE, SPAWN, ZeroclawCronTexts
 
 __all__ = ["DIALECT", "NAME", "SETTINGS", "TOOL_NAMES"]
 

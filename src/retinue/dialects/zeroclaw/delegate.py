@@ -24,10 +24,20 @@ from retinue.dialects.base import DialectTool
 from retinue.dialects.context import DialectContext
 from retinue.dialects.zeroclaw import NAME, requests
 from retinue.dialects.zeroclaw.background import SPACE, Background
-from retinue.dialects.zeroclaw.requests import DELEGATE, SPAWN, Handover, available
+from retinue.dialects.zeroclaw.requests import (
+    BY_USER,
+    DELEGATE,
+    PARALLEL_FAILED,
+    SPAWN,
+    Answer,
+    Handover,
+    Target,
+    available,
+    fanned_out,
+    started,
+)
 from retinue.dialects.zeroclaw.result_files import ResultFolder, TaskResult, pretty
 from retinue.dialects.zeroclaw.spawn import check_may_act, hidden, spend
-from retinue.dialects.zeroclaw.texts import BY_USER, PARALLEL_FAILED, Answer, Target, fanned_out, started
 from retinue.engine import SpawnRequest
 
 PLAIN_SECONDS = 120.0

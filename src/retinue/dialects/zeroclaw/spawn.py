@@ -18,8 +18,7 @@ from retinue.dialects.base import DialectTool
 from retinue.dialects.context import DialectContext
 from retinue.dialects.log_format import line
 from retinue.dialects.zeroclaw import NAME
-from retinue.dialects.zeroclaw.requests import SPAWN, no_agent, prompt_of, spawn_failed, spawn_spec
-from retinue.dialects.zeroclaw.texts import NO_OUTPUT, why
+from retinue.dialects.zeroclaw.requests import NO_OUTPUT, SPAWN, no_agent, prompt_of, spawn_failed, spawn_spec, why
 from retinue.engine import SpawnRequest, Supervisor
 
 ROOT = "main"
