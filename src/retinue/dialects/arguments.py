@@ -17,9 +17,6 @@ from retinue.core.text import NOT_JSON
 
 D = TypeVar("D")
 
-Members: TypeAlias = Mapping[str, object]
-"""The members of a JSON object, as the model wrote them."""
-
 MAX_NUMBER = 2**53
 """The largest number that is taken literally; other readers of JSON lose precision above it."""
 
@@ -113,69 +110,83 @@ def decoded(stored: bytes) -> JsonObject:
             return answer
 
 
-def fields_of(arguments: str) -> Members:
-    """The members of the one JSON object that a call's arguments have to be."""
-    decoded: object = decode(
-        arguments,
-        object,
-        refuse=lambda reason: Coded("INVALID_REQUEST", f"Arguments must be one JSON object: {reason}"),
-    )
-    if not isinstance(decoded, dict):
-        raise Coded("INVALID_REQUEST", f"Arguments must be one JSON object, got {_kind(decoded)}.")
-    return cast("Members", decoded)
+class Fields(dict[str, object]):
+    """The members of the one JSON object that a call's arguments have to be; each method raises `Coded`."""
 
+    @classmethod
+    def parse(cls, arguments: str) -> Fields:
+        """The members; anything else than an object is refused."""
+        prefix = "Arguments must be one JSON object"
+        decoded: object = decode(
+            arguments, object, refuse=lambda reason: Coded("INVALID_REQUEST", f"{prefix}: {reason}")
+        )
+        if not isinstance(decoded, dict):
+            raise Coded("INVALID_REQUEST", f"{prefix}, got {_kind(decoded)}.")
+        return cls(cast("dict[str, object]", decoded))
 
-def action_of(fields: Members, valid: Iterable[str]) -> str:
-    """The action of a request; raises `Coded` if it is not valid."""
-    action = fields.get("action")
-    known = sorted(valid)
-    if not isinstance(action, str) or action not in known:
-        raise Coded("INVALID_ACTION", f"Unknown action: {action!r}. Valid: {known}")
-    return action
+    def action(self, valid: Iterable[str]) -> str:
+        """The action of the request, one of the valid ones."""
+        action = self.get("action")
+        known = sorted(valid)
+        if not isinstance(action, str) or action not in known:
+            raise Coded("INVALID_ACTION", f"Unknown action: {action!r}. Valid: {known}")
+        return action
 
+    def required(self, name: str) -> object:
+        """The value of a field that must be given."""
+        if name not in self:
+            raise Coded("INVALID_REQUEST", f"Field '{name}' is required for action '{self['action']}'.")
+        return self[name]
 
-def text_of(fields: Members, name: str, default: str | None = None) -> str:
-    """A string field; required, unless there is a default."""
-    if name not in fields and default is not None:
-        return default
-    value = _required(fields, name)
-    if not isinstance(value, str):
-        raise mistyped(name, "a string", value)
-    return value
+    def text(self, name: str, default: str | None = None) -> str:
+        """A string; required, unless there is a default."""
+        if name not in self and default is not None:
+            return default
+        value = self.required(name)
+        if not isinstance(value, str):
+            raise mistyped(name, "a string", value)
+        return value
 
+    def optional_text(self, name: str) -> str | None:
+        """A string; None when it is not given."""
+        return self.text(name) if name in self else None
 
-def integer_of(fields: Members, name: str, default: int) -> int:
-    """An integer in the sense of JSON Schema: `10.0` is an integer, `true` is not."""
-    value = fields.get(name, default)
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise mistyped(name, "an integer", value)
-    return value
+    def integer(self, name: str, default: int) -> int:
+        """An integer in the sense of JSON Schema: `10.0` is an integer, `true` is not."""
+        value = self.get(name, default)
+        if isinstance(value, float) and value.is_integer():
+            return int(value)
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise mistyped(name, "an integer", value)
+        return value
 
+    def positive(self, name: str) -> int | None:
+        """An integer from 1, at most `MAX_NUMBER`; None when it is not given."""
+        if name not in self:
+            return None
+        value = self.integer(name, 0)
+        if value < 1:
+            raise Coded("INVALID_REQUEST", f"Field '{name}' must be at least 1, got {max(value, -MAX_NUMBER)}.")
+        return min(value, MAX_NUMBER)
 
-def positive_of(fields: Members, name: str) -> int | None:
-    """An integer from 1, at most `MAX_NUMBER`; None when it is not given."""
-    if name not in fields:
-        return None
-    value = integer_of(fields, name, 0)
-    if value < 1:
-        raise Coded("INVALID_REQUEST", f"Field '{name}' must be at least 1, got {max(value, -MAX_NUMBER)}.")
-    return min(value, MAX_NUMBER)
+    def texts(self, name: str, *, required: bool = False) -> tuple[str, ...]:
+        """A list of strings without repetitions; empty when it is not given, unless it is required."""
+        value = self.required(name) if required else self.get(name, [])
+        items = _items(name, value, "a list of strings", lambda item: isinstance(item, str))
+        return tuple(dict.fromkeys(cast("tuple[str, ...]", items)))
 
+    def integers(self, name: str) -> tuple[int, ...] | None:
+        """A list of integers; None when it is not given."""
+        if name not in self:
+            return None
+        items = _items(name, self[name], "a list of integers", lambda item: type(item) is int)
+        return cast("tuple[int, ...]", items)
 
-def texts_of(fields: Members, name: str, *, required: bool = False) -> tuple[str, ...]:
-    """A list of strings; empty when it is not given, unless it is required."""
-    value = _required(fields, name) if required else fields.get(name, [])
-    return cast("tuple[str, ...]", _items(name, value, "a list of strings", lambda item: isinstance(item, str)))
-
-
-def integers_of(fields: Members, name: str) -> tuple[int, ...] | None:
-    """A list of integers; None when it is not given."""
-    if name not in fields:
-        return None
-    items = _items(name, fields[name], "a list of integers", lambda item: type(item) is int)
-    return cast("tuple[int, ...]", items)
+    def refuse_unless(self, extension: str, on: Container[str], *names: str) -> None:
+        """Refuse fields of an extension that is switched off, rather than ignore them."""
+        for name in names:
+            if name in self and extension not in on:
+                raise Coded("INVALID_REQUEST", f"Field '{name}' is not available: {extension} is switched off.")
 
 
 def _items(name: str, value: object, wanted: str, is_wanted: Callable[[object], bool]) -> tuple[object, ...]:
@@ -186,19 +197,6 @@ def _items(name: str, value: object, wanted: str, is_wanted: Callable[[object], 
         if not is_wanted(item):
             raise mistyped(name, wanted, item, inside=True)
     return tuple(items)
-
-
-def switched_off(fields: Members, *names: str, extension: str, on: Container[str]) -> None:
-    """Refuse fields of an extension that is switched off, rather than ignore them."""
-    for name in names:
-        if name in fields and extension not in on:
-            raise Coded("INVALID_REQUEST", f"Field '{name}' is not available: {extension} is switched off.")
-
-
-def _required(fields: Members, name: str) -> object:
-    if name not in fields:
-        raise Coded("INVALID_REQUEST", f"Field '{name}' is required for action '{fields['action']}'.")
-    return fields[name]
 
 
 def mistyped(name: str, wanted: str, found: object, *, inside: bool = False) -> Coded:

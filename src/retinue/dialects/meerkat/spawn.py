@@ -263,22 +263,21 @@ def resolve_model(
     own = families.family(caller_spec.provider)
     family = _family(provider, model, own, families, settings, fork=fork)
     if family is None:  # the caller's provider belongs to no family, and no other was requested
-        return _checked(
-            ResolvedModel(caller_spec.provider, caller_spec.provider, model or caller_spec.model), (caller_spec.model,)
-        )
+        resolved = ResolvedModel(caller_spec.provider, caller_spec.provider, model or caller_spec.model)
+        return _checked(resolved, (caller_spec.model,), shown=(caller_spec.model,))
     at = caller_spec.provider if family == own else families.member(family)
     allowed = settings.allowed_models.get(family, ())
     beside = (caller_spec.model,) if at == caller_spec.provider else ()
     if model is None:
         model = _default_model(at, caller_spec, allowed, families, settings, fork=fork)
-    resolved = _checked(ResolvedModel(family, at, model), (*allowed, *beside), named=allowed)
+    resolved = _checked(ResolvedModel(family, at, model), (*allowed, *beside), shown=allowed)
     if complaint := families.complaint(at):
         raise failed(f"Failed to create LLM client: {complaint}")
     return resolved
 
 
 def _family(
-    asked: str | None,
+    requested: str | None,
     model: str | None,
     own: str | None,
     families: ProviderFamilies,
@@ -286,11 +285,11 @@ def _family(
     *,
     fork: bool,
 ) -> str | None:
-    if asked is not None:
-        meant = (asked if asked in DEFAULT_MODELS else None) if fork else families.called(asked)
-        if meant is None:
-            raise invalid(f"Invalid provider: {requests.shown(asked)}")
-        return meant
+    if requested is not None:
+        family = (requested if requested in DEFAULT_MODELS else None) if fork else families.called(requested)
+        if family is None:
+            raise invalid(f"Invalid provider: {requests.shown(requested)}")
+        return family
     if settings.default_provider != INHERIT:
         return settings.default_provider
     if model is None and not fork and settings.default_model not in (None, INHERIT):
@@ -322,16 +321,10 @@ def _default_model(
     return allowed[0]
 
 
-def _checked(
-    resolved: ResolvedModel, allowed: tuple[str, ...], *, named: tuple[str, ...] | None = None
-) -> ResolvedModel:
+def _checked(resolved: ResolvedModel, allowed: tuple[str, ...], *, shown: tuple[str, ...]) -> ResolvedModel:
     if resolved.model not in allowed:
-        raise _not_allowed(resolved, allowed if named is None else named)
+        raise invalid(
+            f"Model '{requests.shown(resolved.model)}' is not in allowlist for provider '{resolved.shown}'. "
+            f"Allowed models: {', '.join(shown)}"
+        )
     return resolved
-
-
-def _not_allowed(resolved: ResolvedModel, allowed: tuple[str, ...]) -> CallRefused:
-    asked = requests.shown(resolved.model)
-    return invalid(
-        f"Model '{asked}' is not in allowlist for provider '{resolved.shown}'. Allowed models: {', '.join(allowed)}"
-    )

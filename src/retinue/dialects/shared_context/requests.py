@@ -9,20 +9,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from retinue.core.agent import ToolSpec
-from retinue.dialects.arguments import (
-    Coded,
-    Members,
-    action_of,
-    action_tool,
-    fields_of,
-    integers_of,
-    list_of,
-    mistyped,
-    switched_off,
-    text_of,
-    texts_of,
-    typed,
-)
+from retinue.dialects.arguments import Coded, Fields, action_tool, list_of, mistyped, typed
 
 NAME = "shared_context"
 
@@ -161,22 +148,22 @@ Action: TypeAlias = Look | Change
 
 def parse(arguments: str, extensions: AbstractSet[str] = ALL) -> Action:
     """The action of a call; raises `Coded` if the arguments are not valid."""
-    fields = fields_of(arguments)
-    match action_of(fields, actions_of(extensions)):
+    fields = Fields.parse(arguments)
+    match fields.action(actions_of(extensions)):
         case "list_keys":
             return ListKeys()
         case "read":
-            return Read(text_of(fields, "key"))
+            return Read(fields.text("key"))
         case "read_batch":
-            return ReadBatch(tuple(dict.fromkeys(texts_of(fields, "keys", required=True))))
+            return ReadBatch(fields.texts("keys", required=True))
         case "read_history":
-            return ReadHistory(text_of(fields, "key"), integers_of(fields, "versions"))
+            return ReadHistory(fields.text("key"), fields.integers("versions"))
         case "write":
             return _write(fields, extensions)
         case "snapshot":
-            return TakeSnapshot(label_of(text_of(fields, "label")))
+            return TakeSnapshot(label_of(fields.text("label")))
         case _:
-            return Delete(text_of(fields, "key"))
+            return Delete(fields.text("key"))
 
 
 def label_of(label: str) -> str:
@@ -187,19 +174,19 @@ def label_of(label: str) -> str:
     return label
 
 
-def _write(fields: Members, extensions: AbstractSet[str]) -> Write:
-    switched_off(fields, "ttl_seconds", extension="ttl", on=extensions)
-    switched_off(fields, "readable_by", "writable_by", extension="access", on=extensions)
+def _write(fields: Fields, extensions: AbstractSet[str]) -> Write:
+    fields.refuse_unless("ttl", extensions, "ttl_seconds")
+    fields.refuse_unless("access", extensions, "readable_by", "writable_by")
     return Write(
-        text_of(fields, "key"),
-        text_of(fields, "value"),
+        fields.text("key"),
+        fields.text("value"),
         _seconds(fields, "ttl_seconds"),
         _patterns(fields, "readable_by"),
         _patterns(fields, "writable_by"),
     )
 
 
-def _seconds(fields: Members, name: str) -> float | None:
+def _seconds(fields: Fields, name: str) -> float | None:
     if name not in fields:
         return None
     value = fields[name]
@@ -210,10 +197,10 @@ def _seconds(fields: Members, name: str) -> float | None:
     return float(min(value, LONGEST_TTL))
 
 
-def _patterns(fields: Members, name: str) -> tuple[str, ...] | None:
+def _patterns(fields: Fields, name: str) -> tuple[str, ...] | None:
     if name not in fields:
         return None
-    patterns = tuple(dict.fromkeys(texts_of(fields, name)))
+    patterns = fields.texts(name)
     if len(patterns) > MAX_PATTERNS or any(len(pattern) > MAX_PATTERN_CHARACTERS for pattern in patterns):
         limit = f"at most {MAX_PATTERNS} patterns of {MAX_PATTERN_CHARACTERS} characters"
         raise Coded("INVALID_REQUEST", f"Field '{name}' must have {limit}.")

@@ -10,21 +10,7 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 from retinue.core.agent import ToolSpec
-from retinue.dialects.arguments import (
-    Coded,
-    Members,
-    action_of,
-    action_tool,
-    fields_of,
-    integer_of,
-    list_of,
-    mistyped,
-    positive_of,
-    switched_off,
-    text_of,
-    texts_of,
-    typed,
-)
+from retinue.dialects.arguments import Coded, Fields, action_tool, list_of, mistyped, typed
 from retinue.dialects.spec.settings import SUBAGENT_EXTENSIONS
 
 SUBAGENT = "subagent"
@@ -255,8 +241,8 @@ def tokens(text: str) -> int:
 
 def parse(arguments: str, extensions: AbstractSet[str] = ALL) -> Request:
     """The request of a call; raises `Coded` if the arguments are not valid."""
-    fields = fields_of(arguments)
-    match action_of(fields, actions_of(extensions)):
+    fields = Fields.parse(arguments)
+    match fields.action(actions_of(extensions)):
         case "list_agents":
             return ListAgents()
         case "define":
@@ -266,68 +252,68 @@ def parse(arguments: str, extensions: AbstractSet[str] = ALL) -> Request:
         case "spawn":
             return _spawn(fields, extensions)
         case "status":
-            return Status(text_of(fields, "task_id"))
+            return Status(fields.text("task_id"))
         case "cancel":
-            return Cancel(text_of(fields, "task_id"))
+            return Cancel(fields.text("task_id"))
         case "progress":
-            return Progress(text_of(fields, "task_id"))
+            return Progress(fields.text("task_id"))
         case "wait":
             return _wait(fields)
         case _:
-            return Collect(text_of(fields, "task_id"))
+            return Collect(fields.text("task_id"))
 
 
-def _definition(fields: Members, extensions: AbstractSet[str]) -> Definition:
-    switched_off(fields, "extends", "system_prompt_append", extension="extends", on=extensions)
+def _definition(fields: Fields, extensions: AbstractSet[str]) -> Definition:
+    fields.refuse_unless("extends", extensions, "extends", "system_prompt_append")
     if "extends" in fields:
         return Extend(
-            name=text_of(fields, "name"),
-            extends=text_of(fields, "extends"),
-            description=text_of(fields, "description") if "description" in fields else None,
-            system_prompt=text_of(fields, "system_prompt") if "system_prompt" in fields else None,
-            system_prompt_append=text_of(fields, "system_prompt_append", ""),
-            tools=without_delegation(texts_of(fields, "tools")) if "tools" in fields else None,
-            model=text_of(fields, "model") if "model" in fields else None,
-            max_turns=clamped(integer_of(fields, "max_turns", DEFAULT_TURNS)) if "max_turns" in fields else None,
+            name=fields.text("name"),
+            extends=fields.text("extends"),
+            description=fields.optional_text("description"),
+            system_prompt=fields.optional_text("system_prompt"),
+            system_prompt_append=fields.text("system_prompt_append", ""),
+            tools=without_delegation(fields.texts("tools")) if "tools" in fields else None,
+            model=fields.optional_text("model"),
+            max_turns=clamped(fields.integer("max_turns", DEFAULT_TURNS)) if "max_turns" in fields else None,
         )
     if "system_prompt_append" in fields:
         raise Coded("INVALID_REQUEST", "Field 'system_prompt_append' needs 'extends'.")
     return Define(
-        name=text_of(fields, "name"),
-        description=text_of(fields, "description"),
-        system_prompt=text_of(fields, "system_prompt"),
-        tools=without_delegation(texts_of(fields, "tools")),
-        model=text_of(fields, "model", ""),
-        max_turns=clamped(integer_of(fields, "max_turns", DEFAULT_TURNS)),
+        name=fields.text("name"),
+        description=fields.text("description"),
+        system_prompt=fields.text("system_prompt"),
+        tools=without_delegation(fields.texts("tools")),
+        model=fields.text("model", ""),
+        max_turns=clamped(fields.integer("max_turns", DEFAULT_TURNS)),
     )
 
 
-def _spawn(fields: Members, extensions: AbstractSet[str]) -> Spawn:
-    switched_off(fields, "depends_on", extension="depends_on", on=extensions)
-    switched_off(fields, "max_input_tokens", "max_output_tokens", extension="budgets", on=extensions)
+def _spawn(fields: Fields, extensions: AbstractSet[str]) -> Spawn:
+    fields.refuse_unless("depends_on", extensions, "depends_on")
+    fields.refuse_unless("budgets", extensions, "max_input_tokens", "max_output_tokens")
     return Spawn(
-        text_of(fields, "agent"),
-        text_of(fields, "task"),
-        tuple(dict.fromkeys(texts_of(fields, "depends_on"))),
-        positive_of(fields, "max_input_tokens"),
-        positive_of(fields, "max_output_tokens"),
+        fields.text("agent"),
+        fields.text("task"),
+        fields.texts("depends_on"),
+        fields.positive("max_input_tokens"),
+        fields.positive("max_output_tokens"),
     )
 
 
-def _wait(fields: Members) -> Wait:
-    task_ids = tuple(dict.fromkeys(texts_of(fields, "task_ids", required=True)))
-    timeout_ms = min(max(integer_of(fields, "timeout_ms", DEFAULT_WAIT_MS), 0), MAX_WAIT_MS)
+def _wait(fields: Fields) -> Wait:
+    task_ids = fields.texts("task_ids", required=True)
+    timeout_ms = min(max(fields.integer("timeout_ms", DEFAULT_WAIT_MS), 0), MAX_WAIT_MS)
     return Wait(task_ids, _mode(fields), timeout_ms)
 
 
-def _mode(fields: Members) -> Literal["any", "all"] | int:
+def _mode(fields: Fields) -> Literal["any", "all"] | int:
     match fields.get("mode", "all"):
         case "any":
             return "any"
         case "all":
             return "all"
         case int() | float():
-            return positive_of(fields, "mode") or 1
+            return fields.positive("mode") or 1
         case str(other):
             raise Coded("INVALID_REQUEST", f"Field 'mode' must be 'any', 'all' or a number of tasks, got: {other!r}")
         case mode:
