@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-# ---- a dialect at work ----------------------------------------------------------------------------------------------
-
-
 class Dialect(ABC):
     """A set of tools with which a model delegates, and the texts that explain them to the model.
 
@@ -102,14 +99,6 @@ Complaints: TypeAlias = Sequence[tuple[str, str]]
 """Errors in a section of the settings: each key with its message."""
 
 
-def _no_cross_key_errors(settings: Any) -> Complaints:
-    return ()
-
-
-def _no_unknown_providers(settings: Any, providers: Sequence[str]) -> Complaints:
-    return ()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingsSection:
     """The section of the settings file that belongs to a dialect; `type` has a default for every key."""
@@ -117,9 +106,9 @@ class SettingsSection:
     name: str
     type: type[Struct]
     about: str
-    cross_key_errors: Callable[[Any], Complaints] = _no_cross_key_errors
+    cross_key_errors: Callable[[Any], Complaints] = lambda settings: ()
     """Checks between several keys."""
-    unknown_providers: Callable[[Any, Sequence[str]], Complaints] = _no_unknown_providers
+    unknown_providers: Callable[[Any, Sequence[str]], Complaints] = lambda settings, providers: ()
     """Checks of keys that name a provider, given the providers that the file describes."""
     has_complete_messages: bool = False
     """Whether the dialect's document prescribes the messages of both checks, printed without the key in front."""
@@ -220,12 +209,8 @@ class ChildProcesses:
     """Returns the tools that a request names; raises `Refused` for one that it may not name."""
 
 
-class DialectFactory(Protocol):
-    """A dialect's class."""
-
-    def __call__(self, dialect_context: DialectContext, settings: Any = ..., /) -> Dialect:
-        """The dialect with these settings, or with its defaults."""
-        ...
+DialectFactory: TypeAlias = "Callable[..., Dialect]"
+"""A dialect's class, called with a `DialectContext`, and with settings unless the defaults apply."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.dialects.shared_context.prompts import FURTHER, PARTICIPANT_TEXT, participant_text
-from retinue.dialects.shared_context.requests import ReadBatch, ReadHistory, TakeSnapshot, Write, parse
+from retinue.dialects.shared_context.requests import (
+    ABOUT_EXTENSIONS,
+    PARTICIPANT_TEXT,
+    ReadBatch,
+    ReadHistory,
+    TakeSnapshot,
+    Write,
+    parse,
+    participant_text,
+)
 from tests.dialects.shared_context.stage import AT, READER, ROOT, WRITER, Context, rows
 from tests.dialects.spec.stage import Answer
 
@@ -128,4 +136,4 @@ def test_participants_are_told_what_the_extensions_are_good_for() -> None:
     assert participant_text(frozenset()) == PARTICIPANT_TEXT
     text = participant_text({"ttl", "hint"})
     assert text.startswith(PARTICIPANT_TEXT)
-    assert [name for name, told in FURTHER.items() if told in text] == ["ttl"]
+    assert [name for name, told in ABOUT_EXTENSIONS.items() if told in text] == ["ttl"]

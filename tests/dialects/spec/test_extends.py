@@ -8,7 +8,7 @@ import retinue
 from retinue.core.agent import Agent
 from retinue.core.run import Limits
 from retinue.dialects.arguments import Coded
-from retinue.dialects.spec.agents import agents_of, define, origin_of, redefine
+from retinue.dialects.spec.agents import agents_of, define, origin_of
 from retinue.dialects.spec.prompts import subagent_text
 from retinue.dialects.spec.requests import Define, Extend, Redefine, parse
 from retinue.providers.scripted import calls, says
@@ -40,7 +40,7 @@ class KeyValue(dict[str, bytes]):
 
     def redefine(self, request: Define | Extend, registered: tuple[Agent, ...] = (RESEARCHER,)) -> Answer:
         """What the orchestrator reads after another definition."""
-        decision = redefine(request, self, registered=registered, is_registered_tool=self.has_tool)
+        decision = define(Redefine(request), self, registered=registered, is_registered_tool=self.has_tool)
         self.update(decision.puts)
         return json.loads(decision.answer)
 

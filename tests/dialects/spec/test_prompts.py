@@ -3,7 +3,7 @@
 import pytest
 
 from retinue.core.agent import Agent
-from retinue.dialects.shared_context.prompts import KEY_NAMESPACE, PARTICIPANT_TEXT, READ_PATTERN, WRITE_DISCIPLINE
+from retinue.dialects.shared_context.requests import KEY_NAMESPACE, PARTICIPANT_TEXT, READ_PATTERN, WRITE_DISCIPLINE
 from retinue.dialects.spec.prompts import COMPOSITION, DISCIPLINE, orchestrator_text, subagent_text
 
 SUFFIX = (

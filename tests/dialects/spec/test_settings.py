@@ -12,7 +12,7 @@ from retinue.core.errors import BadInput
 from retinue.dialects.arguments import Coded
 from retinue.dialects.shared_context.requests import parse as parse_context
 from retinue.dialects.shared_context.requests import spec_of as context_spec_of
-from retinue.dialects.spec.prompts import FURTHER, orchestrator_text
+from retinue.dialects.spec.prompts import ABOUT_EXTENSIONS, orchestrator_text
 from retinue.dialects.spec.requests import parse, spec_of
 from retinue.dialects.spec.settings import EXTENSIONS, SpecSettings
 from retinue.providers.scripted import says, together
@@ -108,7 +108,7 @@ async def test_with_everything_off_the_tools_are_those_of_the_core() -> None:
         ],
         ["action", "key", "value"],
     ]
-    assert not any(told in stage.of("main")[0].system for told in FURTHER.values())
+    assert not any(told in stage.of("main")[0].system for told in ABOUT_EXTENSIONS.values())
 
 
 @pytest.mark.promise("SPEC-7-TOLD")
@@ -116,7 +116,7 @@ def test_the_orchestrator_is_told_of_the_extensions_that_are_on() -> None:
     text = orchestrator_text((), ("subagent",), without("cancel"))
 
     assert "The subagent tool can do more:" in text
-    assert [name for name, told in FURTHER.items() if told not in text] == ["cancel"]
+    assert [name for name, told in ABOUT_EXTENSIONS.items() if told not in text] == ["cancel"]
 
 
 @pytest.mark.promise("SPEC-7-SETTINGS")

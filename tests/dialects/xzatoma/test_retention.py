@@ -12,7 +12,7 @@ from retinue.core.errors import BadInput, NotKept, StoreError
 from retinue.core.events import ReplyReceived, RunEnded
 from retinue.core.ports import Store
 from retinue.dialects.xzatoma.settings import XzatomaSettings
-from retinue.dialects.xzatoma.transcript import KeptTranscripts, Transcript
+from retinue.dialects.xzatoma.transcripts import KeptTranscripts, Transcript
 from retinue.providers.scripted import Script, hangs
 from retinue.store.memory.store import MemoryStore
 from retinue.store.sqlite.store import SqliteStore

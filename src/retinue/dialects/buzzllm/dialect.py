@@ -10,17 +10,16 @@ from retinue.core.budget import Caps
 from retinue.core.errors import Refused
 from retinue.core.ids import RunId
 from retinue.core.ports import CallContext, Tool, ToolResult
-from retinue.core.run import Exchange, Lifecycle, Limits
+from retinue.core.run import Lifecycle, Limits
 from retinue.dialects.arguments import CallRefused
 from retinue.dialects.base import Dialect, DialectTool
 from retinue.dialects.buzzllm import NAME
 from retinue.dialects.buzzllm.process_provider import process_provider_name
-from retinue.dialects.buzzllm.requests import CALL_SUBAGENT, CATALOG, NOT_CONFIGURED, SPEC, SubagentCall, parse, subset
+from retinue.dialects.buzzllm.requests import CALL_SUBAGENT, CATALOG, NOT_CONFIGURED, SPEC, parse, subset
 from retinue.dialects.buzzllm.settings import DEFAULTS, BuzzllmSettings
 from retinue.dialects.context import DialectContext
 from retinue.engine import SpawnRequest
 
-LABEL = "subagent"
 MARGIN = 60.0
 """Seconds that the engine waits longer than the process, which should end first and report why."""
 
@@ -57,49 +56,43 @@ class CallSubagent(DialectTool):
             begun = await self._dialect_context.begun(context)
             run_id = await self._begin(arguments, context) if begun is None else begun.run_id
             exchange = await self._supervisor.exchange(run_id, 1)
-            return ToolResult(_text(exchange))
+            if exchange.result != "completed":
+                raise CallRefused(exchange.error or exchange.reason)
+            return ToolResult(exchange.text)
         except Refused as error:
             return ToolResult(f"Error: {error}", failed=True)
 
     async def _begin(self, arguments: str, context: CallContext) -> RunId:
-        request = parse(arguments)
+        request, families = parse(arguments), self._dialect_context.families
         caller = self._dialect_context.run_spec_of(context.run_id)
-        provider = process_provider_name(self._dialect_context.families, caller.provider)
+        provider = process_provider_name(families, caller.provider)
         if provider is None or context.depth > 0:
             raise CallRefused(NOT_CONFIGURED)
         allowed = self._dialect_context.tools_within(context.policy)
         tools = subset(request.tool_subset, [name for name in CATALOG if name in allowed])
-        spawn_request = self._spawn_request(request, provider, tools, context)
-        started = await self._supervisor.spawn(
-            spawn_request, session_id=context.session_id, caller=context, key=context.key
-        )
-        return started.run_id
-
-    def _spawn_request(
-        self, request: SubagentCall, provider: str, tools: tuple[str, ...], context: CallContext
-    ) -> SpawnRequest:
-        caller = self._dialect_context.run_spec_of(context.run_id)
         run_spec = self._dialect_context.run_spec_for(
             caller, agent=caller.agent, system=request.system_prompt or "", offered=tools
         )
-        others = (
-            (process_provider_name(self._dialect_context.families, name), model) for name, model in caller.fallback
-        )
-        return SpawnRequest(
+        fallback = ((process_provider_name(families, name), model) for name, model in caller.fallback)
+        spawn_request = SpawnRequest(
             agent=context.agent,
             run_spec=replace(
                 run_spec,
                 provider=provider,
                 dialects=(),
-                fallback=tuple((name, model) for name, model in others if name is not None),
+                fallback=tuple((name, model) for name, model in fallback if name is not None),
             ),
             task=request.prompt,
             limits=self._share(context),
             reserved=True,
             lifecycle=Lifecycle(awaited=True),
-            label=LABEL,
+            label="subagent",
             dialect=NAME,
         )
+        started = await self._supervisor.spawn(
+            spawn_request, session_id=context.session_id, caller=context, key=context.key
+        )
+        return started.run_id
 
     def _share(self, context: CallContext) -> Limits:
         """The subagent's limits: what the caller has left, divided by the calls of the same reply.
@@ -134,9 +127,3 @@ def _limits(left: Caps, shares: int, seconds: float) -> Limits:
         model_seconds=seconds,
         idle_seconds=seconds,  # a process that prints nothing may be using a tool
     )
-
-
-def _text(exchange: Exchange) -> str:
-    if exchange.result != "completed":
-        raise CallRefused(exchange.error or exchange.reason)
-    return exchange.text

@@ -117,7 +117,8 @@ class ProcessProvider:
         original: Provider | None,
     ) -> None:
         self._pool = pool
-        self._host = host
+        self._tool_options = host.tool_options
+        self._home = str(host.home.absolute()) if host.home is not None else ""
         self._supervisor = host.supervisor
         self._seconds = settings.timeout_secs
         self._config = config
@@ -131,9 +132,7 @@ class ProcessProvider:
         reaching = _reaching(self._config, request.model)
         live = self._supervisor.live(request.run_id)
         if live is None:
-            raise ProviderError(
-                f"run {request.run_id or 'without an id'} is not live in this process", fault="internal"
-            )
+            raise ProviderError(f"run {request.run_id or '(none)'} is not live in this process", fault="internal")
         grant, offered = self._grant(live, reaching), live.run.run_spec.offered
         try:
             child = self._pool.take()
@@ -216,8 +215,8 @@ class ProcessProvider:
             workspace=run_spec.workspace,
             identity=run_spec.identity or live.run.accepted.agent,
             memory_from=run_spec.memory_from,
-            home=str(self._host.home.absolute()) if self._host.home is not None else "",
-            tool_options=self._host.tool_options,
+            home=self._home,
+            tool_options=self._tool_options,
             reaching=reaching,
             counts=self._supervisor.counts_actions(run_id),
         )

@@ -14,8 +14,7 @@ from retinue.dialects.shared_context.actions import (
     space_of,
     take_snapshot,
 )
-from retinue.dialects.shared_context.prompts import participant_text
-from retinue.dialects.shared_context.requests import EXTENSIONS, NAME
+from retinue.dialects.shared_context.requests import EXTENSIONS, NAME, participant_text
 
 __all__ = [
     "EXTENSIONS",

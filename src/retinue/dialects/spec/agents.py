@@ -52,44 +52,35 @@ def space_of(session_id: SessionId) -> str:
 
 
 def define(
-    request: Definition,
+    request: Definition | Redefine,
     key_value: Mapping[str, bytes],
     *,
     registered: Sequence[Agent],
     is_registered_tool: Callable[[str], bool],
 ) -> Decision:
-    """The change that a definition makes to the namespace, and its answer; a refusal is an answer too."""
+    """The change that a definition makes to the namespace, and its answer; a refusal is an answer too.
+
+    An agent that was defined before can be redefined, the application's own agents cannot.
+    """
+    definition = request.definition if isinstance(request, Redefine) else request
+    name, known = definition.name, agents_of(registered, key_value)
     try:
-        known = agents_of(registered, key_value)
-        agent = _drafted(request, known, is_registered_tool)
-        if request.name in known:
-            raise Coded("AGENT_ALREADY_EXISTS", f"Agent already registered: {request.name!r}")
+        agent = _drafted(definition, known, is_registered_tool)
+        if isinstance(request, Redefine):
+            if name not in key_value or _is_registered(name, registered):
+                raise Coded("AGENT_NOT_FOUND", f"No agent of this name was defined here: {name!r}")
+        elif name in known:
+            raise Coded("AGENT_ALREADY_EXISTS", f"Agent already registered: {name!r}")
     except Coded as refusal:
         return Decision(encoded(refusal.answer))
-    defined = Defined(number=len(key_value) + 1, agent=agent, origin=_origin(request, registered, key_value))
-    answer: JsonObject = {"defined": request.name, "description": agent.description}
-    return Decision(encoded(answer), {request.name: msgspec.json.encode(defined)})
-
-
-def redefine(
-    request: Definition,
-    key_value: Mapping[str, bytes],
-    *,
-    registered: Sequence[Agent],
-    is_registered_tool: Callable[[str], bool],
-) -> Decision:
-    """The same for an agent that was defined before; the application's own agents cannot be redefined."""
-    try:
-        agent = _drafted(request, agents_of(registered, key_value), is_registered_tool)
-        if request.name not in key_value or _is_registered(request.name, registered):
-            raise Coded("AGENT_NOT_FOUND", f"No agent of this name was defined here: {request.name!r}")
-    except Coded as refusal:
-        return Decision(encoded(refusal.answer))
-    before = _decoded(key_value[request.name])
-    origin = _origin(request, registered, key_value)
-    defined = replace(before, agent=agent, version=before.version + 1, origin=origin)
-    answer: JsonObject = {"redefined": request.name, "description": agent.description, "version": defined.version}
-    return Decision(encoded(answer), {request.name: msgspec.json.encode(defined)})
+    origin = _origin(definition, registered, key_value)
+    defined = Defined(number=len(key_value) + 1, agent=agent, origin=origin)
+    answer: JsonObject = {"defined": name, "description": agent.description}
+    if isinstance(request, Redefine):
+        before = _decoded(key_value[name])
+        defined = replace(before, agent=agent, version=before.version + 1, origin=origin)
+        answer = {"redefined": name, "description": agent.description, "version": defined.version}
+    return Decision(encoded(answer), {name: msgspec.json.encode(defined)})
 
 
 def agents_of(registered: Sequence[Agent], key_value: Mapping[str, bytes]) -> dict[str, Agent]:
@@ -153,16 +144,14 @@ def _drafted(request: Definition, known: Mapping[str, Agent], is_registered_tool
 def _extended(base: Agent, request: Extend) -> Agent:
     prompt = base.system_prompt if request.system_prompt is None else request.system_prompt
     parts = (prompt, request.system_prompt_append)
+    optional = {name: getattr(request, name) for name in ("description", "tools", "model", "max_turns")}
     return replace(
         base,
         name=request.name,
-        description=base.description if request.description is None else request.description,
         system_prompt="\n\n".join(part for part in parts if part),
-        tools=base.tools if request.tools is None else request.tools,
-        model=base.model if request.model is None else request.model,
         fallback=base.fallback if request.model is None else (),  # a fallback belongs to its model
-        max_turns=base.max_turns if request.max_turns is None else request.max_turns,
         policy=None,  # the current policy of its origin applies
+        **{name: value for name, value in optional.items() if value is not None},
     )
 
 
@@ -200,11 +189,10 @@ class AgentStore:
     async def define(self, request: Definition | Redefine, context: CallContext) -> JsonObject:
         """The answer to `define` and `redefine`."""
         known = self.tools(context)
-        change, definition = (redefine, request.definition) if isinstance(request, Redefine) else (define, request)
         written = await self._dialect_context.key_value.change(
             space_of(context.session_id),
-            lambda key_value: change(
-                definition, key_value, registered=self._dialect_context.agents, is_registered_tool=known.__contains__
+            lambda key_value: define(
+                request, key_value, registered=self._dialect_context.agents, is_registered_tool=known.__contains__
             ),
             key=context.key,
             session_id=context.session_id,

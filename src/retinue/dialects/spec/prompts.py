@@ -44,7 +44,7 @@ Subagents and shared context go together:
   4. AFTER collecting, read the keys that the subagent wrote: the collected result is a summary, shared context has the
      details."""
 
-FURTHER = {
+ABOUT_EXTENSIONS = {
     "wait": "Have nothing else to do? wait returns when tasks are over, instead of asking for status again and again.",
     "depends_on": "A task that needs the results of others: spawn it at once with depends_on. It begins when they have "
     "completed, and is given their results.",
@@ -83,7 +83,7 @@ def further(extensions: AbstractSet[str]) -> str:
     <BLANKLINE>
       - No longer need a task? cancel stops it and gives you what it has.
     """
-    rows = [f"  - {usage}" for name, usage in FURTHER.items() if name in extensions]
+    rows = [f"  - {usage}" for name, usage in ABOUT_EXTENSIONS.items() if name in extensions]
     return "\n\n".join(("The subagent tool can do more:", "\n".join(rows))) if rows else ""
 
 

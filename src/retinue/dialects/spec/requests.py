@@ -16,7 +16,7 @@ from retinue.dialects.spec.settings import SUBAGENT_EXTENSIONS
 SUBAGENT = "subagent"
 
 CORE = ("list_agents", "define", "spawn", "status", "collect")
-FURTHER = ("redefine", "cancel", "progress", "wait")
+EXTRA_ACTIONS = ("redefine", "cancel", "progress", "wait")
 """Actions that are extensions of the same name."""
 
 ABOUT = (
@@ -43,13 +43,13 @@ def actions_of(extensions: AbstractSet[str]) -> tuple[str, ...]:
     >>> actions_of({"cancel", "hint"})
     ('list_agents', 'define', 'spawn', 'status', 'collect', 'cancel')
     """
-    return (*CORE, *(action for action in FURTHER if action in extensions))
+    return (*CORE, *(action for action in EXTRA_ACTIONS if action in extensions))
 
 
 def spec_of(extensions: AbstractSet[str]) -> ToolSpec:
     """The tool's name, description and parameters with these extensions switched on."""
     actions = actions_of(extensions)
-    more = [action for action in actions if action in FURTHER]
+    more = [action for action in actions if action in EXTRA_ACTIONS]
     further = f" There are also {', '.join(more[:-1])} and {more[-1]}." if len(more) > 1 else ""
     if len(more) == 1:
         further = f" There is also {more[0]}."

@@ -29,5 +29,5 @@ DIALECT = DialectEntry(
         has_complete_messages=True,
     ),
     chat=CHAT,
-    transcripts=Deferred("retinue.dialects.xzatoma.transcript:KeptTranscripts"),
+    transcripts=Deferred("retinue.dialects.xzatoma.transcripts:KeptTranscripts"),
 )

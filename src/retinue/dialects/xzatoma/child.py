@@ -30,8 +30,8 @@ from retinue.dialects.context import DialectContext
 from retinue.dialects.log_format import quoted
 from retinue.dialects.xzatoma import NAME, TOOL_NAMES
 from retinue.dialects.xzatoma.requests import SUBAGENT, Delegation, ErrorType, SubagentRefused, inherited
-from retinue.dialects.xzatoma.retention import Retention
 from retinue.dialects.xzatoma.settings import XzatomaSettings, unknown_provider
+from retinue.dialects.xzatoma.transcripts import Retention
 from retinue.engine import RunView, SpawnRequest
 
 TRUNCATED = "[Output truncated]"
@@ -130,14 +130,7 @@ class Children:
             except SubagentRefused as failure:
                 self.telemetry.failed(label, depth, error=str(failure).removeprefix(FAILED))
                 raise
-        self.telemetry.completed(
-            label,
-            depth,
-            turns=findings.turns_used,
-            tokens=findings.tokens_consumed,
-            status=findings.status,
-            seconds=findings.seconds,
-        )
+        self.telemetry.completed(label, depth, findings)
         return findings
 
     async def look(self, run_id: RunId) -> RunView:
@@ -383,8 +376,8 @@ class Telemetry:
         self._meter = meter if enabled else NoMeter()
 
     def spawned(self, label: str, depth: int, *, max_turns: int, tools: Sequence[str]) -> None:
-        facts = {"event": "spawn", "label": label, "depth": depth, "max_turns": max_turns, "allowed_tools": list(tools)}
-        self._log(logging.INFO, "Spawning subagent", **facts)
+        facts = {"depth": depth, "max_turns": max_turns, "allowed_tools": list(tools)}
+        self._log(logging.INFO, "Spawning subagent", "spawn", label, **facts)
         self._meter.count("subagent_executions_total", depth=str(depth))
 
     @contextmanager
@@ -396,45 +389,38 @@ class Telemetry:
         finally:
             self._meter.move("subagent_active_count", -1, depth=str(depth))
 
-    def completed(self, label: str, depth: int, *, turns: int, tokens: int, status: str, seconds: float) -> None:
-        self._log(
-            logging.INFO,
-            "Subagent completed",
-            event="complete",
-            label=label,
-            depth=depth,
-            turns_used=turns,
-            tokens_consumed=tokens,
-            status=status,
-        )
+    def completed(self, label: str, depth: int, findings: Findings) -> None:
+        status, turns, tokens = findings.status, findings.turns_used, findings.tokens_consumed
+        facts = {"depth": depth, "turns_used": turns, "tokens_consumed": tokens, "status": status}
+        self._log(logging.INFO, "Subagent completed", "complete", label, **facts)
         self._meter.count("subagent_completions_total", depth=str(depth), status=status)
-        self._meter.measure("subagent_duration_seconds", seconds, depth=str(depth), status=status)
+        self._meter.measure("subagent_duration_seconds", findings.seconds, depth=str(depth), status=status)
         self._meter.measure("subagent_turns_used", turns)
         self._meter.measure("subagent_tokens_consumed", tokens)
 
     def failed(self, label: str, depth: int, *, error: str) -> None:
-        self._log(logging.ERROR, "Subagent execution failed", event="error", label=label, depth=depth, error=error)
+        self._log(logging.ERROR, "Subagent execution failed", "error", label, depth=depth, error=error)
 
     def refused(self, depth: int, error_type: ErrorType) -> None:
         """Count a call that was answered with an error."""
         self._meter.count("subagent_errors_total", depth=str(depth), error_type=error_type)
 
     def ran_out_of_turns(self, label: str, depth: int, *, max_turns: int) -> None:
-        facts = {"event": "max_turns_exceeded", "label": label, "depth": depth, "max_turns": max_turns}
-        self._log(logging.WARNING, "Subagent exceeded max turns", **facts)
+        facts = {"depth": depth, "max_turns": max_turns}
+        self._log(logging.WARNING, "Subagent exceeded max turns", "max_turns_exceeded", label, **facts)
 
     def truncated(self, label: str, *, original: int, kept: int) -> None:
         """Log an output that was cut; sizes are in bytes."""
-        facts = {"event": "truncation", "label": label, "original_size": original, "truncated_size": kept}
-        self._log(logging.WARNING, "Subagent output truncated", **facts)
+        facts = {"original_size": original, "truncated_size": kept}
+        self._log(logging.WARNING, "Subagent output truncated", "truncation", label, **facts)
 
     def too_deep(self, label: str, *, depth: int, max_depth: int) -> None:
-        facts = {"event": "depth_limit", "label": label, "current_depth": depth, "max_depth": max_depth}
-        self._log(logging.DEBUG, "Subagent recursion depth limit enforced", **facts)
+        facts = {"current_depth": depth, "max_depth": max_depth}
+        self._log(logging.DEBUG, "Subagent recursion depth limit enforced", "depth_limit", label, **facts)
 
-    def _log(self, level: int, message: str, **facts: object) -> None:
+    def _log(self, level: int, message: str, event: str, label: str, **facts: object) -> None:
         if self._enabled and log.isEnabledFor(level):
-            log.log(level, "%s %s", _line(**facts), message)
+            log.log(level, "%s %s", _line(event=event, label=label, **facts), message)
 
 
 def _line(**facts: object) -> str:

@@ -13,26 +13,9 @@ from retinue.core.ports import CallContext, Tool, ToolResult
 from retinue.dialects.arguments import compact
 from retinue.dialects.base import Dialect, DialectTool
 from retinue.dialects.context import DialectContext
-from retinue.dialects.xzatoma import NAME
+from retinue.dialects.xzatoma import NAME, requests
 from retinue.dialects.xzatoma.child import Children, ChildTask, Findings
-from retinue.dialects.xzatoma.requests import (
-    NO_LABEL,
-    PARALLEL,
-    SUBAGENT,
-    Batch,
-    Shape,
-    SubagentRefused,
-    answer,
-    check_depth,
-    check_parallel_depth,
-    checked,
-    label_of,
-    named,
-    parallel_spec,
-    parse,
-    parse_batch,
-    spec,
-)
+from retinue.dialects.xzatoma.requests import PARALLEL, SUBAGENT, Shape, SubagentRefused, answer
 from retinue.dialects.xzatoma.settings import DEFAULTS, XzatomaSettings
 
 CANCELLED = "Cancelled: another task failed and fail_fast is set"
@@ -63,12 +46,12 @@ class SubagentTool(DialectTool):
     waits = True
 
     def __init__(self, children: Children, settings: XzatomaSettings) -> None:
-        self.spec: ToolSpec = spec(settings.default_max_turns)
+        self.spec: ToolSpec = requests.spec(settings.default_max_turns)
         self._children = children
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
         """Delegate and wait for the summary; refusals and failures are answers too."""
-        metadata = {"subagent_label": label_of(arguments), "recursion_depth": str(context.depth + 1)}
+        metadata = {"subagent_label": requests.label_of(arguments), "recursion_depth": str(context.depth + 1)}
         try:
             findings = await self._delegate(arguments, context)
         except SubagentRefused as error:
@@ -81,8 +64,8 @@ class SubagentTool(DialectTool):
         run_id = await self._children.begun(context, context.key)
         if run_id is None:
             await self._children.quotas.check(context.root_id)
-            self._children.check_depth(check_depth, label_of(arguments), context)
-        task = ChildTask(request=parse(arguments), key=context.key, nests=True)
+            self._children.check_depth(requests.check_depth, requests.label_of(arguments), context)
+        task = ChildTask(request=requests.parse(arguments), key=context.key, nests=True)
         if run_id is None:
             run_id = await self._children.begin(task, context)
         return await self._children.findings(run_id, task, context)
@@ -108,7 +91,7 @@ class ParallelTool(DialectTool):
     waits = True
 
     def __init__(self, children: Children, settings: XzatomaSettings) -> None:
-        self.spec: ToolSpec = parallel_spec(settings.default_max_turns)
+        self.spec: ToolSpec = requests.parallel_spec(settings.default_max_turns)
         self._children = children
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
@@ -124,8 +107,8 @@ class ParallelTool(DialectTool):
         # Tasks that were started before a crash go on, even if the current quotas and settings would refuse them.
         if await self._children.begun(context, _key(context, 0)) is None:
             await self._children.quotas.check(context.root_id)
-            self._children.check_depth(check_parallel_depth, NO_LABEL, context)
-        return await _BatchRun(self._children, parse_batch(arguments), context).output()
+            self._children.check_depth(requests.check_parallel_depth, requests.NO_LABEL, context)
+        return await _BatchRun(self._children, requests.parse_batch(arguments), context).output()
 
 
 class BatchResult(Struct, frozen=True, kw_only=True):
@@ -142,7 +125,7 @@ class BatchResult(Struct, frozen=True, kw_only=True):
 class _BatchRun:
     """The execution of one batch."""
 
-    def __init__(self, children: Children, batch: Batch, context: CallContext) -> None:
+    def __init__(self, children: Children, batch: requests.Batch, context: CallContext) -> None:
         self._children = children
         self._batch = batch
         self._context = context
@@ -168,7 +151,7 @@ class _BatchRun:
         )
 
     async def _result(self, index: int, task: Shape) -> BatchResult:
-        label = named(task.label)
+        label = requests.named(task.label)
         async with self._slots:
             if self._is_cancelled:
                 return BatchResult(label=label, success=False, error=CANCELLED)
@@ -182,7 +165,7 @@ class _BatchRun:
             return result
 
     async def _work(self, index: int, label: str, shape: Shape) -> BatchResult:
-        task = ChildTask(request=checked(shape, summary=None), key=_key(self._context, index), nests=False)
+        task = ChildTask(request=requests.checked(shape, summary=None), key=_key(self._context, index), nests=False)
         run_id = await self._children.begun(self._context, task.key)
         if run_id is None:
             run_id = await self._children.begin(task, self._context)

@@ -126,11 +126,12 @@ class Background:
     def _ended(self, accepted: RunAccepted, outcome: Outcome) -> None:
         if _is_background(accepted):
             self._driven.add(accepted.run_id)  # until its file has the end, also if this process is leaving
-            self._supervisor.start_background(self._sync_end(accepted.run_id))
+            # Written from the store, so that a file never has more than is known after a crash.
+            self._supervisor.start_background(self._sync_or_log(accepted.run_id))
 
-    async def _sync_end(self, run_id: RunId) -> None:
+    async def _sync_or_log(self, run_id: RunId, *, leaving: bool = False) -> None:
         try:
-            await self._synced(run_id)  # from the store, so that a file never has more than is known after a crash
+            await self._synced(run_id, leaving=leaving)
         except RetinueError as error:
             log.warning("the result of task %s is not written: %s", run_id, error)
 
@@ -139,10 +140,7 @@ class Background:
         if self._supervisor.is_fenced:
             return  # another process has adopted these tasks
         for run_id in sorted(self._driven):
-            try:
-                await self._synced(run_id, leaving=True)
-            except RetinueError as error:
-                log.warning("the result of task %s is not written: %s", run_id, error)
+            await self._sync_or_log(run_id, leaving=True)
 
     async def _synced(self, run_id: RunId, *, leaving: bool = False) -> TaskResult | None:
         """The result of a task, after its file was synchronized."""

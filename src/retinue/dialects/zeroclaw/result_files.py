@@ -17,6 +17,7 @@ from typing import Literal
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from retinue.core.text import NOT_JSON
 
@@ -176,15 +177,7 @@ def _read(folder: int, task_id: str) -> TaskResult | None:
     status = STATUSES.get(written.status.lower())
     if status is None or written.task_id != task_id:
         return None
-    return TaskResult(
-        task_id=task_id,
-        agent=written.agent,
-        status=status,
-        output=written.output,
-        error=written.error,
-        started_at=written.started_at,
-        finished_at=written.finished_at,
-    )
+    return msgspec.convert(asdict(written) | {"status": status}, TaskResult)
 
 
 def _body(folder: int, name: str) -> bytes:
