@@ -13,7 +13,7 @@ from retinue.core.errors import ProviderError
 from retinue.providers.scripted import Line, calls, fails, says, streams, together
 from retinue.testing.fake_server import FakeResponse, FakeServer, ReceivedRequest
 from tests.cli.stage import open_in_a_thread
-from tests.dialects.buzzllm.stage import (
+from tests.dialects.buzzllm.harness import (
     CHAT,
     MODEL,
     PROMPT,
@@ -49,8 +49,8 @@ def test_one_order_on_stdin_is_answered_with_events_on_stdout(command: Command, 
     assert "".join(told.delta for told in ended.told if told.type == "output_text") == "It is the pool."
     assert [told for told in ended.told if told.type != "output_text"] == [Told("block_end"), Told("response_end")]
     assert ended.stderr == ""
-    (heard,) = vendor.requests
-    assert heard.path == wire.url(vendor).removeprefix(vendor.url)
+    (request,) = vendor.requests
+    assert request.path == wire.url(vendor).removeprefix(vendor.url)
 
 
 @pytest.mark.promise("BZ-CALL-URL")
@@ -60,7 +60,7 @@ def test_the_url_is_the_whole_address_and_nothing_is_added_to_it(command: Comman
         ended = command(model=MODEL, provider=provider, url=f"{server.url}/a/proxy/?region=eu", prompt=PROMPT)
 
     assert ended.code == 1
-    assert {(heard.path, heard.query) for heard in server.requests} == {("/a/proxy/", "region=eu")}
+    assert {(request.path, request.query) for request in server.requests} == {("/a/proxy/", "region=eu")}
 
 
 @pytest.mark.promise("BZ-CALL-KEY")
@@ -73,7 +73,7 @@ def test_the_key_is_read_from_the_variable_that_the_order_names_and_shown_nowher
 ) -> None:
     monkeypatch.setenv("MY_KEY", "sk-very-secret-1234")
     with open_in_a_thread(
-        FakeServer(lambda heard: FakeResponse(status=401, pieces=(heard.headers[header].encode(),)))
+        FakeServer(lambda request: FakeResponse(status=401, pieces=(request.headers[header].encode(),)))
     ) as server:
         ended = command(model=MODEL, provider=wire, url=server.url, prompt=PROMPT, api_key_name="MY_KEY")
 
@@ -105,7 +105,7 @@ def test_a_request_of_responses_has_the_fields_of_the_document(command: Command)
         command(**order(RESPONSES, vendor, system_prompt="You find.", max_tokens=99, temperature=0.25))
         command(**order(RESPONSES, vendor, think=True))
 
-    plain, thinking = (heard.body for heard in vendor.requests)
+    plain, thinking = (request.body for request in vendor.requests)
     words = [{"role": "user", "content": [{"type": "input_text", "text": PROMPT}]}]
     assert plain == {
         "model": MODEL,
@@ -132,7 +132,7 @@ def test_responses_go_on_from_the_response_before_with_the_results_alone(command
     with serving(one_by_one(calls("bash_find", path="."), says("Nothing.")), RESPONSES) as vendor:
         ended = command(**order(RESPONSES, vendor, tool_subset=["bash_find"]))
 
-    first, second = (heard.body for heard in vendor.requests)
+    first, second = (request.body for request in vendor.requests)
     assert ended.text == "Nothing."
     assert first["tool_choice"] == "auto"
     assert [(tool["type"], tool["name"]) for tool in first["tools"]] == [("function", "bash_find")]
@@ -149,7 +149,7 @@ def test_what_is_left_out_or_null_has_its_default(command: Command) -> None:
         command(**order(CHAT, vendor))
         command(**order(CHAT, vendor, **nothing))
 
-    left_out, null = (heard.body for heard in vendor.requests)
+    left_out, null = (request.body for request in vendor.requests)
     assert left_out == null
     assert left_out == {
         "model": MODEL,
@@ -196,8 +196,8 @@ def test_a_call_has_exactly_the_tools_of_its_subset_and_tells_what_they_come_to(
 
 @pytest.mark.promise("BZ-CALL-ROUNDS")
 def test_ten_rounds_of_tools_are_made_and_an_eleventh_is_an_error(command: Command) -> None:
-    def ten(heard: ReceivedRequest) -> Line:
-        done = sum(message["role"] == "assistant" for message in heard.body["messages"])
+    def ten(request: ReceivedRequest) -> Line:
+        done = sum(message["role"] == "assistant" for message in request.body["messages"])
         return calls("bash_find", path=f"./{done}") if done < 10 else says("Ten times.")
 
     with serving(ten) as vendor:
@@ -386,7 +386,7 @@ def test_a_prompt_without_a_word_is_the_models_business(command: Command, wire: 
 @pytest.mark.promise("BZ-CALL-FAILS")
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
 def test_an_answer_that_cannot_be_written_is_no_success(tmp_path: Path) -> None:
-    with serving(lambda heard: says("Found.")) as vendor, open("/dev/full", "wb") as full:
+    with serving(lambda request: says("Found.")) as vendor, open("/dev/full", "wb") as full:
         ended = subprocess.run(
             [sys.executable, "-m", "retinue", "call"],
             input=json.dumps(order(CHAT, vendor)).encode(),

@@ -17,10 +17,10 @@ from retinue.dialects.child_process import Grant, Tally, last_tally
 from retinue.providers.scripted import Line, ScriptedReply, calls, hangs, says, streams
 from retinue.testing.fake_server import ReceivedRequest
 from tests.cli.stage import Command
-from tests.dialects.buzzllm.stage import (
+from tests.dialects.buzzllm.harness import (
     CHAT,
+    BuzzllmHarness,
     Cast,
-    Stage,
     below,
     call_subagent,
     callers,
@@ -44,9 +44,9 @@ async def read(program: str, monkeypatch: pytest.MonkeyPatch, seconds: int = 60)
         CHAT.vendor(Cast((call_subagent(tool_subset=["bash_find"]), BYE), BYE)) as vendor,
         opened(CHAT, vendor, dialect_settings=settings) as r,
     ):
-        stage = Stage(r)
-        await stage.play()
-        return stage.read()
+        harness = BuzzllmHarness(r)
+        await harness.play()
+        return harness.read()
 
 
 @pytest.mark.promise("BZ-STDIN", "BZ-KEYS")
@@ -61,7 +61,7 @@ async def test_a_child_reads_the_ten_fields_and_the_name_of_the_key_on_stdin(
     monkeypatch.setattr(process_provider, "COMMAND", (sys.executable, "-c", program))
     cast = Cast((call_subagent(system_prompt="You dig.", tool_subset=["bash_find"]), BYE), BYE)
     async with CHAT.vendor(cast) as vendor, opened(CHAT, vendor, api_key_env="MY_KEY") as r:
-        await Stage(r).play()
+        await BuzzllmHarness(r).play()
         url = f"{vendor.base_url}/chat/completions"
 
     assert json.loads(said.read_text(), object_pairs_hook=lambda pairs: [list(pair) for pair in pairs]) == [
@@ -144,15 +144,15 @@ async def test_a_child_that_hangs_is_killed_with_all_that_it_started(monkeypatch
 async def test_a_child_that_cannot_be_started_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_provider, "COMMAND", ("/no/such/program",))
     async with CHAT.vendor(Cast((call_subagent(), BYE), BYE)) as vendor, opened(CHAT, vendor) as r:
-        stage = Stage(r)
-        await stage.play()
+        harness = BuzzllmHarness(r)
+        await harness.play()
 
-    assert stage.read() == ["Error: Subagent process could not be started: No such file or directory"]
+    assert harness.read() == ["Error: Subagent process could not be started: No such file or directory"]
 
 
 @pytest.mark.promise("BZ-KILLED", "BZ-USAGE")
 async def test_a_child_that_is_killed_is_an_error_and_what_it_used_is_counted() -> None:
-    def child(heard: ReceivedRequest) -> ScriptedReply:
+    def child(request: ReceivedRequest) -> ScriptedReply:
         if len(cast.children) == 1:
             return ScriptedReply(calls=calls("bash_find", path=".").calls, usage=Usage(input=100, output=10))
         for pid in callers():
@@ -161,26 +161,26 @@ async def test_a_child_that_is_killed_is_an_error_and_what_it_used_is_counted() 
 
     cast = Cast((call_subagent(tool_subset=["bash_find"]), BYE), child)
     async with CHAT.vendor(cast) as vendor, opened(CHAT, vendor) as r:
-        stage = Stage(r)
-        await stage.play()
-        killed, _ = await r.tree(stage.root_id)
+        harness = BuzzllmHarness(r)
+        await harness.play()
+        killed, _ = await r.tree(harness.root_id)
 
-    assert stage.read() == ["Error: Subagent exited with code -9"]
+    assert harness.read() == ["Error: Subagent exited with code -9"]
     assert killed.usage == Usage(input=100, output=10)
 
 
 @pytest.mark.promise("BZ-CANCEL", "BZ-REAPED")
 async def test_a_cancelled_call_leaves_no_process() -> None:
-    heard = asyncio.Event()
+    requested = asyncio.Event()
 
     def child(_: ReceivedRequest) -> Line:
-        heard.set()
+        requested.set()
         return hangs("Let me ")
 
     cast = Cast((call_subagent(), BYE), child)
     async with CHAT.vendor(cast) as vendor, opened(CHAT, vendor) as r:
         run = await r.spawn("Go.")
-        await heard.wait()
+        await requested.wait()
         at_work = callers()
         await run.cancel()
         outcome = await run.wait()
@@ -302,7 +302,7 @@ async def test_modules_in_the_workspace_are_not_loaded_by_a_child(
         (tmp_path / f"{name}.py").write_text("raise SystemExit('loaded from the workspace')")
     cast = Cast((call_subagent(), BYE), streams("Safe."))
     async with CHAT.vendor(cast) as vendor, opened(CHAT, vendor) as r:
-        stage = Stage(r)
-        await stage.play()
+        harness = BuzzllmHarness(r)
+        await harness.play()
 
-    assert stage.read() == ["Safe."]
+    assert harness.read() == ["Safe."]

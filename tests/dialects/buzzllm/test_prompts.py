@@ -7,7 +7,7 @@ import pytest
 from retinue.__main__ import main
 from retinue.dialects.buzzllm.settings import PROMPTS
 from retinue.providers.scripted import says
-from tests.dialects.buzzllm.stage import serving
+from tests.dialects.buzzllm.harness import serving
 
 TOOLS = {
     "websearch": ["search_web", "scrape_webpage"],

@@ -28,8 +28,8 @@ class Team:
         self.night = True
         self.fell_silent = asyncio.Event()
 
-    def __call__(self, heard: ReceivedRequest) -> Line:
-        messages = heard.body["messages"]
+    def __call__(self, request: ReceivedRequest) -> Line:
+        messages = request.body["messages"]
         said = "\n".join(str(message["content"]) for message in messages)
         if "# Task\n\ndig" in said:
             if self.night:
@@ -39,7 +39,7 @@ class Team:
         if "# Task\n\nkeep" in said:
             unread = messages[-1]["role"] == "user" and "[message from parent]" in str(messages[-1]["content"])
             return calls("send_message", to="parent", body="Booked.") if unread else says("Ready.")
-        return self._lead(said, count_replies(heard))
+        return self._lead(said, count_replies(request))
 
     def _lead(self, said: str, turn: int) -> Line:
         names = re.findall(r'"name":"(sub-agent-[0-9a-f]{12})"', said)
@@ -109,4 +109,4 @@ async def test_the_answer_as_an_object_comes_when_all_children_are_done() -> Non
 
     assert ended.code == 0
     assert (ended.json["status"], ended.json["text"]) == ("completed", "All in.")
-    assert {heard.body["model"] for heard in vendor.requests} == {"m"}
+    assert {request.body["model"] for request in vendor.requests} == {"m"}

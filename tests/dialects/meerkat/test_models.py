@@ -15,7 +15,7 @@ from retinue.dialects.context import ProviderFamilies
 from retinue.dialects.meerkat.settings import DEFAULT_MODELS, DEFAULTS, ConcurrencyLimits, MeerkatSettings, mistakes
 from retinue.dialects.meerkat.spawn import ResolvedModel, resolve_model
 from retinue.providers.catalog import provider_config
-from tests.dialects.meerkat.stage import OWN
+from tests.dialects.meerkat.harness import OWN
 
 PRO, OPUS = "gpt-5.2-pro", "claude-opus-4-5"
 ANTHROPIC = "Allowed models: claude-opus-4-6, claude-sonnet-4-5, claude-opus-4-5"

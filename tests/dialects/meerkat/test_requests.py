@@ -29,7 +29,7 @@ from retinue.dialects.meerkat.requests import (
 )
 from retinue.dialects.meerkat.settings import ConcurrencyLimits, MeerkatSettings
 from retinue.providers.scripted import ScriptedReply, calls, calls_verbatim, hangs, says, together
-from tests.dialects.meerkat.stage import COMMS, MANY, TASK, Stage, about, fork, spawn
+from tests.dialects.meerkat.harness import COMMS, MANY, TASK, MeerkatHarness, about, fork, spawn
 
 SHAPE = "Invalid arguments: Invalid parameters: "
 HUGE = "x" * 2_000_000
@@ -43,10 +43,10 @@ GEMINI = "Allowed models: gemini-3-flash-preview, gemini-3-pro-preview"
 
 async def refusals(*lines: ScriptedReply, settings: MeerkatSettings | None = None, **options: Any) -> list[str]:
     """What the root reads when it makes these calls, none of which starts anything."""
-    stage = Stage(together(*lines), says("Done."), settings=settings, **options)
-    await stage.play()
-    assert [row.path for row in stage.rows()] == ["root"]
-    return stage.texts()
+    harness = MeerkatHarness(together(*lines), says("Done."), settings=settings, **options)
+    await harness.play()
+    assert [row.path for row in harness.rows()] == ["root"]
+    return harness.texts()
 
 
 # ---- shapes ---------------------------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ async def test_arguments_of_a_wrong_shape_are_told(tool: str, arguments: str, wh
 @pytest.mark.promise("MK-STRICT")
 async def test_fields_that_nobody_knows_are_refused_by_spawn_only_and_only_without_comms() -> None:
     more = {"colour": "red"}
-    hidden = Stage(
+    hidden = MeerkatHarness(
         together(spawn(**more), fork(**more, host_mode=True)),
         calls("agent_list", **more),
         says("Ok."),
@@ -240,20 +240,20 @@ async def test_no_tool_crashes_whatever_it_is_called_with(comms_tools: Any) -> N
         return calls(chance.choice(tools), **fields)
 
     lines = [together(*(anything() for _ in range(30))) for _ in range(25)]
-    stage = Stage(*lines, *[says("Done.")] * 300, settings=settings)
+    harness = MeerkatHarness(*lines, *[says("Done.")] * 300, settings=settings)
     for agent in ("sub-agent", "fork", "host"):
-        stage.script(agent, *[says("Dug.")] * 300)
-    async with stage:
-        await stage.run(TASK, limits=Limits(max_turns=400))
-        stage.provider.script.verify = lambda: None
+        harness.script(agent, *[says("Dug.")] * 300)
+    async with harness:
+        await harness.run(TASK, limits=Limits(max_turns=400))
+        harness.provider.script.verify = lambda: None
 
-    made = [event for row in stage.rows() for event in stage.events(row.run_id) if isinstance(event, CallReturned)]
+    made = [event for row in harness.rows() for event in harness.events(row.run_id) if isinstance(event, CallReturned)]
     assert len(made) == 750
     assert [event.text for event in made if event.crashed] == []
     refused = [event.text for event in made if event.failed]
     assert [text for text in refused if not text.startswith(("Invalid arguments: ", "Execution failed: "))] == []
     assert 200 < len(refused) < 740
-    bugs = [row for row in stage.rows() if row.progress.outcome is None or row.progress.outcome.reason == "bug"]
+    bugs = [row for row in harness.rows() if row.progress.outcome is None or row.progress.outcome.reason == "bug"]
     assert bugs == []
 
 
@@ -306,9 +306,9 @@ async def test_limits_and_nesting_come_before_the_prompt_and_limits_before_nesti
     read: list[str] = []
     for depth in (1, 2):
         lines = {"find it": [spawn(" "), says("Found.")]}
-        stage = Stage(spawn(), says("Ok."), says("Ok."), spawned=lines, settings=below(depth))
-        await stage.play()
-        read += stage.texts("root/sub-agent/1")
+        harness = MeerkatHarness(spawn(), says("Ok."), says("Ok."), spawned=lines, settings=below(depth))
+        await harness.play()
+        read += harness.texts("root/sub-agent/1")
 
     assert read == [
         "Execution failed: Cannot spawn sub-agent: concurrency or depth limit reached",
@@ -337,19 +337,19 @@ async def test_the_sub_agents_of_another_run_are_nobody_here() -> None:
     def ask(_: object) -> ScriptedReply:
         return together(calls("agent_status", agent_id=other[0]), calls("agent_cancel", agent_id=other[0]))
 
-    stage = Stage(spawn(), about("agent_status"), hangs(), spawned={"find it": [hangs()]})
-    stage.script("main", ask, calls("agent_list"), says("Nobody."), task="second")
-    async with stage:
-        run = await stage.retinue.spawn("first")
+    harness = MeerkatHarness(spawn(), about("agent_status"), hangs(), spawned={"find it": [hangs()]})
+    harness.script("main", ask, calls("agent_list"), says("Nobody."), task="second")
+    async with harness:
+        run = await harness.retinue.spawn("first")
         await asyncio.sleep(1)
-        other += [row.run_id for row in stage.rows() if row.depth == 1]
-        assert (await stage.run("second")).text == "Nobody."
-        second = next(row.run_id for row in stage.rows() if row.depth == 0 and row.run_id != run.run_id)
+        other += [row.run_id for row in harness.rows() if row.depth == 1]
+        assert (await harness.run("second")).text == "Nobody."
+        second = next(row.run_id for row in harness.rows() if row.depth == 0 and row.run_id != run.run_id)
         await run.cancel()
 
-    texts = [json.loads(text)["total_count"] if text[0] == "{" else text for text in _texts(stage, second)]
+    texts = [json.loads(text)["total_count"] if text[0] == "{" else text for text in _texts(harness, second)]
     assert texts == [f"Execution failed: Sub-agent not found: {other[0]}"] * 2 + [0]
 
 
-def _texts(stage: Stage, run_id: str) -> list[str]:
-    return [event.text for event in stage.events(run_id) if isinstance(event, CallReturned)]
+def _texts(harness: MeerkatHarness, run_id: str) -> list[str]:
+    return [event.text for event in harness.events(run_id) if isinstance(event, CallReturned)]

@@ -6,8 +6,8 @@ import pytest
 
 import retinue
 from retinue.providers.scripted import says
-from tests.dialects.shared_context.stage import AT, NOON, READER, ROOT, WRITER, Context, missing, rows
-from tests.dialects.spec.stage import Stage, context, other_work, read_after, waiting_orchestrator
+from tests.dialects.shared_context.harness import AT, NOON, READER, ROOT, WRITER, Context, missing, rows
+from tests.dialects.spec.harness import SpecHarness, context, other_work, read_after, waiting_orchestrator
 
 # ---- expiry ---------------------------------------------------------------------------------------------------------
 
@@ -139,33 +139,33 @@ def test_access_is_checked_after_the_size_and_before_the_total() -> None:
 
 @pytest.mark.promise("SC-10-ACCESS-READ", "SC-10-ACCESS-WRITE", "SC-7-IDENTITY")
 async def test_participants_are_told_apart_by_their_identity() -> None:
-    stage = Stage(agents=(retinue.Agent(name="writer", tools=("shared_context",)),))
-    stage.script.play("writer", context("read", key="plan"), context("write", key="notes", value="v"), says("done"))
-    async with waiting_orchestrator(stage) as (opened, caller):
+    harness = SpecHarness(agents=(retinue.Agent(name="writer", tools=("shared_context",)),))
+    harness.script.play("writer", context("read", key="plan"), context("write", key="notes", value="v"), says("done"))
+    async with waiting_orchestrator(harness) as (opened, caller):
         ours = {"readable_by": ["orchestrator"]}
         await read_after(opened, caller(0), "shared_context", action="write", key="plan", value="v", **ours)
         await read_after(opened, caller(1), "subagent", action="spawn", agent="writer", task="Write.")
         await read_after(opened, caller(2), "subagent", action="wait", task_ids=["t_01"])
-        heard = stage.of("writer")[-1].messages
+        messages = harness.requests_of("writer")[-1].messages
 
-    assert json.loads(heard[2].text) == {
+    assert json.loads(messages[2].text) == {
         "error": "ACCESS_DENIED",
         "message": "Entry 'plan' may not be read by 'subagent:writer:t_01'.",
     }
-    assert json.loads(heard[4].text)["version"] == 1
+    assert json.loads(messages[4].text)["version"] == 1
 
 
 @pytest.mark.promise("SC-10-TTL-ABSENT")
 async def test_time_is_the_clocks_and_an_operator_sees_no_expired_entries_either() -> None:
-    stage = Stage()
-    stage.script.play(
+    harness = SpecHarness()
+    harness.script.play(
         "main",
         context("write", key="status", value="busy", ttl_seconds=10),
         other_work(20),
         context("read", key="status"),
         says("enough"),
     )
-    async with stage.open() as opened:
+    async with harness.open() as opened:
         handle = await opened.spawn("Go.")
         await handle.wait()
         run = await opened.supervisor.replay(handle.run_id)

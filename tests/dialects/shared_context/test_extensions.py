@@ -16,8 +16,8 @@ from retinue.dialects.shared_context.requests import (
     parse,
     participant_text,
 )
-from tests.dialects.shared_context.stage import AT, READER, ROOT, WRITER, Context, rows
-from tests.dialects.spec.stage import Answer
+from tests.dialects.shared_context.harness import AT, READER, ROOT, WRITER, Context, rows
+from tests.dialects.spec.harness import Answer
 
 
 def test_requests_become_actions() -> None:

@@ -12,7 +12,7 @@ from retinue.dialects.spec.agents import agents_of, define, origin_of
 from retinue.dialects.spec.prompts import subagent_text
 from retinue.dialects.spec.requests import Define, Extend, Redefine, parse
 from retinue.providers.scripted import calls, says
-from tests.dialects.spec.stage import Answer, Stage, other_work, read_after, subagent, waiting_orchestrator
+from tests.dialects.spec.harness import Answer, SpecHarness, other_work, read_after, subagent, waiting_orchestrator
 
 RESEARCHER = Agent(
     name="researcher",
@@ -188,17 +188,17 @@ async def test_an_agent_that_extends_one_of_the_applications_has_no_more_rights_
         tools=("deploy",),
         policy=retinue.Policy(excluded_tools=("deploy",)),
     )
-    stage = Stage(agents=(careful,), tools=(deploy,))
-    stage.script.play("bold", calls("deploy"), says("tried"))
-    stage.script.play("bolder", calls("deploy"), says("tried"))
-    async with waiting_orchestrator(stage) as (opened, caller):
+    harness = SpecHarness(agents=(careful,), tools=(deploy,))
+    harness.script.play("bold", calls("deploy"), says("tried"))
+    harness.script.play("bolder", calls("deploy"), says("tried"))
+    async with waiting_orchestrator(harness) as (opened, caller):
         for index, (name, base) in enumerate((("bold", "careful"), ("bolder", "bold"))):
             define_it = {"action": "define", "name": name, "extends": base, "tools": ["deploy"]}
             await read_after(opened, caller(2 * index), "subagent", **define_it)
             await read_after(opened, caller(2 * index + 1), "subagent", action="spawn", agent=name, task="Go.")
         await read_after(opened, caller(9), "subagent", action="wait", task_ids=["t_01", "t_02"])
 
-    assert {heard.tools for name in ("bold", "bolder") for heard in stage.of(name)} == {()}
+    assert {request.tools for name in ("bold", "bolder") for request in harness.requests_of(name)} == {()}
 
 
 def test_what_binds_an_agent_is_found_through_all_that_it_extends() -> None:
@@ -271,11 +271,11 @@ def test_a_redefinition_is_checked_as_a_definition_is_before_its_name_is_looked_
 
 @pytest.mark.promise("SPEC-7.5-RUNNING")
 async def test_running_tasks_go_on_as_their_agent_was() -> None:
-    stage = Stage()
-    stage.script.play("analyst", other_work(20), says("done"))
+    harness = SpecHarness()
+    harness.script.play("analyst", other_work(20), says("done"))
     fields = {"name": "analyst", "description": "d", "tools": ["work"]}
 
-    played = await stage.play(
+    played = await harness.play(
         subagent("define", system_prompt="Old.", **fields),
         subagent("spawn", agent="analyst", task="One."),
         subagent("redefine", system_prompt="New.", **fields),
@@ -285,15 +285,15 @@ async def test_running_tasks_go_on_as_their_agent_was() -> None:
     )
 
     assert played.answers[2] == {"redefined": "analyst", "description": "d", "version": 2}
-    heard = {(each.messages[0].text, each.turn): each.system for each in stage.of("analyst")}
+    systems = {(each.messages[0].text, each.turn): each.system for each in harness.requests_of("analyst")}
     old, new = (subagent_text(prompt, ("work",)) for prompt in ("Old.", "New."))
-    assert heard == {("One.", 1): old, ("One.", 2): old, ("Two.", 1): new, ("Two.", 2): new}
+    assert systems == {("One.", 1): old, ("One.", 2): old, ("Two.", 1): new, ("Two.", 2): new}
 
 
 @pytest.mark.promise("SPEC-KEYED", "SPEC-7.5-VERSION")
 async def test_a_redefinition_that_is_entered_again_counts_once() -> None:
     fields = {"name": "analyst", "description": "d", "system_prompt": "p"}
-    async with waiting_orchestrator(Stage()) as (opened, caller):
+    async with waiting_orchestrator(SpecHarness()) as (opened, caller):
         await read_after(opened, caller(0), "subagent", action="define", **fields)
         first = await read_after(opened, caller(1), "subagent", action="redefine", **fields)
         again = await read_after(opened, caller(1, again=True), "subagent", action="redefine", **fields)

@@ -13,7 +13,7 @@ from retinue.dialects.log_format import line
 from retinue.dialects.spec.dialect import LoggedTool
 from retinue.providers.scripted import calls, hangs, says, together
 from retinue.testing.virtual_time import VirtualClock
-from tests.dialects.spec.stage import Stage, context, other_work, subagent, waiting_orchestrator, work
+from tests.dialects.spec.harness import SpecHarness, context, other_work, subagent, waiting_orchestrator, work
 from tests.internals import tool_of
 
 WRITER = retinue.Agent(name="writer", system_prompt="You write.", tools=("shared_context",))
@@ -21,14 +21,14 @@ WRITER = retinue.Agent(name="writer", system_prompt="You write.", tools=("shared
 
 async def story() -> None:
     """A task is spawned, looked at and collected; its subagent writes and deletes an entry."""
-    stage = Stage(agents=(WRITER,))
-    stage.script.play(
+    harness = SpecHarness(agents=(WRITER,))
+    harness.script.play(
         "writer",
         context("write", key="findings_summary", value="SECRET VALUE"),
         context("delete", key="findings_summary"),
         says("SECRET RESULT"),
     )
-    await stage.play(
+    await harness.play(
         subagent("spawn", agent="writer", task="SECRET TASK"),
         subagent("status", task_id="t_01"),
         subagent("collect", task_id="t_01"),
@@ -66,9 +66,9 @@ async def test_spawn_status_and_collect_are_logged_without_contents(caplog: pyte
 @pytest.mark.promise("SPEC-8.8-MORE", "SPEC-8.8-NO-CONTENTS")
 async def test_the_actions_of_the_extensions_are_logged_alike(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "retinue")
-    stage = Stage(agents=(WRITER,))
-    stage.script.play("writer", together(says("SECRET RESULT"), context("list_keys")), hangs())
-    await stage.play(
+    harness = SpecHarness(agents=(WRITER,))
+    harness.script.play("writer", together(says("SECRET RESULT"), context("list_keys")), hangs())
+    await harness.play(
         subagent("spawn", agent="writer", task="SECRET TASK"),
         subagent("spawn", agent="writer", task="SECRET TASK", depends_on=["t_01"]),
         subagent("wait", task_ids=["t_01", "t_02"], timeout_ms=500),
@@ -124,7 +124,7 @@ async def test_contents_are_logged_for_those_who_ask(
 @pytest.mark.promise("SC-9-LOG")
 async def test_a_write_that_is_entered_again_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "retinue")
-    async with waiting_orchestrator(Stage()) as (opened, caller):
+    async with waiting_orchestrator(SpecHarness()) as (opened, caller):
         tool = tool_of(opened, "shared_context", "spec")
         write = '{"action": "write", "key": "scope", "value": "all"}'
         await tool.call(write, caller(0))
@@ -155,14 +155,14 @@ def search_logs(query: str) -> str:
 async def test_tool_calls_are_logged_those_of_a_subagent_under_its_task_id(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "retinue")
     worker = retinue.Agent(name="worker", tools=("search_logs",))
-    stage = Stage(agents=(worker,), tools=(search_logs,))
-    stage.script.play(
+    harness = SpecHarness(agents=(worker,), tools=(search_logs,))
+    harness.script.play(
         "worker",
         calls("search_logs", query="SECRET"),
         calls("search_logs", query="sorry"),
         calls("search_logs", query="crash"),
     )
-    await stage.play(subagent("spawn", agent="worker", task="W."), other_work(9), says("done"))
+    await harness.play(subagent("spawn", agent="worker", task="W."), other_work(9), says("done"))
 
     said = [record.getMessage() for record in caplog.records if " action=call " in record.getMessage()]
     who = "session_id=s1 task_id=t_01 agent=worker action=call tool=search_logs"
@@ -188,7 +188,7 @@ async def test_a_tool_around_which_the_dialect_is_works_as_before_and_tells_of_i
 ) -> None:
     caplog.set_level(logging.INFO, "retinue")
     logged = LoggedTool(search_logs, VirtualClock())
-    async with waiting_orchestrator(Stage()) as (_, caller):
+    async with waiting_orchestrator(SpecHarness()) as (_, caller):
         subagent_call = replace(caller(0), depth=1, agent="worker", handle=HandleRef("spec", "t_07"))
         found = await logged.call('{"query": "pool"}', subagent_call)
         with pytest.raises(retinue.ToolError, match="rotated"):

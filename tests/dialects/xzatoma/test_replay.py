@@ -14,7 +14,7 @@ from retinue.dialects.xzatoma.settings import XzatomaSettings
 from retinue.providers import scripted
 from retinue.providers.scripted import fails, together
 from retinue.store.sqlite.store import SqliteStore
-from tests.dialects.xzatoma.stage import KEEPS, Stage, says, subagent, uses
+from tests.dialects.xzatoma.harness import KEEPS, XzatomaHarness, says, subagent, uses
 
 FOUND = (says("It is the pool."), says("The pool is too small."))
 
@@ -45,7 +45,7 @@ class Replays:
     def story(self, settings: XzatomaSettings = KEEPS) -> dict[str, str]:
         """A tree of four subagents, one below another and one that fails; their ids by label, and when they began."""
         store = SqliteStore(self.home / "retinue.db")
-        stage = Stage(
+        harness = XzatomaHarness(
             subagent("dig", "find it", allowed_tools=["grep"]),
             subagent("short", "look once", max_turns=1),
             subagent("bad", "break"),
@@ -64,8 +64,8 @@ class Replays:
             store=store,
             settings=settings,
         )
-        asyncio.run(stage.play())
-        rows = stage.rows()
+        asyncio.run(harness.play())
+        rows = harness.rows()
         store.close()
         self.started = {label: rfc3339(row.accepted_at) for label, row in rows.items()}
         self.ended = {label: rfc3339(row.progress.ended_at or 0) for label, row in rows.items()}

@@ -12,7 +12,7 @@ from retinue.core.events import CallReturned
 from retinue.dialects.xzatoma.requests import Delegation, SubagentRefused, parse
 from retinue.providers.scripted import calls_verbatim
 from tests.conftest import STRESS
-from tests.dialects.xzatoma.stage import TASK, Stage, refused, says
+from tests.dialects.xzatoma.harness import TASK, XzatomaHarness, refused, says
 
 FINE: dict[str, object] = {"label": "dig", "task_prompt": "find it"}
 NO_LABEL = "Invalid input: missing field `label`"
@@ -23,14 +23,14 @@ BLOCKED = "Tool 'subagent' cannot be used by subagents"
 
 async def answer(arguments: str) -> dict[str, Any]:
     """What a root reads when it makes this call; a subagent, if there is one, has its lines."""
-    stage = Stage(calls_verbatim("subagent", arguments), says("done"))
-    stage.script("main", says("Looked."), says("Found."))
-    await stage.open()
-    outcome = await stage.run(TASK)
-    await stage.close()
+    harness = XzatomaHarness(calls_verbatim("subagent", arguments), says("done"))
+    harness.script("main", says("Looked."), says("Found."))
+    await harness.open()
+    outcome = await harness.run(TASK)
+    await harness.close()
     assert outcome.text == "done"
-    (root,) = [row for row in stage.rows().values() if row.parent_id is None]
-    (returned,) = [event for event in stage.events(root.run_id) if isinstance(event, CallReturned)]
+    (root,) = [row for row in harness.rows().values() if row.parent_id is None]
+    (returned,) = [event for event in harness.events(root.run_id) if isinstance(event, CallReturned)]
     assert not returned.crashed
     read = json.loads(returned.text)
     assert returned.failed is not read["success"]

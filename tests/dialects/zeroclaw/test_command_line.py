@@ -9,7 +9,7 @@ import pytest
 from retinue.providers.scripted import Line, calls, says, together
 from retinue.testing.fake_server import ReceivedRequest
 from tests.cli.stage import VARIABLES, Command, retinue, serving
-from tests.dialects.zeroclaw.stage import files
+from tests.dialects.zeroclaw.harness import files
 
 pytestmark = pytest.mark.real_time
 
@@ -134,9 +134,9 @@ async def _roots() -> list[str]:
 async def test_an_agent_and_its_subagents_are_asked_where_model_provider_says_with_its_temperature(
     folder: Path,
 ) -> None:
-    def answers(heard: ReceivedRequest) -> Line:
-        task = heard.body["messages"][1]["content"]
-        if heard.body["messages"][-1]["role"] == "tool" or task in ("dig", "look"):
+    def answers(request: ReceivedRequest) -> Line:
+        task = request.body["messages"][1]["content"]
+        if request.body["messages"][-1]["role"] == "tool" or task in ("dig", "look"):
             return says("Done.")
         return together(calls("spawn_subagent", prompt="dig"), calls("delegate", agent="reviewer", prompt="look"))
 
@@ -167,9 +167,13 @@ async def test_an_agent_and_its_subagents_are_asked_where_model_provider_says_wi
         ended = await retinue("run", "--dialect", "zeroclaw", "--agent", "frontline", "--quiet", "Go.")
 
     assert (ended.code, ended.stdout) == (0, "Done.\n")
-    assert [_asked(heard) for heard in warm.requests] == [("big", 0.9, "Go."), ("big", 0.9, "dig"), ("big", 0.9, "Go.")]
-    assert [_asked(heard) for heard in cold.requests] == [("small", 0.1, "look")]
+    assert [_asked(request) for request in warm.requests] == [
+        ("big", 0.9, "Go."),
+        ("big", 0.9, "dig"),
+        ("big", 0.9, "Go."),
+    ]
+    assert [_asked(request) for request in cold.requests] == [("small", 0.1, "look")]
 
 
-def _asked(heard: ReceivedRequest) -> tuple[str, float, str]:
-    return heard.body["model"], heard.body["temperature"], heard.body["messages"][1]["content"]
+def _asked(request: ReceivedRequest) -> tuple[str, float, str]:
+    return request.body["model"], request.body["temperature"], request.body["messages"][1]["content"]

@@ -7,7 +7,7 @@ from retinue.core.commands import Decision
 from retinue.dialects.arguments import Coded, compact
 from retinue.dialects.shared_context.actions import decide, look
 from retinue.dialects.shared_context.requests import Delete, TakeSnapshot, Write, parse
-from tests.dialects.spec.stage import Answer
+from tests.dialects.spec.harness import Answer
 
 AT = 1771597800.0  # 2026-02-20T14:30:00Z
 NOON = "2026-02-20T14:30:00Z"
