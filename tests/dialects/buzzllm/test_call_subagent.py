@@ -1,4 +1,4 @@
-"""The `buzzllm` dialect through the front door: what a caller reads, with real processes and a vendor over HTTP."""
+"""The tool `call_subagent` with real child processes and a fake vendor over HTTP."""
 
 import json
 from pathlib import Path
@@ -90,7 +90,7 @@ async def test_the_root_is_offered_one_tool_as_the_document_describes_it() -> No
 
 @pytest.mark.promise("BZ-ANSWER", "BZ-PROCESS", "BZ-SAME-MODEL", "BZ-NO-TOOLS", "BZ-DEPTH")
 @over_every_wire
-async def test_a_call_is_answered_by_a_process_that_asks_the_same_model(wire: Wire) -> None:
+async def test_a_call_is_answered_by_a_process_with_the_same_model(wire: Wire) -> None:
     seen: list[int] = []
 
     def child(request: ReceivedRequest) -> ScriptedReply:
@@ -111,7 +111,7 @@ async def test_a_call_is_answered_by_a_process_that_asks_the_same_model(wire: Wi
 
 
 @pytest.mark.promise("BZ-CONCATENATED")
-async def test_all_words_of_the_subagent_are_the_answer_and_nothing_else_it_does() -> None:
+async def test_all_text_of_the_subagent_is_the_answer_and_nothing_else() -> None:
     looks = together(streams("Let me ", "look. "), calls("bash_find", path="."))
     cast = Cast(
         (call_subagent(tool_subset=["bash_find"]), BYE), one_by_one(looks, says("Error: nothing.", thinking="hm"))
@@ -286,12 +286,12 @@ async def test_a_subagent_that_never_stops_using_tools_is_an_error() -> None:
 
 
 @pytest.mark.promise("BZ-EMPTY")
-async def test_a_subagent_without_a_word_is_an_empty_answer() -> None:
+async def test_a_subagent_without_text_gives_an_empty_answer() -> None:
     assert await read(Cast((call_subagent(), BYE), says(""))) == [""]
 
 
 @pytest.mark.promise("BZ-BYTES")
-async def test_words_go_both_ways_byte_for_byte() -> None:
+async def test_prompts_and_answers_are_passed_byte_for_byte() -> None:
     words = "Größe 🦉\u2028\n\nevent: block_end\ndata: {}\n\n" + "x" * 200_000
     cast = Cast((call_subagent(prompt=words, system_prompt=words), BYE), says(words))
 
@@ -330,7 +330,7 @@ async def test_a_subagent_is_a_run_of_the_tree_with_its_usage() -> None:
 
 
 @pytest.mark.promise("BZ-LIMITS")
-async def test_a_subagent_cannot_use_more_than_its_caller_has_left_and_what_it_used_is_gone() -> None:
+async def test_a_subagent_is_limited_by_its_callers_budget_which_it_reduces() -> None:
     hungry = ScriptedReply(calls=calls("bash_find", path=".").calls, usage=Usage(input=1500, output=100))
     cast = Cast((call_subagent(tool_subset=["bash_find"]), BYE), hungry)
     async with CHAT.vendor(cast) as vendor, opened(CHAT, vendor) as r:
@@ -347,7 +347,7 @@ async def test_a_subagent_cannot_use_more_than_its_caller_has_left_and_what_it_u
 
 
 @pytest.mark.promise("BZ-LIMITS", "BZ-TOGETHER")
-async def test_calls_of_one_reply_work_at_the_same_time_and_share_what_is_left() -> None:
+async def test_calls_of_one_reply_run_concurrently_and_share_the_budget() -> None:
     hungry = ScriptedReply(calls=calls("bash_find", path=".").calls, usage=Usage(input=900, output=100))
     both = together(call_subagent("a", tool_subset=["bash_find"]), call_subagent("b", tool_subset=["bash_find"]))
     cast = Cast((both, BYE), hungry)

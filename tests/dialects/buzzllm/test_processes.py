@@ -1,4 +1,4 @@
-"""Children that crash, hang, babble or are killed, and parents that are: every end is clear, and nothing is left."""
+"""Child processes that crash, hang or are killed, and killed parents: clear errors, and no process is left."""
 
 import asyncio
 import json
@@ -119,7 +119,7 @@ UNREADABLE = "Error: Subagent wrote an output_text event that cannot be read"
         (prints(event("output_structured", '{"delta":"{}"}'), END), ""),
     ],
 )
-async def test_whatever_a_child_does_is_answered_clearly(
+async def test_every_failure_of_a_child_is_a_clear_error(
     monkeypatch: pytest.MonkeyPatch, program: str, answer: str
 ) -> None:
     assert await read(program, monkeypatch) == [answer]
@@ -151,7 +151,7 @@ async def test_a_child_that_cannot_be_started_is_an_error(monkeypatch: pytest.Mo
 
 
 @pytest.mark.promise("BZ-KILLED", "BZ-USAGE")
-async def test_a_child_that_is_killed_is_an_error_and_what_it_used_is_counted() -> None:
+async def test_a_killed_child_is_an_error_and_its_usage_is_counted() -> None:
     def child(request: ReceivedRequest) -> ScriptedReply:
         if len(cast.children) == 1:
             return ScriptedReply(calls=calls("bash_find", path=".").calls, usage=Usage(input=100, output=10))
@@ -267,7 +267,7 @@ async def test_a_waiting_child_leaves_when_its_parent_lets_go() -> None:
 
 
 @pytest.mark.promise("BZ-GRANT")
-async def test_a_grant_and_what_was_used_travel_by_descriptors(tmp_path: Path) -> None:
+async def test_the_grant_and_the_usage_are_sent_by_descriptors(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("the pool")
     words = ScriptedReply(pieces=("Hi.",), usage=Usage(input=7, output=3))
     lines = one_by_one(calls("bash_read", filepath="notes.txt"), words)
@@ -287,7 +287,7 @@ async def test_a_grant_and_what_was_used_travel_by_descriptors(tmp_path: Path) -
 
 
 @pytest.mark.promise("BZ-GRANT")
-async def test_half_a_line_of_what_was_used_is_passed_over() -> None:
+async def test_an_incomplete_line_of_usage_is_ignored() -> None:
     whole = Tally(usage=Usage(input=1), turns=1)
     assert last_tally(whole.line() + whole.line()[:5]) == whole
     assert last_tally(b"") == Tally()

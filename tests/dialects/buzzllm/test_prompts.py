@@ -1,4 +1,4 @@
-"""Prompts with a name: `retinue run --system codesearch`."""
+"""Named system prompts: `retinue run --system codesearch`."""
 
 from pathlib import Path
 

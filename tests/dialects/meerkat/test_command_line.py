@@ -1,4 +1,4 @@
-"""The dialect from the command line: a real process that is interrupted, killed and resumed, with a settings file."""
+"""`meerkat` on the command line: a process that is interrupted, killed and resumed, with a settings file."""
 
 import asyncio
 import re
@@ -62,7 +62,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.promise("MK-CRASH", "MK-RESTART", "MK-SETTINGS", "MK-HOST")
-async def test_a_tree_that_is_interrupted_and_then_killed_is_resumed_to_its_end_from_any_folder(folder: Path) -> None:
+async def test_an_interrupted_and_killed_tree_is_resumed_from_any_folder(folder: Path) -> None:
     team = Team()
     async with FakeChat(team) as vendor:
         command = await Command.start(

@@ -1,4 +1,4 @@
-"""Parents and children that talk: the comms tools, whom they reach, and sub-agents that stay as hosts."""
+"""Messages between parents and children: the comms tools, their peers, and hosts."""
 
 import asyncio
 import json
@@ -39,11 +39,11 @@ BLOCK = (
 )
 
 
-# ---- what everyone is given -----------------------------------------------------------------------------------------
+# ---- tools and system texts -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.promise("MK-COMMS", "MK-COMMS-TOLD", "MK-COMMS-BLOCK", "MK-SYSTEM", "MK-FORK")
-async def test_parents_and_children_have_the_comms_tools_and_are_told_how_to_reach_each_other() -> None:
+async def test_parents_and_children_have_comms_tools_and_texts_about_each_other() -> None:
     harness = MeerkatHarness(
         together(spawn(), fork()),
         says("Waiting."),
@@ -85,7 +85,7 @@ async def test_without_comms_there_is_nothing_of_them() -> None:
 
 
 @pytest.mark.promise("MK-COMMS", "MK-ACCESS")
-async def test_without_comms_a_tool_of_ones_own_may_be_called_like_one_of_them_and_is_inherited() -> None:
+async def test_without_comms_a_user_tool_may_have_a_comms_name_and_is_inherited() -> None:
     @retinue.tool(name="send_message", kind="pure")
     def post() -> str:
         """Post a letter."""
@@ -105,7 +105,7 @@ async def test_without_comms_a_tool_of_ones_own_may_be_called_like_one_of_them_a
 
 
 @pytest.mark.promise("MK-COMMS-WORDS", "MK-COMMS-TRUST")
-async def test_messages_requests_and_responses_arrive_in_these_words() -> None:
+async def test_messages_requests_and_responses_have_the_documented_form() -> None:
     def asks(request: Request) -> Line:
         to = named(request)
         return together(
@@ -162,7 +162,7 @@ async def test_messages_requests_and_responses_arrive_in_these_words() -> None:
 async def test_siblings_strangers_and_oneself_are_no_peers() -> None:
     def whispers(request: Request) -> Line:
         sibling = request.messages[-1].text.split()[-1]
-        lines = [calls("send_message", to=to, body="psst") for to in (sibling, "nobody", "")]
+        lines = [calls("send_message", to=to, body="psst") for to in (sibling, "unknown", "")]
         return together(*lines, calls("list_peers"))
 
     harness = MeerkatHarness(
@@ -182,7 +182,7 @@ async def test_siblings_strangers_and_oneself_are_no_peers() -> None:
     assert harness.texts()[2:] == [SENT, "Execution failed: Peer not found: parent"]
     assert harness.texts("root/sub-agent/2")[:3] == [
         f"Execution failed: Peer not found: {first}",
-        "Execution failed: Peer not found: nobody",
+        "Execution failed: Peer not found: unknown",
         "Execution failed: Peer not found: ",
     ]
     assert [peer["name"] for peer in json.loads(harness.texts("root/sub-agent/2")[3])["peers"]] == ["parent"]
@@ -217,7 +217,7 @@ async def test_a_nested_parent_is_known_by_its_own_name_and_the_root_is_not_reac
 
 
 @pytest.mark.promise("MK-COMMS-OFFLINE")
-async def test_a_message_to_who_has_ended_or_was_cancelled_says_so_and_both_leave_the_list() -> None:
+async def test_peers_that_ended_or_were_cancelled_are_offline_and_not_listed() -> None:
     harness = MeerkatHarness(
         together(spawn("quick"), spawn("slow")),
         about("agent_cancel", 1),
@@ -238,7 +238,7 @@ async def test_a_message_to_who_has_ended_or_was_cancelled_says_so_and_both_leav
 
 
 @pytest.mark.promise("MK-COMMS-OFFLINE")
-async def test_an_inbox_takes_1024_messages_that_nobody_reads() -> None:
+async def test_an_inbox_holds_1024_unread_messages() -> None:
     harness = MeerkatHarness(
         spawn(),
         lambda request: together(*(tells(f"{n}")(request) for n in range(1026))),
@@ -254,7 +254,7 @@ async def test_an_inbox_takes_1024_messages_that_nobody_reads() -> None:
 
 
 @pytest.mark.promise("MK-COMMS-OFFLINE", "MK-CRASH")
-async def test_a_message_that_had_arrived_before_a_crash_was_sent_even_if_its_reader_is_gone_by_then() -> None:
+async def test_a_message_that_arrived_before_a_crash_counts_as_sent() -> None:
     harness = MeerkatHarness(
         spawn(),
         tells("Hello."),
@@ -303,7 +303,7 @@ async def test_a_message_that_had_arrived_before_a_crash_was_sent_even_if_its_re
         ),
     ],
 )
-async def test_wrong_arguments_of_the_four_tools_are_told(tool: str, arguments: dict[str, Any], error: str) -> None:
+async def test_invalid_arguments_of_four_tools_are_refused(tool: str, arguments: dict[str, Any], error: str) -> None:
     harness = MeerkatHarness(calls(tool, **arguments), says("Done."), settings=COMMS)
 
     await harness.play()
@@ -332,7 +332,7 @@ async def test_wrong_arguments_of_the_four_tools_are_told(tool: str, arguments: 
         ({"kind": 7, "to": "x"}, "Invalid parameters: Expected `str`, got `int` - at `$.kind`"),
     ],
 )
-async def test_wrong_arguments_of_send_are_told(arguments: dict[str, Any], error: str) -> None:
+async def test_invalid_arguments_of_send_are_refused(arguments: dict[str, Any], error: str) -> None:
     harness = MeerkatHarness(calls("send", **arguments), says("Done."), settings=SEND)
 
     await harness.play()
@@ -341,7 +341,7 @@ async def test_wrong_arguments_of_send_are_told(arguments: dict[str, Any], error
 
 
 @pytest.mark.promise("MK-COMMS-SEND", "MK-COMMS-TOLD", "MK-COMMS-BLOCK")
-async def test_the_later_pair_says_the_same_in_one_tool() -> None:
+async def test_send_and_peers_do_the_same_as_the_four_tools() -> None:
     def asks(request: Request) -> Line:
         to = named(request)
         return together(

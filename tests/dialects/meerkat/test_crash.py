@@ -1,4 +1,4 @@
-"""A process that dies at any moment: the next one finds every sub-agent, and no message is lost or doubled."""
+"""Crashes of `meerkat` processes: the next process finds every sub-agent, and no message is lost or doubled."""
 
 import asyncio
 import json
@@ -204,7 +204,7 @@ class TwoLives(MeerkatHarness):
 
 
 @pytest.mark.promise("MK-RESTART", "MK-COMMS-OFFLINE", "MK-NOTICE-ONCE")
-async def test_those_that_ended_before_a_restart_can_still_be_asked_about() -> None:
+async def test_sub_agents_that_ended_before_a_restart_are_still_known() -> None:
     def asks(request: Request) -> Line:
         first, second, third = started(request.messages)
         peer = re.findall(r'"name":"([a-z0-9-]+)"', "".join(each.text for each in request.messages))[0]

@@ -1,4 +1,4 @@
-"""Forks: the same bytes up to the call, what tells the fork that it is one, and what that saves at a vendor's."""
+"""Forks: the inherited conversation, the notice to the fork, and the vendor's prompt cache."""
 
 import json
 from collections.abc import AsyncGenerator, Callable
@@ -106,7 +106,7 @@ async def test_with_fork_keeps_tools_a_fork_is_shown_its_parents_tools_and_may_u
         ({}, {"output": dict}, "lost: another form of answer"),
     ],
 )
-async def test_a_fork_says_whether_the_cache_is_shared_and_if_not_why(
+async def test_a_fork_reports_whether_the_cache_is_shared(
     asked: dict[str, Any], how: dict[str, Any], cache: str
 ) -> None:
     last = says("{}") if how else says("Thanks.")
@@ -181,7 +181,7 @@ async def opened(wire: str, settings: MeerkatSettings) -> AsyncGenerator[retinue
 @pytest.mark.real_time
 @pytest.mark.promise("MK-FORK-CACHED", "MK-FORK-CACHE", "MK-FORK-REPAIR", "MK-FORK-TOOLS")
 @pytest.mark.parametrize("wire", WIRES)
-async def test_a_fork_that_keeps_its_parents_tools_hits_the_vendors_cache_and_one_without_does_not(wire: str) -> None:
+async def test_a_fork_hits_the_vendors_cache_only_with_its_parents_tools(wire: str) -> None:
     cached: dict[bool, int] = {}
     long = "Be thorough. " * 400
     for keeps in (True, False):

@@ -1,4 +1,4 @@
-"""Sub-agents that stay: they serve messages until their budget, a cancel or their parent ends them."""
+"""Host mode: sub-agents serve messages until their budget, a cancel or their parent ends them."""
 
 import pytest
 
@@ -45,7 +45,7 @@ async def test_a_host_serves_messages_until_its_parent_ends() -> None:
 
 
 @pytest.mark.promise("MK-HOST-ENDS", "MK-COMMS-OFFLINE")
-async def test_a_host_that_is_cancelled_is_over() -> None:
+async def test_a_cancelled_host_has_ended() -> None:
     harness = MeerkatHarness(
         host(),
         about("agent_cancel"),
@@ -63,7 +63,7 @@ async def test_a_host_that_is_cancelled_is_over() -> None:
 
 
 @pytest.mark.promise("MK-HOST-ENDS", "MK-NOTICE", "MK-BUDGET")
-async def test_a_host_whose_budget_is_spent_has_completed_with_what_it_said_last() -> None:
+async def test_a_host_without_budget_has_completed_with_its_last_text() -> None:
     harness = MeerkatHarness(
         host(budget={"max_turns": 1}),
         tells("one"),

@@ -1,4 +1,4 @@
-"""How much sub-agents may use and how many there may be: budgets in the ledger, and the four limits."""
+"""Budgets of sub-agents in the ledger, and the four concurrency limits."""
 
 import asyncio
 import json
@@ -56,7 +56,7 @@ def limits_of(harness: MeerkatHarness, path: str) -> Limits:
     ],
 )
 @pytest.mark.parametrize("written", [dict, json.dumps])
-async def test_a_sub_agent_whose_budget_is_spent_has_failed(budget: dict[str, int], error: str, written: Any) -> None:
+async def test_a_sub_agent_that_used_up_its_budget_has_failed(budget: dict[str, int], error: str, written: Any) -> None:
     def looks(_: Request) -> Line:
         return together(calls("grep"), calls("fetch"))
 
@@ -77,7 +77,7 @@ async def test_a_sub_agent_whose_budget_is_spent_has_failed(budget: dict[str, in
 
 
 @pytest.mark.promise("MK-BUDGET", "MK-NOTICE")
-async def test_tokens_are_held_before_a_call_so_that_a_sub_agent_never_uses_more_than_it_has() -> None:
+async def test_tokens_are_held_before_a_call_so_the_budget_is_never_exceeded() -> None:
     def on_and_on(request: Request) -> Line:
         return together(says("word " * 100), calls("grep", pattern=str(request.turn)))
 
@@ -108,7 +108,7 @@ async def test_tokens_are_held_before_a_call_so_that_a_sub_agent_never_uses_more
         ({"max_budget_per_agent": 20_000, "default_budget": None}, {}, 20_000),
     ],
 )
-async def test_a_spawns_tokens_are_those_asked_for_else_the_default_and_never_above_the_cap(
+async def test_tokens_of_a_spawn_are_requested_or_default_and_never_above_the_cap(
     spawn_request: dict[str, Any], budget: dict[str, Any], tokens: int | None
 ) -> None:
     lines = {"find it": [says("Found.")]}
@@ -196,7 +196,7 @@ async def test_at_most_so_many_children_run_at_once_and_an_end_makes_room() -> N
 @pytest.mark.promise("MK-ORDER")
 async def test_where_there_is_no_room_only_the_shape_of_a_call_matters_more() -> None:
     harness = MeerkatHarness(
-        together(spawn("one"), spawn(" ", provider="nobody"), calls("agent_spawn"), fork(" "), calls("agent_fork")),
+        together(spawn("one"), spawn(" ", provider="unknown"), calls("agent_spawn"), fork(" "), calls("agent_fork")),
         says("Waiting."),
         says("Ok."),
         spawned={"one": [slowly("1.", 9)]},
@@ -210,7 +210,7 @@ async def test_where_there_is_no_room_only_the_shape_of_a_call_matters_more() ->
 
 
 @pytest.mark.promise("MK-LIMITS", "MK-LIMITS-RUNNING")
-async def test_at_most_so_many_sub_agents_run_at_once_in_the_whole_tree() -> None:
+async def test_running_sub_agents_of_the_whole_tree_are_limited() -> None:
     harness = MeerkatHarness(
         together(spawn("lead"), spawn("lead")),
         says("Waiting."),
@@ -270,7 +270,7 @@ async def test_a_run_at_max_depth_can_neither_spawn_nor_fork() -> None:
 @pytest.mark.parametrize(
     ("start", "outer"), [(spawn, "Failed to spawn sub-agent"), (fork, "Failed to spawn forked agent")]
 )
-async def test_a_call_that_lost_its_place_to_another_is_refused_at_birth(
+async def test_a_call_that_exceeds_a_limit_at_its_start_is_refused(
     limits: dict[str, int], inner: str, start: Any, outer: str, tmp_path: Path
 ) -> None:
     """After a restart calls are entered again, and ask the store before they go on: so two of them can be at one

@@ -1,4 +1,4 @@
-"""How sub-agents come into being: what spawning answers, what a child knows, and which tools it has."""
+"""`agent_spawn`: its answer, the history of the child, and the tools of the child."""
 
 import asyncio
 import json
@@ -45,7 +45,7 @@ async def test_there_are_five_tools_in_the_order_of_the_document() -> None:
 
 
 @pytest.mark.promise("MK-SCHEMAS", "MK-FORK-NO-HOST", "MK-HOST-COMMS")
-async def test_the_parameters_are_those_of_the_tables_and_host_mode_only_where_there_are_comms() -> None:
+async def test_parameters_are_those_of_the_document_and_host_mode_needs_comms() -> None:
     without, with_comms = await schemas(), await schemas(COMMS)
 
     spawned = ["prompt", "provider", "model", "tool_access", "budget", "system_prompt"]
@@ -118,7 +118,7 @@ async def test_a_sub_agent_knows_its_prompt_byte_for_byte_and_nothing_else() -> 
 
 
 @pytest.mark.promise("MK-USAGE")
-async def test_the_root_is_told_how_the_tools_are_meant() -> None:
+async def test_the_root_has_the_system_text_about_the_tools() -> None:
     harness = MeerkatHarness(says("Done."))
 
     await harness.play(system="You lead.")
@@ -131,7 +131,7 @@ async def test_the_root_is_told_how_the_tools_are_meant() -> None:
 @pytest.mark.parametrize(
     ("asked", "inherits", "system"), [({}, True, USAGE), ({}, False, ""), ({"system_prompt": "Dig."}, True, "Dig.")]
 )
-async def test_a_sub_agents_system_text_is_the_one_asked_for_else_how_its_tools_are_meant(
+async def test_a_sub_agents_system_text_is_the_requested_one_or_about_tools(
     asked: dict[str, Any], inherits: bool, system: str
 ) -> None:
     settings = MeerkatSettings(nested_tools=True, inherit_system_prompt=inherits)
@@ -198,7 +198,7 @@ async def test_a_tool_that_was_taken_away_is_not_there_when_it_is_called() -> No
 
 
 @pytest.mark.promise("MK-CLEAN")
-async def test_a_sub_agent_works_for_its_parent_even_if_the_settings_have_an_agent_of_its_name() -> None:
+async def test_a_sub_agent_works_for_its_parent_despite_an_agent_of_its_name() -> None:
     harness = MeerkatHarness(
         spawn(),
         says("Ok."),
@@ -282,7 +282,7 @@ async def test_without_allow_nested_spawn_nested_calls_are_refused() -> None:
 
 
 @pytest.mark.promise("MK-NOT-FOUND", "MK-CANCEL")
-async def test_a_run_sees_and_cancels_whom_its_sub_agents_started_and_nobody_else() -> None:
+async def test_a_run_sees_and_cancels_descendants_only() -> None:
     harness = MeerkatHarness(
         spawn("one"),
         says("Waiting."),

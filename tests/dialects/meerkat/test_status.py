@@ -1,4 +1,4 @@
-"""Looking after sub-agents: status, list, cancel, the news of their ends, and how long they are remembered."""
+"""`agent_status`, `agent_list`, `agent_cancel`, notices about ends, and how long ended sub-agents are remembered."""
 
 import asyncio
 import time
@@ -182,7 +182,7 @@ async def test_of_two_cancels_at_once_one_is_too_late() -> None:
 
 
 @pytest.mark.promise("MK-NOTICE", "MK-WAITS")
-async def test_the_root_is_told_of_every_end_by_a_message_of_its_own_and_answers_only_then() -> None:
+async def test_the_root_gets_a_notice_of_every_end_before_it_answers() -> None:
     task = "find " + "it " * 100
     harness = MeerkatHarness(
         together(spawn(task), spawn("fail")),
@@ -210,7 +210,7 @@ async def test_the_root_is_told_of_every_end_by_a_message_of_its_own_and_answers
 
 
 @pytest.mark.promise("MK-NOTICE", "MK-STATUS-FAILED")
-async def test_the_root_is_told_when_somebody_else_has_cancelled_its_child() -> None:
+async def test_the_root_gets_a_notice_when_its_child_is_cancelled_from_outside() -> None:
     harness = MeerkatHarness(spawn(), says("Waiting."), says("Then not."), spawned={"find it": [hangs()]})
     async with harness:
         run = await harness.retinue.spawn(TASK)

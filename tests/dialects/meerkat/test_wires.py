@@ -1,4 +1,4 @@
-"""News and messages at real wires: conversations that a strict vendor accepts, whoever it is."""
+"""Notices and messages in the requests of real wires, which strict vendors accept."""
 
 import json
 import re

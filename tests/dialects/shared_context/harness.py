@@ -1,4 +1,4 @@
-"""The entries of one session in the hands of a test, and the tool as participants use it."""
+"""The entries of one session, and the `shared_context` tool on them without a store."""
 
 import json
 from typing import cast

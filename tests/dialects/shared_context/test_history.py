@@ -1,4 +1,4 @@
-"""Shared context beyond its core: batches, earlier versions, and snapshots."""
+"""Extensions of shared context: batches, earlier versions, and snapshots."""
 
 import json
 from pathlib import Path
@@ -162,7 +162,7 @@ def test_a_label_is_short_and_printable(label: str) -> None:
 
 
 @pytest.mark.promise("SC-10-SNAPSHOT-SHOWN")
-async def test_an_operator_takes_snapshots_and_sees_what_they_hold(tmp_path: Path) -> None:
+async def test_an_operator_takes_snapshots_and_reads_their_entries(tmp_path: Path) -> None:
     harness = SpecHarness(store=SqliteStore(tmp_path / "state.db"))
     harness.script.play(
         "main",

@@ -1,4 +1,4 @@
-"""Shared context through the front door: who writes, which session is seen, and what closing a session means."""
+"""The tool `shared_context` in runs: participants, sessions, and closed sessions."""
 
 import json
 from dataclasses import replace
@@ -44,7 +44,7 @@ async def call(
 
 
 @pytest.mark.promise("SPEC-8.6-IDENTITY", "SC-7-IDENTITY", "SC-2-SIGNED", "SPEC-8.5-SAME-STORE", "SC-1-EQUAL")
-async def test_entries_are_signed_with_who_really_wrote_them() -> None:
+async def test_entries_have_the_real_author() -> None:
     harness = SpecHarness(agents=(WRITER,))
     harness.script.play("writer", context("write", key="scope", value="mine", written_by="orchestrator"), says("done"))
 
@@ -76,7 +76,7 @@ async def test_entries_are_signed_with_who_really_wrote_them() -> None:
 
 
 @pytest.mark.promise("SC-7-IDENTITY")
-async def test_who_is_not_a_subagent_of_this_dialect_is_named_as_well_as_can_be() -> None:
+async def test_participants_are_named_by_agent_and_task_id_if_known() -> None:
     async with waiting_orchestrator(SpecHarness()) as (_, caller):
         root = caller(0)
 
@@ -141,7 +141,7 @@ async def test_an_archived_session_can_be_read_and_not_written() -> None:
 
 
 @pytest.mark.promise("SC-6-DELETE", "SC-5-SESSION-NOT-FOUND", "SC-3-READ-ORDER")
-async def test_a_deleted_session_is_gone_with_its_entries_and_starts_empty_if_it_is_made_again() -> None:
+async def test_a_deleted_session_loses_its_entries_and_starts_empty_again() -> None:
     gone = {"error": "SESSION_NOT_FOUND", "message": "Session 's1' not found."}
     async with waiting_orchestrator(SpecHarness(agents=(WRITER,))) as (opened, caller):
         await call(opened, caller(0), action="write", key="scope", value="all")
@@ -160,7 +160,7 @@ async def test_a_deleted_session_is_gone_with_its_entries_and_starts_empty_if_it
 
 
 @pytest.mark.promise("SC-6-CREATE", "SC-6-DELETE")
-async def test_a_session_is_made_once_and_what_is_not_there_cannot_be_closed() -> None:
+async def test_a_session_is_created_once_and_unknown_ones_cannot_be_closed() -> None:
     async with SpecHarness().open() as opened:
         await opened.sessions.create("s2")
         with pytest.raises(BadInput, match="already exists"):
@@ -211,7 +211,7 @@ async def test_errors_are_marked_as_failures_but_for_those_that_are_expected() -
 
 
 @pytest.mark.promise("SC-5-NEVER-RAISES", "SPEC-5-NEVER-RAISES")
-async def test_calls_that_are_no_json_are_answered_and_the_run_goes_on() -> None:
+async def test_calls_without_valid_json_are_answered_and_the_run_goes_on() -> None:
     harness = SpecHarness()
 
     played = await harness.play(

@@ -1,4 +1,4 @@
-"""Delegating through the front door: who may be started, how many at once, with which tools, model and words."""
+"""The actions of `subagent` in runs: agents, running tasks, tools, models and system texts."""
 
 import asyncio
 from typing import cast
@@ -123,7 +123,7 @@ async def test_a_subagent_has_its_agents_tools_and_cannot_delegate() -> None:
 
 
 @pytest.mark.promise("SPEC-8.1-MODEL", "SPEC-8.1-PROVIDER", "SPEC-3.1-MODEL", "SPEC-3.2-MODEL-DEFAULT")
-async def test_a_subagent_runs_on_its_agents_model_and_the_orchestrators_provider_unless_it_names_another() -> None:
+async def test_a_subagent_has_its_agents_model_on_the_orchestrators_provider() -> None:
     agents = (
         retinue.Agent(name="plain"),
         retinue.Agent(name="bare", model="llama3:8b"),
@@ -174,10 +174,10 @@ async def test_a_spawn_is_checked_by_fields_then_task_then_agent_then_count() ->
     played = await harness.play(
         together(*[subagent("spawn", agent="worker", task="Work.")] * 5),
         together(
-            subagent("spawn", agent="nobody", task=7),
-            subagent("spawn", agent="nobody", task=long),
+            subagent("spawn", agent="unknown", task=7),
+            subagent("spawn", agent="unknown", task=long),
             subagent("spawn", agent="worker", task=long),
-            subagent("spawn", agent="nobody", task="Work."),
+            subagent("spawn", agent="unknown", task="Work."),
             subagent("spawn", agent="worker", task="Work."),
         ),
         other_work(20),
@@ -188,7 +188,7 @@ async def test_a_spawn_is_checked_by_fields_then_task_then_agent_then_count() ->
         {"error": "INVALID_REQUEST", "message": "Field 'task' must be a string, got a number."},
         {"error": "TASK_TOO_LARGE", "message": "Task string is ~1001 tokens, max is 1000."},
         {"error": "TASK_TOO_LARGE", "message": "Task string is ~1001 tokens, max is 1000."},
-        {"error": "AGENT_NOT_FOUND", "message": "Unknown agent: 'nobody'"},
+        {"error": "AGENT_NOT_FOUND", "message": "Unknown agent: 'unknown'"},
         {"error": "MAX_TASKS_EXCEEDED", "message": "Maximum concurrent tasks (5) reached."},
     ]
 
@@ -256,7 +256,7 @@ async def test_defined_agents_and_task_ids_stay_with_their_session() -> None:
 
 
 @pytest.mark.promise("SPEC-PARENT-ENDS", "SPEC-PARENT-ENDS-TOLD")
-async def test_running_tasks_are_cancelled_when_the_orchestrator_ends_and_a_line_says_which() -> None:
+async def test_running_tasks_are_cancelled_when_the_orchestrator_ends_and_listed() -> None:
     worker = retinue.Agent(name="worker", tools=("work",))
     harness = SpecHarness(agents=(worker,))
     harness.script.play("worker", other_work(1000), task="Work on")
@@ -280,7 +280,7 @@ async def test_running_tasks_are_cancelled_when_the_orchestrator_ends_and_a_line
 
 
 @pytest.mark.promise("SPEC-6.1-AGENTS", "SPEC-6.2-DISCIPLINE", "SPEC-6.3-COMPOSITION", "SPEC-2.2-OFFERED")
-async def test_the_orchestrator_is_told_how_to_delegate() -> None:
+async def test_the_orchestrator_has_the_system_text_about_delegation() -> None:
     harness = SpecHarness(agents=(WORKER,))
 
     await harness.play(context("list_keys"), says("enough"))
@@ -293,7 +293,7 @@ async def test_the_orchestrator_is_told_how_to_delegate() -> None:
 
 
 @pytest.mark.promise("SPEC-2.3-TIMES")
-async def test_when_a_task_was_created_and_completed_is_kept() -> None:
+async def test_the_times_of_creation_and_completion_are_stored() -> None:
     harness = SpecHarness(agents=(WORKER,))
     harness.script.play("worker", says("found it"))
     await harness.play(

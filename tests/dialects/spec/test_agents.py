@@ -1,4 +1,4 @@
-"""The agents of a session: registered ones, defined ones, and what a definition does to the shelf."""
+"""The registered and the defined agents of a session, and the decisions about definitions."""
 
 import json
 

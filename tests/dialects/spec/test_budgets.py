@@ -28,7 +28,7 @@ SPAWN = {"action": "spawn", "agent": "worker", "task": "Work."}
         ({"max_input_tokens": 5000, "max_output_tokens": 100_000}, "Token budget exceeded: used 4900, limit 5000"),
     ],
 )
-async def test_a_task_that_has_spent_its_tokens_fails_and_says_how_many(budget: dict[str, int], error: str) -> None:
+async def test_a_task_that_used_up_its_tokens_fails_with_the_numbers(budget: dict[str, int], error: str) -> None:
     harness = SpecHarness(agents=(WORKER,))
     harness.script.play("worker", together(other_work(0), says("x" * 2000, usage=Usage(4900, 1000))))
 
@@ -65,7 +65,7 @@ async def test_a_task_that_stays_within_its_budget_completes() -> None:
 
 
 @pytest.mark.promise("SPEC-7.6-TASK")
-async def test_a_task_never_gets_more_than_its_agent_has() -> None:
+async def test_a_tasks_budget_never_exceeds_its_agents() -> None:
     harness = SpecHarness(
         agents=(retinue.Agent(name="worker", limits=Limits(max_input_tokens=700, max_output_tokens=300)),)
     )
@@ -127,7 +127,7 @@ async def test_all_subagents_of_a_session_share_its_budget_and_the_orchestrator_
 
 
 @pytest.mark.promise("SPEC-7.6-SESSION")
-async def test_a_session_that_is_begun_anew_has_its_whole_budget_again() -> None:
+async def test_a_recreated_session_has_its_whole_budget_again() -> None:
     harness = SpecHarness(agents=(WORKER,), settings=SpecSettings(max_output_tokens=5000))
     harness.script.play("worker", says("done", usage=Usage(10, 5000)))
     lines = [subagent("spawn", agent="worker", task="One."), other_work(5), says("enough")]
@@ -144,7 +144,7 @@ async def test_a_session_that_is_begun_anew_has_its_whole_budget_again() -> None
 
 
 @pytest.mark.promise("SPEC-7.6-SPENT", "SPEC-7.4-FAILED")
-async def test_a_task_that_depends_on_one_without_tokens_is_told_so() -> None:
+async def test_a_dependent_task_reads_that_its_dependency_ran_out_of_tokens() -> None:
     harness = SpecHarness(agents=(WORKER,), settings=SpecSettings(max_input_tokens=3))
     harness.script.play("worker")
 
@@ -181,5 +181,5 @@ def test_a_budget_is_a_whole_number_from_1(field: str, value: object, wanted: st
 
 
 @pytest.mark.parametrize(("asked", "given"), [(1, 1), (50_000.0, 50_000), (10**400, 2**53), (1e308, 2**53)])
-def test_a_budget_that_nobody_can_count_to_is_cut(asked: float, given: int) -> None:
+def test_a_huge_budget_is_cut_to_the_largest_exact_number(asked: float, given: int) -> None:
     assert parse(json.dumps(SPAWN | {"max_input_tokens": asked})) == Spawn("worker", "Work.", (), given)

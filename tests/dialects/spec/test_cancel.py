@@ -1,4 +1,4 @@
-"""Cancelling a task: it stops, what it has is handed over, and its id is gone."""
+"""The action `cancel`: the task stops, its partial result is returned, and its id is invalid."""
 
 import asyncio
 
@@ -15,7 +15,7 @@ UNKNOWN = {"error": "TASK_NOT_FOUND", "message": "Unknown or already-collected t
 
 
 @pytest.mark.promise("SPEC-7.1-CANCEL", "SPEC-7.1-GONE")
-async def test_a_cancelled_task_hands_over_what_it_has_said_and_is_gone() -> None:
+async def test_cancel_returns_the_last_text_and_invalidates_the_task_id() -> None:
     harness = SpecHarness(agents=(WORKER,))
     harness.script.play("worker", together(says("The pool looks small."), other_work(1000)))
 
@@ -42,7 +42,7 @@ async def test_a_cancelled_task_hands_over_what_it_has_said_and_is_gone() -> Non
 
 
 @pytest.mark.promise("SPEC-7.1-CANCEL")
-async def test_even_words_that_are_still_streaming_are_handed_over() -> None:
+async def test_cancel_returns_text_that_is_still_streaming() -> None:
     harness = SpecHarness(agents=(WORKER,))
     harness.script.play("worker", streams("The pool", " is 10", every=10))
 
@@ -58,7 +58,7 @@ async def test_even_words_that_are_still_streaming_are_handed_over() -> None:
 
 
 @pytest.mark.promise("SPEC-7.1-SILENT")
-async def test_a_task_that_has_said_nothing_yet_has_no_result() -> None:
+async def test_a_cancelled_task_without_text_has_no_result() -> None:
     harness = SpecHarness(agents=(WORKER,))
     harness.script.play("worker", other_work(1000))
 
@@ -85,7 +85,7 @@ async def test_a_cancelled_task_makes_room_for_another() -> None:
 
 
 @pytest.mark.promise("SPEC-7.1-FINISHED")
-async def test_to_cancel_a_task_that_is_over_is_to_collect_it() -> None:
+async def test_cancel_of_an_ended_task_collects_it() -> None:
     harness = SpecHarness(agents=(WORKER,))
     harness.script.play("worker", says("found it"))
 
@@ -104,7 +104,7 @@ async def test_to_cancel_a_task_that_is_over_is_to_collect_it() -> None:
 
 
 @pytest.mark.promise("SPEC-7.1-FINISHED")
-async def test_a_task_that_an_operator_has_cancelled_is_over_and_has_failed() -> None:
+async def test_a_task_that_an_operator_cancelled_has_failed() -> None:
     harness = SpecHarness(agents=(WORKER,))
     harness.script.play("worker", other_work(1000))
     async with waiting_orchestrator(harness) as (opened, caller):
@@ -124,7 +124,7 @@ async def test_an_unknown_task_cannot_be_cancelled() -> None:
 
 
 @pytest.mark.promise("SPEC-KEYED", "SPEC-7.1-GONE")
-async def test_a_cancel_that_is_entered_again_answers_the_same_and_nobody_else_gets_it() -> None:
+async def test_a_cancel_that_is_entered_again_answers_the_same_and_other_calls_fail() -> None:
     harness = SpecHarness(agents=(WORKER,))
     harness.script.play("worker", together(says("So far."), other_work(1000)))
     async with waiting_orchestrator(harness) as (opened, caller):

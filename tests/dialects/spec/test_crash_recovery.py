@@ -1,4 +1,4 @@
-"""What happens when a call is entered again: it answers as it did, and nothing happens twice."""
+"""Calls that are entered again after a crash: they answer the same, and nothing happens twice."""
 
 import asyncio
 import json
@@ -56,7 +56,7 @@ async def test_a_spawn_that_is_entered_again_finds_the_task_it_started() -> None
 
 
 @pytest.mark.promise("SPEC-KEYED")
-async def test_a_spawn_that_is_entered_again_finds_its_task_although_the_agent_is_gone() -> None:
+async def test_a_spawn_that_is_entered_again_finds_its_task_without_its_agent() -> None:
     harness = SpecHarness(agents=(WORKER,))
     harness.script.play("worker", other_work(1000))
     async with waiting_orchestrator(harness) as (opened, caller):
@@ -67,7 +67,7 @@ async def test_a_spawn_that_is_entered_again_finds_its_task_although_the_agent_i
 
 
 @pytest.mark.promise("SPEC-KEYED", "SPEC-3.5-ONCE")
-async def test_a_collect_that_is_entered_again_gives_the_result_again_and_nobody_else_gets_it() -> None:
+async def test_a_collect_that_is_entered_again_answers_the_same_and_others_fail() -> None:
     harness = SpecHarness(agents=(WORKER,))
     harness.script.play("worker", says("done"))
     async with waiting_orchestrator(harness) as (opened, caller):
@@ -151,9 +151,7 @@ class FailingStore(MemoryStore):
 
 @pytest.mark.promise("SPEC-4.3-RUNNING-ONLY", "SPEC-3.4-INTERRUPTED")
 @pytest.mark.parametrize("is_gone", [False, True])
-async def test_the_tasks_of_a_process_that_is_gone_take_nobodys_place(
-    is_gone: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_tasks_of_a_dead_process_do_not_count_as_running(is_gone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     store = FailingStore()
     harness = SpecHarness(agents=(WORKER,), store=store, settings=SpecSettings(max_running=1))
     harness.script.play("worker", says("worked"))
@@ -161,7 +159,7 @@ async def test_the_tasks_of_a_process_that_is_gone_take_nobodys_place(
     with suppress(StoreUnavailable):
         async with waiting_orchestrator(harness) as (opened, caller):
             await call(opened, "subagent", caller(0), **spawn)
-            store.left = 0  # from here on it is as dead as a process can be, and nobody has noticed
+            store.left = 0  # from here on the process is dead, and no other process knows it
     store.left = 1_000_000
 
     def gone(host: str, process: str) -> bool:
@@ -294,7 +292,7 @@ def _without_times(answer: Answer) -> Answer:
 
 
 @pytest.mark.promise("SPEC-KEYED", "SC-4-KEYED", "SC-4-DURABLE")
-async def test_a_story_goes_on_to_the_same_end_wherever_its_process_dies() -> None:
+async def test_the_example_reaches_the_same_end_after_a_crash_at_any_write() -> None:
     deaths, died = 0, True
     while died:
         text, read, died = await played_with_a_death_after(deaths, LINES, [says("helped")])
@@ -304,7 +302,7 @@ async def test_a_story_goes_on_to_the_same_end_wherever_its_process_dies() -> No
 
 
 @pytest.mark.promise("SPEC-KEYED", "SC-4-KEYED", "SPEC-7.4-RESULTS", "SPEC-7.1-GONE", "SPEC-9.6-WAIT")
-async def test_a_story_with_all_extensions_goes_on_to_the_same_end_wherever_its_process_dies() -> None:
+async def test_all_extensions_reach_the_same_end_after_a_crash_at_any_write() -> None:
     deaths, died = 0, True
     while died:
         text, read, died = await played_with_a_death_after(deaths, MORE_LINES, [other_work(30), says("helped")])

@@ -1,4 +1,4 @@
-"""How tasks fail, and what their orchestrator reads of it."""
+"""Failures of tasks, and the errors that the orchestrator reads."""
 
 import asyncio
 import json
@@ -82,7 +82,7 @@ async def test_a_tool_that_crashes_fails_the_task_and_names_the_turn() -> None:
 
 
 @pytest.mark.promise("SPEC-8.7-OWN-ERRORS")
-async def test_what_a_tool_announces_is_read_by_the_subagent() -> None:
+async def test_a_tool_error_is_read_by_the_subagent() -> None:
     policy = retinue.Policy(excluded_tools=("forbidden",))
     worker = retinue.Agent(name="worker", tools=("search_logs",))
     harness = SpecHarness(agents=(worker,), tools=(search_logs,), policy=policy)
@@ -116,7 +116,7 @@ async def test_what_a_tool_announces_is_read_by_the_subagent() -> None:
 
 
 @pytest.mark.promise("SPEC-3.5-EMPTY")
-async def test_a_subagent_that_ends_without_a_word_has_completed() -> None:
+async def test_a_subagent_that_ends_without_text_has_completed() -> None:
     assert await told(says("")) == completed("", 1)
 
 
@@ -143,7 +143,7 @@ async def test_a_long_result_is_cut_for_the_orchestrator_and_kept_in_the_store()
 
 
 @pytest.mark.promise("SPEC-8.7-OTHER")
-async def test_a_task_that_somebody_cancels_has_failed_and_says_so() -> None:
+async def test_a_task_that_is_cancelled_from_outside_has_failed() -> None:
     worker = retinue.Agent(name="worker")
     harness = SpecHarness(agents=(worker,))
     harness.script.play("worker", hangs("thinking"))

@@ -1,4 +1,4 @@
-"""What is logged, and what is not: one line for each operation, without contents unless somebody asks for them."""
+"""Log lines of `spec`: one for each operation, without contents unless the environment asks for them."""
 
 import asyncio
 import logging
@@ -35,7 +35,7 @@ async def story() -> None:
         other_work(5),
         subagent("collect", task_id="t_01"),
         subagent("status", task_id="t_01 forged=yes\n"),
-        subagent("spawn", agent="nobody", task="SECRET TASK"),
+        subagent("spawn", agent="unknown", task="SECRET TASK"),
         says("done"),
     )
 
@@ -58,7 +58,7 @@ async def test_spawn_status_and_collect_are_logged_without_contents(caplog: pyte
         f"{task} action=collect status=running turns_used=2 error=TASK_NOT_READY timestamp=2026-01-01T00:00:03Z",
         f"{task} action=collect status=completed turns_used=3 timestamp=2026-01-01T00:00:10Z",
         'session_id=s1 task_id="t_01 forged=yes\\n" action=status error=TASK_NOT_FOUND timestamp=2026-01-01T00:00:11Z',
-        "session_id=s1 agent=nobody action=spawn error=AGENT_NOT_FOUND timestamp=2026-01-01T00:00:12Z",
+        "session_id=s1 agent=unknown action=spawn error=AGENT_NOT_FOUND timestamp=2026-01-01T00:00:12Z",
     ]
     assert "SECRET" not in caplog.text
 
@@ -107,7 +107,7 @@ async def test_writes_and_deletes_are_logged_without_values(caplog: pytest.LogCa
 
 
 @pytest.mark.promise("SPEC-8.8-PAYLOADS")
-async def test_contents_are_logged_for_those_who_ask(
+async def test_contents_are_logged_if_the_environment_asks_for_them(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO, "retinue")
@@ -134,7 +134,7 @@ async def test_a_write_that_is_entered_again_is_logged_once(caplog: pytest.LogCa
     assert len(lines_of(caplog, "retinue.context")) == 1
 
 
-async def test_nothing_is_logged_unless_somebody_listens(caplog: pytest.LogCaptureFixture) -> None:
+async def test_nothing_is_logged_below_the_level_info(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "retinue")
     await story()
 
@@ -176,14 +176,14 @@ async def test_tool_calls_are_logged_those_of_a_subagent_under_its_task_id(caplo
     assert "SECRET" not in caplog.text
 
 
-def test_a_line_holds_facts_in_their_order_and_lets_nobody_forge_another() -> None:
+def test_a_line_has_facts_in_order_and_cannot_be_forged() -> None:
     assert line(action="status", task_id="t_01", error=None, turns_used=4) == "action=status task_id=t_01 turns_used=4"
     assert line(task_id="x\nlevel=ERROR") == 'task_id="x\\nlevel=ERROR"'
     assert line(task_id="y" * 500) == f'task_id="{"y" * 80}"'
 
 
 @pytest.mark.promise("SPEC-8.8-CALLS", "SPEC-8.8-NO-CONTENTS", "SPEC-8.8-PAYLOADS")
-async def test_a_tool_around_which_the_dialect_is_works_as_before_and_tells_of_its_calls(
+async def test_a_logged_tool_behaves_like_the_tool_and_logs_its_calls(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO, "retinue")

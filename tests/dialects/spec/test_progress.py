@@ -1,4 +1,4 @@
-"""What an orchestrator sees of a task while it works, and afterwards."""
+"""The action `progress`, while a task runs and after its end."""
 
 import asyncio
 from pathlib import Path
@@ -21,7 +21,7 @@ def entries(answer: Answer) -> list[Answer]:
 
 
 @pytest.mark.promise("SPEC-7.2-PROGRESS", "SPEC-7.2-KINDS", "SPEC-7.2-ENDED")
-async def test_the_texts_calls_and_results_of_a_task_are_shown_by_turn_while_it_works_and_when_it_is_over() -> None:
+async def test_progress_lists_texts_calls_and_results_by_turn_during_and_after_a_task() -> None:
     harness = SpecHarness(agents=(WORKER,))
     harness.script.play("worker", together(says("Let me look."), other_work(10)), says("The pool is 10."))
 
@@ -53,7 +53,7 @@ async def test_the_texts_calls_and_results_of_a_task_are_shown_by_turn_while_it_
 
 
 @pytest.mark.promise("SPEC-7.2-NOW")
-async def test_what_a_model_is_saying_just_now_is_the_last_entry() -> None:
+async def test_the_text_that_is_being_streamed_is_the_last_entry() -> None:
     harness = SpecHarness(agents=(WORKER,))
     harness.script.play("worker", other_work(1), streams("The pool", " is", " 10", every=100))
     async with waiting_orchestrator(harness) as (opened, caller):
@@ -114,7 +114,7 @@ async def test_an_unknown_task_makes_no_progress() -> None:
 
 
 @pytest.mark.promise("SPEC-7.2-ENDED")
-async def test_another_process_sees_the_progress_of_a_task_that_is_over(tmp_path: Path) -> None:
+async def test_another_process_reads_the_progress_of_an_ended_task(tmp_path: Path) -> None:
     def harness() -> SpecHarness:
         return SpecHarness(agents=(WORKER,), store=SqliteStore(tmp_path / "state.db"))
 

@@ -1,4 +1,4 @@
-"""Whatever a model writes, both tools answer with one JSON object, and with documented codes alone."""
+"""Random arguments: both tools answer with one JSON object and documented codes."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What settings switch off and allow, and a session with a thousand tasks."""
+"""Settings that switch extensions off and limit tasks, and a session with a thousand tasks."""
 
 import json
 import time
@@ -112,7 +112,7 @@ async def test_with_everything_off_the_tools_are_those_of_the_core() -> None:
 
 
 @pytest.mark.promise("SPEC-7-TOLD")
-def test_the_orchestrator_is_told_of_the_extensions_that_are_on() -> None:
+def test_the_system_text_lists_the_extensions_that_are_on() -> None:
     text = orchestrator_text((), ("subagent",), without("cancel"))
 
     assert "The subagent tool can do more:" in text
@@ -154,7 +154,7 @@ def test_other_settings_are_mistakes(tmp_path: Path, text: str, told: str) -> No
 
 
 @pytest.mark.promise("SPEC-7-SETTINGS")
-async def test_a_program_is_told_of_extensions_that_there_are_not() -> None:
+async def test_unknown_extensions_are_refused_in_the_python_api() -> None:
     harness = SpecHarness(settings=SpecSettings(extensions=("undo",)))
     with pytest.raises(BadInput, match=r"spec\.extensions: unknown extension 'undo'; known: cancel, "):
         async with harness.open():
@@ -162,7 +162,7 @@ async def test_a_program_is_told_of_extensions_that_there_are_not() -> None:
 
 
 @pytest.mark.promise("SPEC-4.3-SETTING")
-async def test_settings_say_how_many_tasks_may_run() -> None:
+async def test_settings_limit_the_running_tasks() -> None:
     harness = SpecHarness(agents=(WORKER,), settings=SpecSettings(max_running=2))
     harness.script.play("worker", other_work(100), says("done"))
     async with waiting_orchestrator(harness) as (opened, caller):

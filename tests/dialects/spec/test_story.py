@@ -1,4 +1,4 @@
-"""The documents' own example, played from beginning to end through the front door."""
+"""The example of the documents, from beginning to end."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A process that dies at any moment of a delegation: the next one finds the subagents and goes on."""
+"""Crashes during a delegation of `xzatoma`: the next process finds the subagents and goes on."""
 
 import asyncio
 from contextlib import suppress

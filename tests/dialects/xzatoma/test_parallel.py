@@ -1,4 +1,4 @@
-"""`parallel_subagent` of `xzatoma`: several tasks in one call, and one answer about all of them."""
+"""`parallel_subagent`: several tasks in one call, and one answer with all results."""
 
 import asyncio
 import json
@@ -62,7 +62,7 @@ def batch(harness: XzatomaHarness) -> dict[str, Any]:
 
 
 @pytest.mark.promise("XZ-PARALLEL", "XZ-PARALLEL-SHAPE", "XZ-PARALLEL-SUMMARY", "XZ-PARALLEL-NO-NESTING")
-async def test_tasks_work_at_the_same_time_and_are_told_in_their_order() -> None:
+async def test_tasks_run_concurrently_and_results_are_in_their_order() -> None:
     harness = XzatomaHarness(
         parallel(
             task("a", "one"), task("b", "two", summary_prompt="List them."), task("c", "three", allowed_tools=["grep"])
@@ -114,7 +114,7 @@ async def test_only_the_root_is_offered_it() -> None:
 
 @pytest.mark.promise("XZ-PARALLEL-CONCURRENT")
 @pytest.mark.parametrize(("asked", "seconds"), [({}, 2), ({"max_concurrent": 2}, 3), ({"max_concurrent": 10**30}, 1)])
-async def test_no_more_work_at_the_same_time_than_were_asked_for(asked: dict[str, object], seconds: int) -> None:
+async def test_concurrency_never_exceeds_max_concurrent(asked: dict[str, object], seconds: int) -> None:
     names = [str(number) for number in range(6)]
     harness = XzatomaHarness(
         parallel(*(task(name, name) for name in names), **asked),
@@ -130,7 +130,7 @@ async def test_no_more_work_at_the_same_time_than_were_asked_for(asked: dict[str
 
 
 @pytest.mark.promise("XZ-PARALLEL-FAIL-FAST")
-async def test_fail_fast_cancels_the_rest_and_tells_of_the_one_that_failed() -> None:
+async def test_fail_fast_cancels_the_rest_and_reports_the_failure() -> None:
     harness = XzatomaHarness(
         parallel(
             task("slow", "wait"),
@@ -162,7 +162,7 @@ async def test_fail_fast_cancels_the_rest_and_tells_of_the_one_that_failed() -> 
 
 
 @pytest.mark.promise("XZ-PARALLEL-ITEMS")
-async def test_what_is_wrong_with_a_task_is_that_tasks_error() -> None:
+async def test_an_invalid_task_is_an_error_of_that_task_alone() -> None:
     harness = XzatomaHarness(
         parallel(
             task("a", "one", allowed_tools=["nope"]),
@@ -199,7 +199,7 @@ async def test_what_is_wrong_with_a_task_is_that_tasks_error() -> None:
 
 
 @pytest.mark.promise("XZ-PARALLEL-ITEMS", "XZ-TRUNCATION")
-async def test_a_task_at_its_last_turn_is_summarized_if_that_was_asked_for_and_outputs_are_cut() -> None:
+async def test_tasks_at_the_turn_limit_are_summarized_on_request_and_outputs_cut() -> None:
     harness = XzatomaHarness(
         parallel(task("a", "one", max_turns=1, summary_prompt="Sum up."), task("b", "two")),
         says("ok"),
@@ -246,7 +246,7 @@ async def test_a_task_at_its_last_turn_is_summarized_if_that_was_asked_for_and_o
         ("[]", "Invalid input: Expected `object`, got `array`"),
     ],
 )
-async def test_a_call_that_makes_no_sense_is_refused_as_a_whole(arguments: str, error: str) -> None:
+async def test_an_invalid_call_is_refused_as_a_whole(arguments: str, error: str) -> None:
     harness = XzatomaHarness(calls_verbatim("parallel_subagent", arguments), says("ok"))
     await harness.play()
 
@@ -264,7 +264,7 @@ async def test_a_call_that_makes_no_sense_is_refused_as_a_whole(arguments: str, 
         ),
     ).map(json.dumps)
 )
-def test_whatever_a_model_writes_is_read_or_refused(arguments: str) -> None:
+def test_random_arguments_are_parsed_or_refused(arguments: str) -> None:
     with suppress(SubagentRefused):
         assert parse_batch(arguments).tasks
 

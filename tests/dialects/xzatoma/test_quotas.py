@@ -1,4 +1,4 @@
-"""Quotas of `xzatoma`: what all subagents of a session may use together, across nesting, failures and crashes."""
+"""Quotas for all subagents of a session, across nesting, failures and crashes."""
 
 import asyncio
 import json
@@ -173,7 +173,7 @@ async def test_tokens_are_looked_at_before_a_subagent_begins() -> None:
 
 
 @pytest.mark.promise("XZ-QUOTA-TOKENS", "XZ-QUOTA-MIDDLE")
-async def test_a_subagent_stops_where_the_tokens_end_and_is_not_asked_for_a_summary() -> None:
+async def test_a_subagent_stops_at_the_token_quota_without_a_summary() -> None:
     working = scripted.ScriptedReply(calls=uses("grep").calls, usage=Usage(input=500, output=100))
     harness = XzatomaHarness(
         subagent("a", "one"),
@@ -192,7 +192,7 @@ async def test_a_subagent_stops_where_the_tokens_end_and_is_not_asked_for_a_summ
 
 
 @pytest.mark.promise("XZ-QUOTA-MIDDLE")
-async def test_a_task_that_is_answered_with_the_last_tokens_has_no_summary() -> None:
+async def test_an_answer_that_uses_the_last_tokens_has_no_summary() -> None:
     harness = XzatomaHarness(
         subagent(), says("ok"), tasks={"find it": [says_for(1000)]}, settings=limited(max_total_tokens=1000)
     )
@@ -216,7 +216,7 @@ async def test_a_caller_in_the_middle_ends_with_the_tokens_of_those_below() -> N
 
 
 @pytest.mark.promise("XZ-QUOTA-TOKENS")
-async def test_tokens_are_over_by_no_more_than_one_call_however_many_work() -> None:
+async def test_the_token_quota_is_exceeded_by_one_call_at_most() -> None:
     names = [str(number) for number in range(10)]
     harness = XzatomaHarness(
         together(*(subagent(name, name) for name in names)),
@@ -227,7 +227,7 @@ async def test_tokens_are_over_by_no_more_than_one_call_however_many_work() -> N
     )
     await harness.open()
     await harness.run(TASK)
-    await harness.close()  # without complaints about lines that nobody asked for: most could not be played
+    await harness.close()  # not __aexit__, which fails for unplayed lines: most of them cannot be played
 
     assert sum(row.progress.usage.total for label, row in harness.rows().items() if label) == 1200
 

@@ -1,4 +1,4 @@
-"""`retinue replay` as `xzatoma` describes it: flags, lines and exit codes, over runs of earlier processes."""
+"""`retinue replay`: flags, lines and exit codes, over runs of earlier processes."""
 
 import asyncio
 from pathlib import Path
@@ -181,7 +181,7 @@ Allowed Tools: ["grep"]
 
 
 @pytest.mark.promise("XZ-REPLAY")
-def test_a_tree_stands_alone_or_below_one_conversation(replay: Replays) -> None:
+def test_the_tree_is_printed_for_all_roots_or_below_one_conversation(replay: Replays) -> None:
     ids = replay.story()
 
     assert replay("--tree") == Ended(
@@ -206,21 +206,21 @@ Conversation tree:
 
 
 @pytest.mark.promise("XZ-REPLAY-ERRORS")
-def test_what_cannot_be_shown(replay: Replays) -> None:
+def test_unknown_conversations_and_invalid_flags_are_errors(replay: Replays) -> None:
     ids = replay.story()
 
     assert replay() == Ended(1, "", "Error: Must specify --list or --id\n")
     assert replay("--limit", "3") == Ended(1, "", "Error: Must specify --list or --id\n")
-    for nobody in ("01ARZ3NDEKTSV4RRFFQ69G5FAV", ids[""], ""):
-        assert replay("--id", nobody) == Ended(1, "", f"Error: Conversation {nobody} not found\n")
-        assert replay("--tree", "--id", nobody) == Ended(1, "", f"Error: Conversation {nobody} not found\n")
+    for unknown in ("01ARZ3NDEKTSV4RRFFQ69G5FAV", ids[""], ""):
+        assert replay("--id", unknown) == Ended(1, "", f"Error: Conversation {unknown} not found\n")
+        assert replay("--tree", "--id", unknown) == Ended(1, "", f"Error: Conversation {unknown} not found\n")
     assert replay("--list", "--limit", "-1").code == 2
     assert replay("--list", "--db-path", "nowhere.db") == Ended(2, "", "error: there is no database at nowhere.db\n")
     assert not Path("nowhere.db").exists()
 
 
 @pytest.mark.promise("XZ-DROPPED", "XZ-REPLAY-ERRORS")
-def test_what_was_not_to_be_kept_is_not_there(replay: Replays) -> None:
+def test_conversations_without_persistence_are_not_listed(replay: Replays) -> None:
     ids = replay.story(XzatomaSettings())
 
     assert replay("--list").out == "Conversations (showing 10 starting at 0):\n"

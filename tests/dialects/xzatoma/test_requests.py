@@ -1,4 +1,4 @@
-"""How calls of the `subagent` tool of `xzatoma` are read, checked and refused."""
+"""Parsing, checking and refusing calls of `subagent`."""
 
 import json
 import re
@@ -73,7 +73,7 @@ async def answer(arguments: str) -> dict[str, Any]:
         ({"max_turns": 2.5}, "Invalid input: Expected `int`, got `float` - at `$.max_turns`", "dig"),
     ],
 )
-async def test_a_call_that_cannot_be_met_says_why(change: dict[str, object], error: str, label: str) -> None:
+async def test_a_refused_call_gives_its_reason(change: dict[str, object], error: str, label: str) -> None:
     assert await answer(json.dumps(FINE | change)) == refused(error, label=label)
 
 
@@ -171,7 +171,7 @@ ARGUMENTS = (PARAMETERS | ONE_CHANGED).map(json.dumps) | ANYTHING.map(json.dumps
 @pytest.mark.promise("XZ-NEVER-RAISES", "XZ-SHAPE", "XZ-STRINGS", "XZ-ERROR-METADATA")
 @settings(max_examples=1000 if STRESS else 100)
 @given(arguments=ARGUMENTS)
-async def test_whatever_a_model_writes_is_answered_with_the_documented_object(arguments: str) -> None:
+async def test_random_arguments_are_answered_with_the_documented_object(arguments: str) -> None:
     read = await answer(arguments)
 
     assert list(read) == ["success", "output", "error", "metadata"]

@@ -1,4 +1,4 @@
-"""What becomes of subagents' messages at the end of their tree in `xzatoma`, and where their model comes from."""
+"""Retention of subagents' messages after the end of their tree, and the model of subagents."""
 
 import asyncio
 from contextlib import suppress
@@ -93,7 +93,7 @@ async def test_while_the_tree_lives_nothing_is_dropped_and_nothing_is_listed() -
 
 
 @pytest.mark.promise("XZ-DROPPED")
-async def test_a_reader_of_a_subagent_hears_of_its_end() -> None:
+async def test_a_subscriber_of_a_subagent_receives_its_end() -> None:
     harness = nested(latency=1.0)
     async with harness:
         root = await harness.retinue.spawn(TASK)
@@ -232,9 +232,7 @@ async def test_a_copy_that_cannot_be_made_fails_nothing_and_is_tried_again(
         ({}, False, "m"),
     ],
 )
-async def test_the_settings_say_whose_model_subagents_have(
-    override: dict[str, Any], elsewhere: bool, model: str
-) -> None:
+async def test_settings_choose_the_model_of_subagents(override: dict[str, Any], elsewhere: bool, model: str) -> None:
     tasks = {"find it": [subagent("below", "look below"), *FOUND], "look below": FOUND}
     second = RecordingProvider(Script())
     for task, lines in tasks.items() if elsewhere else ():
@@ -256,7 +254,7 @@ async def test_the_settings_say_whose_model_subagents_have(
 
 
 @pytest.mark.promise("XZ-OVERRIDE")
-async def test_a_provider_that_nobody_knows_is_refused_at_the_start() -> None:
+async def test_an_unknown_provider_is_refused_at_the_start() -> None:
     harness = XzatomaHarness(settings=XzatomaSettings(provider="copilot"))
     with pytest.raises(BadInput) as refused:
         await harness.open()

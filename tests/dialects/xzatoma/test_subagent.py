@@ -1,4 +1,4 @@
-"""The `xzatoma` dialect through the front door: what a caller reads, and what its subagents hear."""
+"""The `subagent` tool in runs: the results of calls, and the requests of subagents."""
 
 import asyncio
 import json
@@ -138,7 +138,7 @@ async def test_calls_in_a_summary_are_not_made() -> None:
         ([], ("subagent",)),
     ],
 )
-async def test_allowed_tools_narrow_what_a_subagent_is_offered(allowed: list[str], offered: tuple[str, ...]) -> None:
+async def test_allowed_tools_narrow_the_tools_of_a_subagent(allowed: list[str], offered: tuple[str, ...]) -> None:
     harness = XzatomaHarness(subagent(allowed_tools=allowed), says("ok"), tasks={"find it": FOUND})
     await harness.play()
 
@@ -146,7 +146,7 @@ async def test_allowed_tools_narrow_what_a_subagent_is_offered(allowed: list[str
 
 
 @pytest.mark.promise("XZ-TOOLS-INHERITED", "XZ-UNKNOWN-TOOL")
-async def test_what_the_caller_is_not_offered_it_cannot_give() -> None:
+async def test_a_caller_cannot_pass_on_tools_that_it_is_not_offered() -> None:
     harness = XzatomaHarness(
         subagent(), subagent("more", "look below", allowed_tools=["fetch"]), says("ok"), tasks={"find it": FOUND}
     )
@@ -196,7 +196,7 @@ async def test_a_tool_that_fails_is_read_by_the_subagents_model() -> None:
 
 
 @pytest.mark.promise("XZ-NESTING", "XZ-DEPTH", "XZ-RECURSION-DEPTH", "XZ-ERROR-METADATA", "XZ-LABEL-UNKNOWN")
-async def test_subagents_nest_to_depth_3_and_are_refused_there_whatever_they_ask() -> None:
+async def test_subagents_nest_to_depth_3_and_every_call_is_refused_there() -> None:
     harness = XzatomaHarness(
         subagent("one", "level one"),
         says("ok"),
@@ -241,7 +241,7 @@ async def test_several_calls_of_one_reply_work_at_the_same_time() -> None:
 
 
 @pytest.mark.promise("XZ-TURN-LIMIT", "XZ-TURN")
-async def test_at_the_turn_limit_the_last_calls_are_not_made_and_the_summary_is_still_asked() -> None:
+async def test_at_the_turn_limit_calls_are_skipped_and_the_summary_is_requested() -> None:
     lines = [uses("grep", pattern="a"), uses("grep", pattern="b"), says("So far: nothing.")]
     harness = XzatomaHarness(subagent(max_turns=2), says("ok"), tasks={"find it": lines})
     await harness.play()
@@ -311,7 +311,7 @@ async def test_an_output_is_cut_between_characters(text: str, kept: str | None) 
 
 
 @pytest.mark.promise("XZ-EMPTY", "XZ-TOKENS-NONE")
-async def test_a_summary_without_a_word_is_an_empty_output() -> None:
+async def test_an_empty_summary_is_an_empty_output() -> None:
     harness = XzatomaHarness(subagent(), says("ok"), tasks={"find it": [says(""), says("")]})
     await harness.play()
 
@@ -333,7 +333,7 @@ BAD_MODEL = fails(ProviderError("HTTP 400: bad model", fault="bad_request", part
         ([says("It is the pool."), scripted.says("No.", stop="refusal")], "the model declined to answer"),
     ],
 )
-async def test_a_failing_subagent_says_why(lines: list[scripted.Line], reason: str) -> None:
+async def test_a_failing_subagent_gives_its_reason(lines: list[scripted.Line], reason: str) -> None:
     harness = XzatomaHarness(subagent(), says("ok"), tasks={"find it": lines})
     outcome = await harness.play()
 
@@ -367,7 +367,7 @@ async def test_a_subagent_that_is_cancelled_has_failed() -> None:
 
 
 @pytest.mark.promise("XZ-FAILURE")
-async def test_a_subagent_that_cannot_be_born_has_failed() -> None:
+async def test_a_subagent_that_cannot_be_started_has_failed() -> None:
     harness = XzatomaHarness(subagent(), says("ok"), latency=1.0)
     async with harness:
         root = await harness.retinue.spawn(TASK)

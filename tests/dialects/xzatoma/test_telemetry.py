@@ -1,4 +1,4 @@
-"""The six log lines of `xzatoma`, word by word, and its metrics."""
+"""The six log lines of `xzatoma` and its metrics."""
 
 import logging
 from collections import Counter
@@ -59,7 +59,7 @@ def meter(monkeypatch: pytest.MonkeyPatch) -> Counting:
 
 
 @pytest.mark.promise("XZ-TELEMETRY", "XZ-TELEMETRY-SPAWN", "XZ-TELEMETRY-COMPLETE")
-async def test_a_subagent_is_told_of_when_it_begins_and_when_it_is_done(told: pytest.LogCaptureFixture) -> None:
+async def test_start_and_completion_of_a_subagent_are_logged(told: pytest.LogCaptureFixture) -> None:
     played = [
         scripted.says("It is the pool.", usage=Usage(input=1500, output=100)),
         scripted.says("Too small.", usage=Usage(input=1500, output=100)),
@@ -96,7 +96,7 @@ async def test_limits_that_are_met_are_warned_of(told: pytest.LogCaptureFixture)
 
 
 @pytest.mark.promise("XZ-TELEMETRY-ERROR", "XZ-TELEMETRY")
-async def test_a_failure_is_told_with_its_reason(told: pytest.LogCaptureFixture) -> None:
+async def test_a_failure_is_logged_with_its_reason(told: pytest.LogCaptureFixture) -> None:
     broken = fails(ProviderError('no such model: "m"\nINFO forged', fault="bad_request"))
     await XzatomaHarness(subagent("two words"), says("ok"), tasks={"find it": [broken]}).play()
 
@@ -110,7 +110,7 @@ async def test_a_failure_is_told_with_its_reason(told: pytest.LogCaptureFixture)
 @pytest.mark.parametrize(
     ("arguments", "label"), [('{"label": "research_quantum"}', "research_quantum"), ("[]", "unknown")]
 )
-async def test_a_caller_that_is_too_deep_is_told_of(told: pytest.LogCaptureFixture, arguments: str, label: str) -> None:
+async def test_a_depth_refusal_is_logged(told: pytest.LogCaptureFixture, arguments: str, label: str) -> None:
     harness = XzatomaHarness(
         subagent(),
         says("ok"),
@@ -148,7 +148,7 @@ async def test_telemetry_can_be_switched_off(told: pytest.LogCaptureFixture, met
 
 
 @pytest.mark.promise("XZ-TELEMETRY-SPAWN")
-async def test_a_nested_subagent_is_told_of_with_its_own_depth(told: pytest.LogCaptureFixture) -> None:
+async def test_a_nested_subagent_is_logged_with_its_own_depth(told: pytest.LogCaptureFixture) -> None:
     harness = XzatomaHarness(
         subagent(), says("ok"), tasks={"find it": [subagent("below", "look below"), *FOUND], "look below": FOUND}
     )

@@ -1,4 +1,4 @@
-"""`delegate` in the background: its files, and what `check_result`, `list_results`, `cancel_task` and `await` tell."""
+"""Background tasks: result files, `check_result`, `list_results`, `cancel_task` and `await`."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def about(harness: ZeroclawHarness, action: str, agent: str = "reviewer") -> ScriptedReply:
-    """Somebody asks about a task that was started before."""
+    """A call about a task that was started before."""
     return act(action, task_id=harness.row(agent).run_id)
 
 
@@ -50,14 +50,14 @@ def result(task_id: str, **facts: object) -> dict[str, object]:
 
 
 def forges(workspace: Path, task_id: str) -> ScriptedReply:
-    """Somebody has written a file that says that another run is a task of its own."""
+    """Write a file that names another run as a background task."""
     (workspace / "delegate_results").mkdir()
     (workspace / "delegate_results" / f"{task_id}.json").write_text(json.dumps(result(task_id)))
     return calls("look")
 
 
 def interrupted(task_id: str) -> str:
-    """The error of a task that nobody works on."""
+    """The error of a task without a live process."""
     return (
         "Interrupted: the process that worked on this task stopped before it was done. "
         f"Go on with it: retinue runs resume {task_id}"
@@ -68,7 +68,7 @@ def interrupted(task_id: str) -> str:
 
 
 @pytest.mark.promise("ZC-BACKGROUND-START")
-async def test_the_start_is_told_in_three_lines_while_the_task_goes_on() -> None:
+async def test_a_background_start_returns_three_lines_at_once() -> None:
     harness = ZeroclawHarness(delegate(background=True), says("Thanks."), tasks={REVIEW: [hangs()]})
     async with harness:
         assert (await harness.run(TASK)).text == "Thanks."
@@ -86,7 +86,7 @@ async def test_the_start_is_told_in_three_lines_while_the_task_goes_on() -> None
 
 
 @pytest.mark.promise("ZC-FILE", "ZC-FILE-STATUS")
-async def test_the_file_says_running_and_then_how_it_ended(workspace: Path) -> None:
+async def test_the_file_has_running_and_then_the_end(workspace: Path) -> None:
     harness = ZeroclawHarness(
         delegate(background=True), says("Thanks."), tasks={REVIEW: [calls("look"), says("Good.")]}, latency=2
     )
@@ -144,7 +144,7 @@ async def test_files_are_in_the_workspace_of_the_caller(workspace: Path) -> None
 
 
 @pytest.mark.promise("ZC-NOT-ANNOUNCED", "ZC-ROOT-ANSWER")
-async def test_the_end_of_a_task_is_no_news_to_its_caller_and_changes_nothing_of_its_answer() -> None:
+async def test_the_end_of_a_background_task_gives_no_notice_to_its_caller() -> None:
     harness = ZeroclawHarness(
         delegate(background=True), calls("look"), says("Thanks."), tasks={REVIEW: [says("Good.")]}, latency=1
     )
@@ -198,7 +198,7 @@ def test_a_link_in_the_place_of_a_file_is_replaced_and_never_followed(workspace:
 
 
 @pytest.mark.promise("ZC-FOLDER")
-def test_what_is_no_result_is_not_read(workspace: Path) -> None:
+def test_files_that_are_no_results_are_ignored(workspace: Path) -> None:
     results = ResultFolder(str(workspace))
     results.prepare()
     folder = workspace / "delegate_results"
@@ -221,7 +221,7 @@ def test_what_is_no_result_is_not_read(workspace: Path) -> None:
 
 
 @pytest.mark.promise("ZC-CHECK")
-async def test_check_result_shows_the_file_and_succeeds_when_the_task_has() -> None:
+async def test_check_result_returns_the_file_and_fails_unless_completed() -> None:
     harness: ZeroclawHarness = ZeroclawHarness(
         delegate(background=True),
         lambda _: about(harness, "check_result"),
@@ -240,7 +240,7 @@ async def test_check_result_shows_the_file_and_succeeds_when_the_task_has() -> N
 
 
 @pytest.mark.promise("ZC-CHECK-UNKNOWN", "ZC-CANCEL")
-async def test_a_task_that_nobody_knows_is_refused_in_two_ways() -> None:
+async def test_unknown_tasks_are_refused_by_check_result_and_cancel_task() -> None:
     harness = ZeroclawHarness(
         together(act("check_result", task_id=UNKNOWN), act("cancel_task", task_id=UNKNOWN)), says("Thanks.")
     )
@@ -276,7 +276,7 @@ async def test_neither_other_runs_nor_tasks_of_other_workspaces_are_results(work
 
 @pytest.mark.promise("ZC-FILE-TRUTH")
 @pytest.mark.parametrize("damage", ["delete", "break", "forge", "age"])
-async def test_a_file_that_is_not_what_the_store_says_is_made_again(workspace: Path, damage: str) -> None:
+async def test_a_file_that_differs_from_the_store_is_rewritten(workspace: Path, damage: str) -> None:
     harness = ZeroclawHarness(delegate(background=True), says("Thanks."), tasks={REVIEW: [says("Good.")]})
     await harness.play()
     ((task_id, written),) = files(workspace).items()
@@ -303,7 +303,7 @@ async def test_a_file_that_is_not_what_the_store_says_is_made_again(workspace: P
 
 
 @pytest.mark.promise("ZC-FILE-CASE")
-async def test_files_of_the_upstream_program_are_read_whatever_the_case_of_their_status(workspace: Path) -> None:
+async def test_files_of_the_upstream_program_are_read_with_any_case_of_status(workspace: Path) -> None:
     ResultFolder(str(workspace)).prepare()
     theirs = result(UNKNOWN, status="completed", output="Theirs.", started_at="2025-06-01T10:00:00+00:00")
     (workspace / "delegate_results" / f"{UNKNOWN}.json").write_text(json.dumps(theirs))
@@ -331,7 +331,7 @@ async def test_files_of_the_upstream_program_are_read_whatever_the_case_of_their
 
 
 @pytest.mark.promise("ZC-LIST")
-async def test_list_results_has_every_task_in_short_the_oldest_first() -> None:
+async def test_list_results_summarizes_every_task_oldest_first() -> None:
     harness: ZeroclawHarness = ZeroclawHarness(
         act("list_results"),
         delegate("writer", background=True),
@@ -369,7 +369,7 @@ async def test_list_results_has_every_task_in_short_the_oldest_first() -> None:
 
 
 @pytest.mark.promise("ZC-CANCEL")
-async def test_cancel_task_really_stops_the_task_and_nothing_overwrites_that(workspace: Path) -> None:
+async def test_cancel_task_stops_the_task_for_good(workspace: Path) -> None:
     harness: ZeroclawHarness = ZeroclawHarness(
         delegate(background=True),
         lambda _: about(harness, "cancel_task"),
@@ -404,7 +404,7 @@ async def test_cancel_task_really_stops_the_task_and_nothing_overwrites_that(wor
 
 
 @pytest.mark.promise("ZC-CANCEL")
-async def test_a_file_that_somebody_made_up_stops_no_run_that_is_no_background_task(workspace: Path) -> None:
+async def test_a_forged_file_cannot_cancel_another_run(workspace: Path) -> None:
     harness: ZeroclawHarness = ZeroclawHarness(
         lambda _: forges(workspace, harness.root_row.run_id),
         lambda _: act("cancel_task", task_id=harness.root_row.run_id),
@@ -436,7 +436,7 @@ async def test_a_task_that_has_ended_cannot_be_cancelled() -> None:
 
 
 @pytest.mark.promise("ZC-CANCEL-PARENT")
-async def test_a_task_that_is_cancelled_with_its_tree_says_so(workspace: Path) -> None:
+async def test_a_task_that_is_cancelled_with_its_tree_has_that_error(workspace: Path) -> None:
     harness: ZeroclawHarness = ZeroclawHarness(
         together(delegate(background=True), delegate("writer", background=True)),
         hangs(),
@@ -462,7 +462,7 @@ async def test_a_task_that_is_cancelled_with_its_tree_says_so(workspace: Path) -
 
 
 @pytest.mark.promise("ZC-AWAIT")
-async def test_await_tells_of_many_at_once(workspace: Path) -> None:
+async def test_await_reports_several_tasks(workspace: Path) -> None:
     broken = fails(ProviderError("no such model", fault="bad_request"))
     harness: ZeroclawHarness = ZeroclawHarness(
         together(delegate(background=True), delegate("writer", background=True)),
@@ -520,7 +520,7 @@ async def test_await_gives_up_after_its_time(asked: dict[str, object], seconds: 
 
 @pytest.mark.promise("ZC-INTERRUPTED", "ZC-RESUMED")
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
-async def test_a_process_that_leaves_says_so_in_the_file_and_the_next_goes_on(workspace: Path, kind: str) -> None:
+async def test_a_leaving_process_marks_its_files_and_the_next_goes_on(workspace: Path, kind: str) -> None:
     lives: list[int] = []
     store = MemoryStore() if kind == "memory" else SqliteStore(workspace / "store.db")
     harness: ZeroclawHarness = ZeroclawHarness(
@@ -578,7 +578,7 @@ async def test_no_file_is_left_at_running_by_a_dead_process(workspace: Path, ado
 
 
 @pytest.mark.promise("ZC-FILE-ATOMIC")
-def test_what_a_killed_process_left_beside_a_file_is_swept(workspace: Path) -> None:
+def test_temporary_files_of_a_killed_process_are_removed(workspace: Path) -> None:
     results = ResultFolder(str(workspace))
     results.prepare()
     folder = workspace / "delegate_results"
@@ -592,7 +592,7 @@ def test_what_a_killed_process_left_beside_a_file_is_swept(workspace: Path) -> N
 
 
 @pytest.mark.promise("ZC-FILE-TRUTH", "ZC-INTERRUPTED")
-async def test_another_process_tells_of_a_task_what_its_own_does_until_that_is_gone(workspace: Path) -> None:
+async def test_another_process_reports_a_task_until_its_driver_is_gone(workspace: Path) -> None:
     store = SqliteStore(workspace / "store.db")
     one = ZeroclawHarness(delegate(background=True), says("Thanks."), tasks={REVIEW: [hangs()]}, store=store)
     await one.open()

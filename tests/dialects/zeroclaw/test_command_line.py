@@ -1,4 +1,4 @@
-"""`zeroclaw` on the command line: profiles out of a settings file, and background tasks that outlive an answer."""
+"""`zeroclaw` on the command line: profiles in a settings file, and background tasks that outlive an answer."""
 
 import json
 import signal
@@ -112,7 +112,7 @@ async def _ended_root() -> dict[str, str]:
 
 
 @pytest.mark.promise("ZC-TIMEOUT", "ZC-DEPTH", "ZC-HIDDEN", "ZC-SPAWN-GATE")
-async def test_profiles_of_the_settings_bind_whoever_names_them(folder: Path) -> None:
+async def test_profiles_of_the_settings_apply_to_agents_that_name_them(folder: Path) -> None:
     spawns: dict[str, object] = {"call": {"name": "spawn_subagent", "arguments": {"prompt": "dig"}}}
     flags = plays(folder, frontline=[hands("sleeper", "rest"), {"say": "Thanks."}], sleeper=[SILENT])
     late = await retinue(*flags, "--agent", "frontline", "Go.")
@@ -131,7 +131,7 @@ async def _roots() -> list[str]:
 
 
 @pytest.mark.promise("ZC-MODEL-PROVIDER")
-async def test_an_agent_and_its_subagents_are_asked_where_model_provider_says_with_its_temperature(
+async def test_model_provider_decides_server_and_temperature_of_agents(
     folder: Path,
 ) -> None:
     def answers(request: ReceivedRequest) -> Line:

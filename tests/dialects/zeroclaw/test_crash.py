@@ -1,4 +1,4 @@
-"""A process that dies at any moment of a delegation: the next one finds what was begun, and every task ends once."""
+"""Crashes during a delegation of `zeroclaw`: the next process finds the runs, and every task ends once."""
 
 import json
 import re
@@ -126,7 +126,7 @@ class Polling(threading.Thread):
         self.changed: list[str] = []
 
     def run(self) -> None:
-        """Until somebody says stop."""
+        """Wait until the run is stopped."""
         while not self._stopped.wait(0.002):
             for path in self._folder.glob("*.json"):
                 text = path.read_text()

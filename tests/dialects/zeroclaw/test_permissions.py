@@ -1,4 +1,4 @@
-"""Rights under `zeroclaw`: a subagent never has more than its caller, a target never more than its operator says."""
+"""Permissions in `zeroclaw`: a subagent has those of its caller at most, a target those of its profile."""
 
 from typing import Literal
 
@@ -86,7 +86,7 @@ async def test_rights_are_the_callers_for_a_subagent_and_the_operators_for_a_tar
 
 
 @pytest.mark.promise("ZC-CEILING")
-async def test_a_callers_ceiling_binds_whomever_its_targets_hand_tasks_to() -> None:
+async def test_a_callers_ceiling_applies_to_targets_of_its_targets() -> None:
     front = Policy(allowed_tools=("look", "spawn_subagent", "delegate"), max_actions_per_hour=9)
     bound = RuntimeProfile(delegation_ceiling="caller")
     free = Policy(autonomy=Autonomy.FULL, max_actions_per_hour=50)
@@ -115,7 +115,7 @@ async def test_a_callers_ceiling_binds_whomever_its_targets_hand_tasks_to() -> N
 
 
 @pytest.mark.promise("ZC-OWN-POLICY")
-async def test_no_argument_of_the_caller_changes_what_a_target_may_do() -> None:
+async def test_no_argument_of_the_caller_changes_the_policy_of_a_target() -> None:
     own = Policy(allowed_tools=("look",), max_actions_per_hour=3)
     wishes = {"policy": {"autonomy": "full"}, "allowed_tools": ["count"], "risk_profile": "root", "tools": ["count"]}
     harness = ZeroclawHarness(
@@ -134,7 +134,7 @@ async def test_no_argument_of_the_caller_changes_what_a_target_may_do() -> None:
 
 
 @pytest.mark.promise("ZC-WINDOWS")
-async def test_what_an_agent_uses_counts_for_it_in_later_runs_and_for_everyone_above_it() -> None:
+async def test_usage_counts_in_later_runs_and_for_all_runs_above() -> None:
     front = Agent(name="front", tools=("look",), policy=Policy(max_actions_per_hour=9))
     busy = Agent(name="reviewer", tools=("look",), policy=Policy(max_actions_per_hour=1))
     on = {("reviewer", "review"): [delegate("front", "on"), says("Handed on.")], ("front", "on"): [says("Done.")]}

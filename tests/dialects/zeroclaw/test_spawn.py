@@ -1,4 +1,4 @@
-"""`spawn_subagent`: the same agent again, what it shares with its caller, and every text that the caller reads."""
+"""`spawn_subagent`: what a subagent shares with its caller, and every text that the caller reads."""
 
 import asyncio
 import logging
@@ -77,7 +77,7 @@ async def test_a_subagent_is_its_caller_in_everything_but_its_history() -> None:
 
 
 @pytest.mark.promise("ZC-SPAWN-EMPTY")
-async def test_an_empty_response_is_told_by_the_placeholder() -> None:
+async def test_an_empty_response_is_replaced_by_the_placeholder() -> None:
     harness = ZeroclawHarness(spawn(), says("Thanks."), tasks={("main", "dig"): [says("  \n")]})
     await harness.play()
 
@@ -85,7 +85,7 @@ async def test_an_empty_response_is_told_by_the_placeholder() -> None:
 
 
 @pytest.mark.promise("ZC-SPAWN-FAILED")
-async def test_a_failing_subagent_is_told_with_its_reason() -> None:
+async def test_a_failing_subagent_returns_its_reason() -> None:
     broken = fails(ProviderError("no such model", fault="bad_request"))
     harness = ZeroclawHarness(spawn(), says("Thanks."), tasks={("main", "dig"): [broken]})
     await harness.play()
@@ -165,7 +165,7 @@ async def test_a_subagent_is_offered_the_tool_and_may_not_use_it() -> None:
 
 
 @pytest.mark.promise("ZC-SPAWN-DEPTH", "ZC-DELEGATE-SPAWNS")
-async def test_whoever_was_delegated_to_may_spawn_one_level() -> None:
+async def test_a_delegated_agent_may_spawn_one_level() -> None:
     harness = ZeroclawHarness(
         delegate(),
         says("Thanks."),
@@ -240,7 +240,7 @@ async def test_an_alias_that_is_configured_no_more_cannot_be_run_again() -> None
 
 
 @pytest.mark.promise("ZC-READONLY")
-async def test_who_may_only_read_starts_nobody() -> None:
+async def test_a_read_only_agent_cannot_start_agents() -> None:
     agent = replace(FRONTLINE, policy=Policy(autonomy=Autonomy.READONLY))
     harness = ZeroclawHarness(
         together(spawn(), delegate()), says("Thanks."), root="frontline", agents=(agent, REVIEWER)
@@ -260,7 +260,7 @@ async def test_every_valid_launch_costs_an_action_and_refusals_cost_none(
     monkeypatch.chdir(tmp_path)  # the folder for results of background tasks is made there
     agent = replace(FRONTLINE, policy=Policy(max_actions_per_hour=2))
     harness = ZeroclawHarness(
-        together(spawn(""), delegate("nobody"), spawn("")),
+        together(spawn(""), delegate("unknown"), spawn("")),
         spawn(),
         delegate(),
         together(spawn(), delegate(), delegate(background=True)),
@@ -378,7 +378,7 @@ def test_the_dialect_offers_both_tools_at_every_depth_in_the_order_of_its_docume
 
 
 @pytest.mark.promise("ZC-MEMORY")
-async def test_what_a_subagent_remembers_its_agent_remembers() -> None:
+async def test_a_subagent_shares_the_memory_of_its_agent() -> None:
     agent = replace(FRONTLINE, tools=("memory_store", "memory_recall"), policy=None)
     harness = ZeroclawHarness(
         spawn(),
@@ -399,7 +399,7 @@ async def test_what_a_subagent_remembers_its_agent_remembers() -> None:
 
 
 @pytest.mark.promise("ZC-SPAWN-GATE")
-async def test_a_profile_that_lost_the_tool_since_the_run_began_refuses_it_in_the_same_words() -> None:
+async def test_a_profile_that_lost_the_tool_refuses_it_with_the_same_text() -> None:
     lives: list[int] = []
     harness = ZeroclawHarness(
         lambda _: spawn() if lives else hangs(), says("Thanks."), root="frontline", agents=(FRONTLINE,)
