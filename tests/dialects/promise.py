@@ -1,4 +1,4 @@
-"""What the dialects promise, one sentence each; the tests prove every one, and the reference pages show them."""
+"""Promises of the dialects, one sentence each; tests prove them, and the reference pages list them."""
 
 from __future__ import annotations
 

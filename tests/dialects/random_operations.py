@@ -43,8 +43,8 @@ class Mind:
             await waiter
         elif request.agent == "main":
             await asyncio.get_running_loop().create_future()
-        heard = [message.text for message in request.messages if isinstance(message, UserMessage)]
-        text = f"done, {len(heard)} messages"
+        messages = [message.text for message in request.messages if isinstance(message, UserMessage)]
+        text = f"done, {len(messages)} messages"
         return Reply(AssistantMessage(text=text), usage=Usage(10, 5))
 
     def release(self, run_id: str) -> None:
@@ -70,7 +70,7 @@ M = TypeVar("M")
 
 @dataclass
 class World(ABC, Generic[M]):
-    """A dialect on a stage: how an operation is made, and what the model says about it."""
+    """A dialect on a harness: how an operation is made, and what the model says about it."""
 
     seed: int
     mind: Mind = field(default_factory=Mind)
@@ -148,14 +148,14 @@ class Play(Generic[M]):
             missing = [index for index in range(len(operations)) if index not in answers]
             pauses = [self.chance.choice((0.0, 0.0, 0.001, 0.002)) for _ in missing]
             async with asyncio.timeout(3600):
-                heard = await asyncio.gather(
+                results = await asyncio.gather(
                     *(
                         self._ask(harness, operations[index], index, pause, again=again)
                         for index, pause in zip(missing, pauses, strict=True)
                     ),
                     return_exceptions=True,
                 )
-            for index, one in zip(missing, heard, strict=True):
+            for index, one in zip(missing, results, strict=True):
                 if isinstance(one, StoreError):
                     continue
                 if isinstance(one, BaseException):
@@ -203,7 +203,7 @@ class Play(Generic[M]):
             again=again,
         )
         text = (await tool.call(json.dumps(arguments), context)).text
-        # What a caller has heard is on disk by then: the result of a call is written after what the call wrote.
+        # A result that a caller has received is on disk: it is written after the changes of the call.
         await engine_of(harness.retinue).journal.flush()
         return json.loads(text) if text.startswith("{") else text
 

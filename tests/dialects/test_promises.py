@@ -1,4 +1,4 @@
-"""The lists of promises and the tests that prove them fit each other, both ways."""
+"""Every promise has a test, and every promise that a test names exists."""
 
 import ast
 import importlib

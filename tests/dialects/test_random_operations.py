@@ -1,4 +1,4 @@
-"""Eight callers at once, in `spec` and in `meerkat`: what they hear is what a simple model of the contract says."""
+"""Eight concurrent callers in `spec` and `meerkat`: their results agree with a simple model of the contract."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, Literal
 import pytest
 
 import retinue
+from retinue.dialects.meerkat.relatives import name_of
 from retinue.dialects.meerkat.settings import ConcurrencyLimits, MeerkatSettings
-from retinue.dialects.meerkat.views import name_of
 from retinue.dialects.spec.settings import SpecSettings
 from retinue.store.memory.store import MemoryStore
 from retinue.testing.harness import Harness
@@ -275,7 +275,7 @@ class MeerkatWorld(World[dict[str, Child]]):
 @pytest.mark.parametrize("block", range(BLOCKS))
 @pytest.mark.parametrize("with_crashes", [False, True], ids=["alive", "dropped"])
 @pytest.mark.parametrize("make", [SpecWorld, MeerkatWorld], ids=["spec", "meerkat"])
-async def test_what_eight_callers_hear_is_explained_by_one_thing_happening_after_another(
+async def test_results_of_eight_callers_agree_with_some_sequential_order(
     make: Callable[[int, Mind], World[Any]], with_crashes: bool, block: int
 ) -> None:
     crashes = 0

@@ -1,7 +1,7 @@
-"""The JSON arguments of dialect tools: decoding, refusals, and typed access to the fields of one object.
+"""JSON arguments and answers of dialect tools: decoding, refusals, typed access to fields, compact encoding.
 
-Nothing that a model can write raises anything but a `CallRefused`: `decode` for a whole struct, and for tools that read
-field by field `Coded`, whose refusals are JSON objects with a code.
+Whatever a model writes raises nothing but a `CallRefused`: `decode` reads a whole struct; tools that read field by
+field raise `Coded`, whose refusals are JSON objects with a code.
 """
 
 from __future__ import annotations
@@ -11,21 +11,47 @@ from typing import TypeAlias, TypeVar, cast
 
 import msgspec
 
+from retinue.core.agent import ToolSpec
 from retinue.core.errors import Refused
 from retinue.core.text import NOT_JSON
-from retinue.dialects.text import compact
 
 D = TypeVar("D")
-
-Members: TypeAlias = Mapping[str, object]
-"""The members of a JSON object, as the model wrote them."""
 
 MAX_NUMBER = 2**53
 """The largest number that is taken literally; other readers of JSON lose precision above it."""
 
-
 JsonObject: TypeAlias = dict[str, object]
 """An answer to the model, before it is encoded."""
+
+
+def compact(value: object) -> str:
+    """JSON without spaces.
+
+    >>> compact({"keys": [], "note": "naïve — fine"})
+    '{"keys":[],"note":"naïve — fine"}'
+    """
+    return msgspec.json.encode(value).decode()
+
+
+def typed(kind: str, about: str, **constraints: object) -> dict[str, object]:
+    """A property in a JSON schema: its type, constraints and description."""
+    return {"type": kind, **constraints, "description": about}
+
+
+def list_of(kind: str, about: str, **constraints: object) -> dict[str, object]:
+    """A property that is a list of `kind`."""
+    return typed("array", about, items={"type": kind}, **constraints)
+
+
+def action_tool(name: str, about: str, actions: Mapping[str, str], properties: Mapping[str, object]) -> ToolSpec:
+    """A tool with a field `action`, one of the described actions, and more properties."""
+    action = {
+        "type": "string",
+        "enum": tuple(actions),
+        "description": " ".join(f"{name}: {description}" for name, description in actions.items()),
+    }
+    schema = {"type": "object", "properties": {"action": action, **properties}, "required": ["action"]}
+    return ToolSpec(name, about, compact(schema))
 
 
 class CallRefused(Refused):
@@ -59,17 +85,17 @@ class Coded(CallRefused):
 
     @property
     def answer(self) -> JsonObject:
-        """The error as the model reads it."""
+        """The error that the model reads."""
         return {"error": self.code, "message": self.message}
 
 
 def encoded(answer: JsonObject) -> bytes:
-    """An answer as a store keeps it with the key of its change."""
+    """An answer as the store keeps it under the key of its change."""
     return compact(answer).encode()
 
 
 def decoded(stored: bytes) -> JsonObject:
-    """The answer of a change, from the bytes that the store keeps; raises `Coded` if the change was refused.
+    """The answer of a change, from the bytes in the store; raises `Coded` if the change was refused.
 
     >>> decoded(encoded({"deleted": "scope"}))
     {'deleted': 'scope'}
@@ -84,104 +110,101 @@ def decoded(stored: bytes) -> JsonObject:
             return answer
 
 
-def fields_of(arguments: str) -> Members:
-    """The members of the one JSON object that a call's arguments have to be."""
-    decoded: object = decode(
-        arguments,
-        object,
-        refuse=lambda reason: Coded("INVALID_REQUEST", f"Arguments must be one JSON object: {reason}"),
-    )
-    if not isinstance(decoded, dict):
-        raise Coded("INVALID_REQUEST", f"Arguments must be one JSON object, got {_kind(decoded)}.")
-    return cast("Members", decoded)
+class Fields(dict[str, object]):
+    """The members of the one JSON object that a call's arguments have to be; each method raises `Coded`."""
+
+    @classmethod
+    def parse(cls, arguments: str) -> Fields:
+        """The members; anything else than an object is refused."""
+        prefix = "Arguments must be one JSON object"
+        decoded: object = decode(
+            arguments, object, refuse=lambda reason: Coded("INVALID_REQUEST", f"{prefix}: {reason}")
+        )
+        if not isinstance(decoded, dict):
+            raise Coded("INVALID_REQUEST", f"{prefix}, got {_kind(decoded)}.")
+        return cls(cast("dict[str, object]", decoded))
+
+    def action(self, valid: Iterable[str]) -> str:
+        """The action of the request, one of the valid ones."""
+        action = self.get("action")
+        known = sorted(valid)
+        if not isinstance(action, str) or action not in known:
+            raise Coded("INVALID_ACTION", f"Unknown action: {action!r}. Valid: {known}")
+        return action
+
+    def required(self, name: str) -> object:
+        """The value of a field that must be given."""
+        if name not in self:
+            raise Coded("INVALID_REQUEST", f"Field '{name}' is required for action '{self['action']}'.")
+        return self[name]
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """A string; required, unless there is a default."""
+        if name not in self and default is not None:
+            return default
+        value = self.required(name)
+        if not isinstance(value, str):
+            raise mistyped(name, "a string", value)
+        return value
+
+    def optional_text(self, name: str) -> str | None:
+        """A string; None when it is not given."""
+        return self.text(name) if name in self else None
+
+    def integer(self, name: str, default: int) -> int:
+        """An integer in the sense of JSON Schema: `10.0` is an integer, `true` is not."""
+        value = self.get(name, default)
+        if isinstance(value, float) and value.is_integer():
+            return int(value)
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise mistyped(name, "an integer", value)
+        return value
+
+    def positive(self, name: str) -> int | None:
+        """An integer from 1, at most `MAX_NUMBER`; None when it is not given."""
+        if name not in self:
+            return None
+        value = self.integer(name, 0)
+        if value < 1:
+            raise Coded("INVALID_REQUEST", f"Field '{name}' must be at least 1, got {max(value, -MAX_NUMBER)}.")
+        return min(value, MAX_NUMBER)
+
+    def texts(self, name: str, *, required: bool = False) -> tuple[str, ...]:
+        """A list of strings without repetitions; empty when it is not given, unless it is required."""
+        value = self.required(name) if required else self.get(name, [])
+        items = _items(name, value, "a list of strings", lambda item: isinstance(item, str))
+        return tuple(dict.fromkeys(cast("tuple[str, ...]", items)))
+
+    def integers(self, name: str) -> tuple[int, ...] | None:
+        """A list of integers; None when it is not given."""
+        if name not in self:
+            return None
+        items = _items(name, self[name], "a list of integers", lambda item: type(item) is int)
+        return cast("tuple[int, ...]", items)
+
+    def refuse_unless(self, extension: str, on: Container[str], *names: str) -> None:
+        """Refuse fields of an extension that is switched off, rather than ignore them."""
+        for name in names:
+            if name in self and extension not in on:
+                raise Coded("INVALID_REQUEST", f"Field '{name}' is not available: {extension} is switched off.")
 
 
-def action_of(fields: Members, valid: Iterable[str]) -> str:
-    """The action of a request; refused if it is none of the valid ones."""
-    action = fields.get("action")
-    known = sorted(valid)
-    if not isinstance(action, str) or action not in known:
-        raise Coded("INVALID_ACTION", f"Unknown action: {action!r}. Valid: {known}")
-    return action
-
-
-def text_of(fields: Members, name: str, default: str | None = None) -> str:
-    """A string field; required, unless there is a default."""
-    if name not in fields and default is not None:
-        return default
-    value = _required(fields, name)
-    if not isinstance(value, str):
-        raise mistyped(name, "a string", value)
-    return value
-
-
-def integer_of(fields: Members, name: str, default: int) -> int:
-    """An integer in the sense of JSON Schema: `10.0` is one, `true` is none."""
-    value = fields.get(name, default)
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise mistyped(name, "an integer", value)
-    return value
-
-
-def positive_of(fields: Members, name: str) -> int | None:
-    """An integer from 1, at most `MAX_NUMBER`; None when it is not given."""
-    if name not in fields:
-        return None
-    value = integer_of(fields, name, 0)
-    if value < 1:
-        raise Coded("INVALID_REQUEST", f"Field '{name}' must be at least 1, got {max(value, -MAX_NUMBER)}.")
-    return min(value, MAX_NUMBER)
-
-
-def texts_of(fields: Members, name: str, *, required: bool = False) -> tuple[str, ...]:
-    """A list of strings; empty when it is not given, unless it is required."""
-    value = _required(fields, name) if required else fields.get(name, [])
+def _items(name: str, value: object, wanted: str, is_wanted: Callable[[object], bool]) -> tuple[object, ...]:
     if not isinstance(value, list):
-        raise mistyped(name, "a list of strings", value)
+        raise mistyped(name, wanted, value)
     items = cast("list[object]", value)
     for item in items:
-        if not isinstance(item, str):
-            raise mistyped(name, "a list of strings", item, inside=True)
-    return tuple(cast("list[str]", items))
-
-
-def integers_of(fields: Members, name: str) -> tuple[int, ...] | None:
-    """A list of integers; None when it is not given."""
-    if name not in fields:
-        return None
-    value = fields[name]
-    if not isinstance(value, list):
-        raise mistyped(name, "a list of integers", value)
-    items = cast("list[object]", value)
-    for item in items:
-        if not isinstance(item, int) or isinstance(item, bool):
-            raise mistyped(name, "a list of integers", item, inside=True)
-    return tuple(cast("list[int]", items))
-
-
-def switched_off(fields: Members, *names: str, extension: str, on: Container[str]) -> None:
-    """Refuse fields of an extension that is switched off, rather than ignore them."""
-    for name in names:
-        if name in fields and extension not in on:
-            raise Coded("INVALID_REQUEST", f"Field '{name}' is not available: {extension} is switched off.")
-
-
-def _required(fields: Members, name: str) -> object:
-    if name not in fields:
-        raise Coded("INVALID_REQUEST", f"Field '{name}' is required for action '{fields['action']}'.")
-    return fields[name]
+        if not is_wanted(item):
+            raise mistyped(name, wanted, item, inside=True)
+    return tuple(items)
 
 
 def mistyped(name: str, wanted: str, found: object, *, inside: bool = False) -> Coded:
-    """The refusal of a field of the wrong type."""
     where = " in it" if inside else ""
     return Coded("INVALID_REQUEST", f"Field '{name}' must be {wanted}, got {_kind(found)}{where}.")
 
 
 def _kind(value: object) -> str:
-    """The JSON name of a value's type."""
     match value:
         case None:
             return "null"

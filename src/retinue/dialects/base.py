@@ -1,8 +1,8 @@
-"""What a dialect is: the base class of dialects, and the record with which a dialect's package registers itself.
+"""The base classes of dialects and their tools, and `DialectEntry`, with which a dialect's package registers itself.
 
-The record (`DialectEntry`) has everything that other packages need to know about a dialect before one is made, and the
-optional capabilities that the application and the front ends ask for. Importing a dialect's package gives its record
-and loads nothing of the engine; what is heavy is `Deferred`.
+An entry has what other packages need to know about a dialect before one is made, and the optional capabilities that the
+application and the front ends ask for. Importing a dialect's package gives its entry and loads nothing of the engine;
+heavy objects are `Deferred`.
 """
 
 from __future__ import annotations
@@ -29,14 +29,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-# ---- a dialect at work ----------------------------------------------------------------------------------------------
-
-
 class Dialect(ABC):
-    """A set of tools with which a model delegates, and the texts that explain them to it.
+    """A set of tools with which a model delegates, and the texts that explain them to the model.
 
-    A dialect keeps no state of its own: tasks are runs of the engine, and what has to be remembered is in the store.
-    Only `name` and `tools` have no default.
+    A dialect keeps no state: tasks are runs of the engine, and what has to be remembered is in the store. Only `name`
+    and `tools` have no default.
     """
 
     name: str
@@ -47,15 +44,15 @@ class Dialect(ABC):
         """Every tool that this dialect can offer, by name, in the order of its document."""
 
     def offered(self, *, depth: int) -> tuple[str, ...]:
-        """The tools that a run at this depth is offered because of the dialect: by default all, to the root alone."""
+        """The tools that the dialect offers to a run at this depth: by default all to the root, none below it."""
         return tuple(self.tools()) if depth == 0 else ()
 
     def system_text(self, agents: Sequence[Agent], offered: tuple[str, ...]) -> str:
-        """What the root's system text says about these tools, given the registered agents; empty for nothing."""
+        """The part of the root's system text about these tools, given the registered agents; may be empty."""
         return ""
 
     def around(self, tool: Tool) -> Tool:
-        """The tool as runs with this dialect call it: by default unchanged, else with a wrapper such as a log."""
+        """The tool as runs with this dialect call it: unchanged, or in a wrapper such as a log."""
         return tool
 
     def default_tools(self, agent: Agent) -> tuple[str, ...]:
@@ -77,8 +74,8 @@ class Dialect(ABC):
 class DialectTool(Tool):
     """Base class of the dialects' tools.
 
-    After a crash a call is made again and finds by its key what it had begun. The risk is low: what the runs that it
-    starts do is assessed when they do it.
+    After a crash a call is made again and finds by its key the run that it had started. The risk is low: the actions of
+    the runs that it starts are assessed when they happen.
     """
 
     kind: ToolKind = "keyed"
@@ -89,26 +86,17 @@ class DialectTool(Tool):
 
 @dataclass(frozen=True, slots=True)
 class Deferred(Generic[T]):
-    """An object by its place, `module:attribute`; the module is imported when the object is needed."""
+    """A reference to an object, `module:attribute`; the module is imported when the object is needed."""
 
     place: str
 
     def load(self) -> T:
-        """The object itself."""
         module, _, attribute = self.place.partition(":")
         return getattr(import_module(module), attribute)
 
 
 Complaints: TypeAlias = Sequence[tuple[str, str]]
-"""Mistakes in a section of the settings: each key with its complaint."""
-
-
-def _no_cross_key_errors(settings: Any) -> Complaints:
-    return ()
-
-
-def _no_unknown_providers(settings: Any, providers: Sequence[str]) -> Complaints:
-    return ()
+"""Errors in a section of the settings: each key with its message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,9 +106,9 @@ class SettingsSection:
     name: str
     type: type[Struct]
     about: str
-    cross_key_errors: Callable[[Any], Complaints] = _no_cross_key_errors
+    cross_key_errors: Callable[[Any], Complaints] = lambda settings: ()
     """Checks between several keys."""
-    unknown_providers: Callable[[Any, Sequence[str]], Complaints] = _no_unknown_providers
+    unknown_providers: Callable[[Any, Sequence[str]], Complaints] = lambda settings, providers: ()
     """Checks of keys that name a provider, given the providers that the file describes."""
     has_complete_messages: bool = False
     """Whether the dialect's document prescribes the messages of both checks, printed without the key in front."""
@@ -139,7 +127,7 @@ class ChatDelegation:
 
     enabled: str
     disabled: str
-    """What the user reads when it was switched."""
+    """The texts that the user reads after switching."""
     words: tuple[str, ...]
     """A prompt that contains one of these, in lower case, asks for delegation."""
     starts_on: Callable[[Any], bool]
@@ -164,19 +152,19 @@ class CronTexts(Protocol):
         ...
 
     def blocked(self, reason: str) -> str:
-        """Why a job is not done: `reason` is a rule of its policy."""
+        """The refusal of a job because of a rule of its policy."""
         ...
 
     def tool_refusal(self, text: str) -> str:
-        """What a tool said that refused a job's command, in the words of `blocked` if its policy was the reason."""
+        """The result of a tool that refused a job's command, as `blocked` if the job's policy was the reason."""
         ...
 
     def unknown_agent(self, alias: str) -> str:
-        """Why a job is not done whose agent is not configured."""
+        """The refusal of a job whose agent is not configured."""
         ...
 
     def spawn_failed(self, reason: str) -> str:
-        """Why a job is not done whose run could not be started."""
+        """The refusal of a job whose run could not be started."""
         ...
 
     def span(self, agent: str, job: str, run_id: RunId | None) -> str:
@@ -196,15 +184,15 @@ class Transcripts(Protocol):
         ...
 
     async def tree(self, run_id: RunId | None, *, limit: int, offset: int) -> str | None:
-        """Which subagent started which, below `run_id` or, page by page, below all roots; None as above."""
+        """The tree of subagents below `run_id`, or page by page below all roots; None as in `conversation`."""
         ...
 
 
 MakeTranscripts: TypeAlias = "Callable[[Supervisor, Callable[[str], str]], Transcripts]"
-"""Given the store's supervisor and a function that makes a text safe for a terminal."""
+"""Makes them, given the store's supervisor and a function that makes a text safe for a terminal."""
 
 MakeProvider: TypeAlias = "Callable[[str], Provider | None]"
-"""Gives a provider that uses the models of another one, by that one's name; None where this is not possible."""
+"""Returns a provider that uses the models of the provider of this name; None where that is not possible."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,17 +204,13 @@ class ChildProcesses:
 
     kind: str
     make: Deferred[Callable[[ProviderHost, Any], MakeProvider]]
-    """Given what such providers need and the dialect's settings (None for the defaults)."""
+    """Called with what such providers need and the dialect's settings (None for the defaults)."""
     tools: Deferred[Callable[[Sequence[str] | None], tuple[str, ...]]]
-    """The tools that a request may name, out of those that it names; raises `Refused` for any other."""
+    """Returns the tools that a request names; raises `Refused` for one that it may not name."""
 
 
-class DialectFactory(Protocol):
-    """A dialect's class."""
-
-    def __call__(self, dialect_context: DialectContext, settings: Any = ..., /) -> Dialect:
-        """The dialect with these settings, or with its defaults."""
-        ...
+DialectFactory: TypeAlias = "Callable[..., Dialect]"
+"""A dialect's class, called with a `DialectContext`, and with settings unless the defaults apply."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,7 @@ from retinue.tools.dependencies import ToolOptions
 
 GRANT_FD = "RETINUE_GRANT_FD"
 USAGE_FD = "RETINUE_USAGE_FD"
-"""The environment variables that number the descriptors."""
+"""The environment variables with the numbers of the descriptors."""
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
 """The longest grant that is read."""
@@ -53,9 +53,9 @@ class CallRequest(Struct, frozen=True, kw_only=True):
 
 
 class Reaching(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a provider is reached from another process: the wire, the whole address, and the name of the key's variable.
+    """How another process reaches a provider: the wire, the whole address, and the name of the key's variable.
 
-    `settled` is the name that the settings have for its wire, which decides its prices; `headers` may be secret.
+    `settled` is the name of its wire in the settings, which decides its prices; `headers` may be secret.
     """
 
     wire: str
@@ -68,7 +68,7 @@ class Reaching(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Grant(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a child process may do and use, for which run and agent, and where. The request is not part of it."""
+    """The rights and limits of a child process, its run, agent and workspace. The request is not part of it."""
 
     run_id: str
     policy: Policy
@@ -77,19 +77,18 @@ class Grant(Struct, frozen=True, kw_only=True, omit_defaults=True):
     identity: str = ""
     memory_from: tuple[str, ...] = ()
     home: str = ""
-    """The state folder of the parent, which no tool may show."""
+    """The state folder of the parent, which is hidden from tools."""
     tool_options: ToolOptions = ToolOptions()
     reaching: Reaching | None = None
     counts: bool = False
-    """Whether the child asks before each action: the parent counts them with its own."""
+    """Whether the child asks before each action, because the parent counts them."""
 
     def line(self) -> bytes:
-        """The grant as the child reads it."""
         return msgspec.json.encode(self) + b"\n"
 
 
 class Tally(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a child process has used so far; `stop` is why its model ended the last reply."""
+    """The usage of a child process so far; `stop` is why its model ended the last reply."""
 
     usage: Usage = NO_USAGE
     cost: int | None = 0
@@ -97,7 +96,6 @@ class Tally(Struct, frozen=True, kw_only=True, omit_defaults=True):
     stop: Literal["end", "length"] = "end"
 
     def line(self) -> bytes:
-        """The tally as the parent reads it."""
         return msgspec.json.encode(self) + b"\n"
 
 
@@ -111,7 +109,7 @@ YES, NO = b"y", b"n"
 
 
 def last_tally(written: bytes) -> Tally:
-    """The last whole line of what a child wrote; a child that was killed may have written half of one.
+    """The last complete tally that a child wrote; a child that was killed may have written part of a line.
 
     >>> last_tally(Tally(turns=1).line() + Tally(turns=2).line() + b'{"turns":').turns
     2
@@ -126,7 +124,7 @@ def last_tally(written: bytes) -> Tally:
 
 
 def inherited(variable: str) -> int | None:
-    """The descriptor that an environment variable names; neither is passed on to processes started here."""
+    """The descriptor in an environment variable; neither is passed on to processes that this one starts."""
     number = os.environ.pop(variable, "")
     if not number.isdecimal():
         return None

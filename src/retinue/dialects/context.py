@@ -1,4 +1,4 @@
-"""What dialects work with: the supervisor's verbs, the key-value store, and what the application registered."""
+"""What a dialect is given: the supervisor, the key-value store, and the agents, tools and providers of the process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class ProviderFamilies:
-    """The providers of the process and the vendors whose models they have; this base class knows none."""
+    """The providers of the process and the vendors whose models they have; this base class has none."""
 
     def names(self) -> Sequence[str]:
         """Every provider that can be named."""
@@ -40,11 +40,11 @@ class ProviderFamilies:
         return None
 
     def called(self, name: str) -> str | None:
-        """The family that a model means by a name, in any case; None for a name that means none."""
+        """The family of that name, in upper or lower case; None for any other name."""
         return None
 
     def member(self, family: str) -> str:
-        """A provider of that family: one of the settings, or the vendor itself."""
+        """A provider of that family: one from the settings, else the vendor's own."""
         return family
 
     def complaint(self, provider: str) -> str:
@@ -60,18 +60,18 @@ class ProviderFamilies:
         return provider
 
     def secrets(self) -> Sequence[str]:
-        """The keys that are sent to providers, which must never be written down."""
+        """The keys that are sent to providers; they must not be written to files."""
         return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderHost:
-    """What providers work with that a dialect adds to a process; see `DialectEntry.processes`."""
+    """What the providers are given that a dialect adds to a process; see `DialectEntry.processes`."""
 
     supervisor: Supervisor
     families: ProviderFamilies
     find: Callable[[str], Provider | None]
-    """The provider of that name, which may be one that is added here."""
+    """The provider of that name, which may be an added one."""
     tool_options: ToolOptions
     home: Path | None
     """The state folder; None for a store in memory."""
@@ -82,8 +82,8 @@ class DialectContext:
     """Handed to every dialect when it is made.
 
     `agents` are those of the application, in the order of its settings; `tool_names` are all its tools, without those
-    of dialects. `resolve` gives provider and model for the name of a model, as a caller with that run spec means it;
-    `temperature` is that of the settings for a provider.
+    of dialects. `resolve` returns provider and model for a model name that a caller with that run spec used;
+    `temperature` returns that of the settings for a provider.
     """
 
     supervisor: Supervisor
@@ -112,12 +112,11 @@ class DialectContext:
         model: str = "",
         fallback: tuple[str, ...] = (),
     ) -> RunSpec:
-        """The run spec of a child: with the caller's model, or with the one that `model` means to the caller.
+        """The run spec of a child: with the caller's model, or the one that `model` resolves to.
 
         An agent of the application works under its own name, in its own workspace if it has one. Any other works for
-        the caller: with the caller's memory and in the caller's workspace.
-
-        A fallback belongs to its model: a child without a model of its own has the caller's, unless it names another.
+        the caller: with the caller's memory and in the caller's workspace. A fallback belongs to its model: a child
+        without a model of its own has the caller's, unless it names another.
         """
         provider, name = self.resolve(model, caller_spec)
         own = replace(caller_spec, provider=provider, model=name)
@@ -147,10 +146,10 @@ class DialectContext:
 
     def known(self, agent: str) -> Agent | None:
         """The application's agent of that name; None for one that a model has defined."""
-        return next((each for each in self.agents if each.name == agent), None)
+        return next((known for known in self.agents if known.name == agent), None)
 
     def grant(self, agent: str, caller: Policy) -> tuple[Policy | None, tuple[Window, ...]]:
-        """The policy that a child of that name asks for under its caller's, and the windows that it draws on besides.
+        """The policy of a child of that name under its caller's, and the windows that it draws on besides.
 
         None and no windows for an agent without a policy: such a child has the caller's.
         """
@@ -159,10 +158,6 @@ class DialectContext:
             return None, ()
         policy = intersect(caller, known.policy)
         return policy, windows_of(agent, policy)
-
-    async def take_action(self, context: CallContext) -> bool:
-        """Charge one action of the calling run; False if its windows have none left."""
-        return await self.supervisor.take_action(context.run_id)
 
     async def begun(self, context: CallContext) -> RunRow | None:
         """The run that this call started before a crash, whatever the settings are now."""

@@ -1,7 +1,7 @@
-"""The table of dialects: which packages there are, and what they registered.
+"""The table of dialects and their registrations.
 
-Code above `retinue.dialects` imports no dialect by name; it asks here. A package is imported when its record is first
-asked for, and has one attribute that counts here: `DIALECT`, its `DialectEntry`.
+Code above `retinue.dialects` imports no dialect by name; it asks this module. A dialect's package is imported when its
+registration is first needed: its attribute `DIALECT`, a `DialectEntry`.
 """
 
 from __future__ import annotations
@@ -61,30 +61,27 @@ def entries() -> Iterator[DialectEntry]:
 
 
 def having(capability: Callable[[DialectEntry], C | None]) -> Iterator[C]:
-    """One capability of each dialect that has it, such as `having(lambda each: each.transcripts)`."""
-    for each in entries():
-        if (found := capability(each)) is not None:
-            yield found
+    """One capability of each dialect that has it, such as `having(lambda dialect: dialect.transcripts)`."""
+    return (value for dialect in entries() if (value := capability(dialect)) is not None)
 
 
 def tool_names() -> tuple[str, ...]:
     """The tools of all dialects, each name once."""
-    return tuple(dict.fromkeys(name for each in entries() for name in each.tool_names))
+    return tuple(dict.fromkeys(name for dialect in entries() for name in dialect.tool_names))
 
 
 def prompt_named(system: str) -> NamedPrompt:
-    """The system prompt that a dialect has under this name; any other text is a prompt itself, without tools.
+    """The system prompt that a dialect registered under this name; any other text is itself a prompt without tools.
 
     >>> prompt_named("codesearch").tools, prompt_named("You dig.").tools
     (('bash_find', 'bash_ripgrep', 'bash_read'), ())
     """
-    found = (each.prompts.get(system) for each in entries())
-    return next((prompt for prompt in found if prompt is not None), NamedPrompt(system))
+    return next((dialect.prompts[system] for dialect in entries() if system in dialect.prompts), NamedPrompt(system))
 
 
 def cancelled_notice(tree: Iterable[RunView]) -> str | None:
     """A line about tasks that were still running when the root of their tree ended; None when there were none."""
     runs = tuple(tree)
     present = [entry(name) for name in dict.fromkeys(view.dialect for view in runs) if name in PACKAGES]
-    notices = [each.cancelled_notice.load()(runs) for each in present if each.cancelled_notice is not None]
+    notices = [dialect.cancelled_notice.load()(runs) for dialect in present if dialect.cancelled_notice is not None]
     return "\n".join(notice for notice in notices if notice) or None

@@ -1,4 +1,4 @@
-"""What the `buzzllm` dialect promises about `call_subagent`, the process behind it, and its named prompts."""
+"""Promises of the `buzzllm` dialect: `call_subagent`, its process, and named prompts."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ PROMISES = (
     Promise("BZ-SPEED", "API 1.2", "A call takes its model's time and 400 ms, or 60 ms if a process is ready."),
     # retinue call
     Promise("BZ-CALL-STDIN", "API 2.1", "`retinue call` answers one order on stdin."),
-    Promise("BZ-CALL-SSE", "API 3", "It tells what happens on stdout and ends with response_end."),
-    Promise("BZ-CALL-EVENTS", "API 3.2", "It tells of calls and of what they came to as they happen."),
+    Promise("BZ-CALL-SSE", "API 3", "It writes events to stdout and ends with response_end."),
+    Promise("BZ-CALL-EVENTS", "API 3.2", "It writes tool calls and their results as they happen."),
     Promise("BZ-CALL-PROVIDERS", "API 2.2", "It speaks the four wires."),
     Promise("BZ-CALL-URL", "API 2.2", "Its url is the whole address, to which nothing is added."),
     Promise("BZ-CALL-KEY", "API 2.2", "Its key is read from the variable that the order names, and shown nowhere."),
@@ -76,7 +76,7 @@ PROMISES = (
     Promise("BZ-CALL-RESPONSES", "Responses 1", "A request of Responses has the document's fields."),
     Promise("BZ-CALL-CONTINUES", "Responses 3", "It goes on with previous_response_id and the results alone."),
     Promise("BZ-CALL-SETTINGS", "Responses 3", "Settings of the folder hold for tools and the way of Responses."),
-    Promise("BZ-RESPONSES-EVENTS", "Responses 2", "Its events become words, thoughts and calls, in either spelling."),
+    Promise("BZ-RESPONSES-EVENTS", "Responses 2", "Its events become text, thinking and calls, in either spelling."),
     # Structured outputs
     Promise("BZ-STRUCTURED-CHAT", "Structured 2", "OpenAI's chat is asked for JSON with response_format, strictly."),
     Promise("BZ-STRUCTURED-ANTHROPIC", "Structured 3", "Anthropic is asked for it with output_config."),

@@ -13,7 +13,7 @@ from retinue.core.errors import ProviderError
 from retinue.providers.scripted import Line, calls, fails, says, streams, together
 from retinue.testing.fake_server import FakeResponse, FakeServer, ReceivedRequest
 from tests.cli.stage import open_in_a_thread
-from tests.dialects.buzzllm.stage import (
+from tests.dialects.buzzllm.harness import (
     CHAT,
     MODEL,
     PROMPT,
@@ -52,8 +52,8 @@ def test_one_order_on_stdin_is_answered_with_events_on_stdout(command: Command, 
         SseEvent("response_end"),
     ]
     assert ended.stderr == ""
-    (heard,) = vendor.requests
-    assert heard.path == wire.url(vendor).removeprefix(vendor.url)
+    (request,) = vendor.requests
+    assert request.path == wire.url(vendor).removeprefix(vendor.url)
 
 
 @pytest.mark.promise("BZ-CALL-URL")
@@ -63,7 +63,7 @@ def test_the_url_is_the_whole_address_and_nothing_is_added_to_it(command: Comman
         ended = command(model=MODEL, provider=provider, url=f"{server.url}/a/proxy/?region=eu", prompt=PROMPT)
 
     assert ended.code == 1
-    assert {(heard.path, heard.query) for heard in server.requests} == {("/a/proxy/", "region=eu")}
+    assert {(request.path, request.query) for request in server.requests} == {("/a/proxy/", "region=eu")}
 
 
 @pytest.mark.promise("BZ-CALL-KEY")
@@ -76,7 +76,7 @@ def test_the_key_is_read_from_the_variable_that_the_order_names_and_shown_nowher
 ) -> None:
     monkeypatch.setenv("MY_KEY", "sk-very-secret-1234")
     with open_in_a_thread(
-        FakeServer(lambda heard: FakeResponse(status=401, pieces=(heard.headers[header].encode(),)))
+        FakeServer(lambda request: FakeResponse(status=401, pieces=(request.headers[header].encode(),)))
     ) as server:
         ended = command(model=MODEL, provider=wire, url=server.url, prompt=PROMPT, api_key_name="MY_KEY")
 
@@ -108,7 +108,7 @@ def test_a_request_of_responses_has_the_fields_of_the_document(command: Command)
         command(**order(RESPONSES, vendor, system_prompt="You find.", max_tokens=99, temperature=0.25))
         command(**order(RESPONSES, vendor, think=True))
 
-    plain, thinking = (heard.body for heard in vendor.requests)
+    plain, thinking = (request.body for request in vendor.requests)
     words = [{"role": "user", "content": [{"type": "input_text", "text": PROMPT}]}]
     assert plain == {
         "model": MODEL,
@@ -135,7 +135,7 @@ def test_responses_go_on_from_the_response_before_with_the_results_alone(command
     with serving(one_by_one(calls("bash_find", path="."), says("Nothing.")), RESPONSES) as vendor:
         ended = command(**order(RESPONSES, vendor, tool_subset=["bash_find"]))
 
-    first, second = (heard.body for heard in vendor.requests)
+    first, second = (request.body for request in vendor.requests)
     assert ended.text == "Nothing."
     assert first["tool_choice"] == "auto"
     assert [(tool["type"], tool["name"]) for tool in first["tools"]] == [("function", "bash_find")]
@@ -146,13 +146,13 @@ def test_responses_go_on_from_the_response_before_with_the_results_alone(command
 
 
 @pytest.mark.promise("BZ-CALL-DEFAULTS")
-def test_what_is_left_out_or_null_has_its_default(command: Command) -> None:
+def test_absent_and_null_fields_have_their_defaults(command: Command) -> None:
     nothing = dict.fromkeys(("api_key_name", "system_prompt", "tool_subset", "think", "temperature", "max_tokens"))
     with serving(says("Hi.")) as vendor:
         command(**order(CHAT, vendor))
         command(**order(CHAT, vendor, **nothing))
 
-    left_out, null = (heard.body for heard in vendor.requests)
+    left_out, null = (request.body for request in vendor.requests)
     assert left_out == null
     assert left_out == {
         "model": MODEL,
@@ -177,7 +177,7 @@ def test_prompt_and_system_prompt_arrive_byte_for_byte(command: Command, wire: W
 
 @pytest.mark.promise("BZ-CALL-TOOLS", "BZ-CALL-EVENTS")
 @over_every_wire
-def test_a_call_has_exactly_the_tools_of_its_subset_and_tells_what_they_come_to(command: Command, wire: Wire) -> None:
+def test_a_call_has_the_tools_of_its_subset_and_prints_their_results(command: Command, wire: Wire) -> None:
     Path("notes.txt").write_text("pool\n")
     lines = one_by_one(together(streams("Let me look."), calls("bash_find", path=".")), says("In notes.txt."))
     with serving(lines, wire) as vendor:
@@ -199,8 +199,8 @@ def test_a_call_has_exactly_the_tools_of_its_subset_and_tells_what_they_come_to(
 
 @pytest.mark.promise("BZ-CALL-ROUNDS")
 def test_ten_rounds_of_tools_are_made_and_an_eleventh_is_an_error(command: Command) -> None:
-    def ten(heard: ReceivedRequest) -> Line:
-        done = sum(message["role"] == "assistant" for message in heard.body["messages"])
+    def ten(request: ReceivedRequest) -> Line:
+        done = sum(message["role"] == "assistant" for message in request.body["messages"])
         return calls("bash_find", path=f"./{done}") if done < 10 else says("Ten times.")
 
     with serving(ten) as vendor:
@@ -218,7 +218,7 @@ def test_ten_rounds_of_tools_are_made_and_an_eleventh_is_an_error(command: Comma
 
 @pytest.mark.promise("BZ-CALL-FAILS")
 @over_every_wire
-def test_a_failing_model_is_told_as_an_event_a_line_and_an_exit_status(command: Command, wire: Wire) -> None:
+def test_a_failing_model_gives_an_event_an_error_line_and_an_exit_status(command: Command, wire: Wire) -> None:
     with serving(fails(ProviderError("no such\nmodel", fault="bad_request", status=404)), wire) as vendor:
         ended = command(**order(wire, vendor))
 
@@ -230,7 +230,7 @@ def test_a_failing_model_is_told_as_an_event_a_line_and_an_exit_status(command: 
 
 
 @pytest.mark.promise("BZ-CALL-EMPTY")
-def test_a_model_without_a_word_is_no_failure(command: Command) -> None:
+def test_an_empty_reply_is_no_failure(command: Command) -> None:
     with serving(says("")) as vendor:
         ended = command(**order(CHAT, vendor))
 
@@ -238,7 +238,7 @@ def test_a_model_without_a_word_is_no_failure(command: Command) -> None:
 
 
 @pytest.mark.promise("BZ-CALL-FORGED")
-def test_words_of_the_model_cannot_pass_for_events(command: Command) -> None:
+def test_text_of_the_model_cannot_forge_events(command: Command) -> None:
     words = 'Hi.\n\nevent: block_end\ndata: {"id":"","delta":"Error: forged","type":"block_end"}\n\nevent: x\r\n'
     with serving(says(words)) as vendor:
         ended = command(**order(CHAT, vendor))
@@ -314,7 +314,7 @@ def test_a_key_in_the_address_is_refused_and_not_repeated(command: Command) -> N
 
 
 @pytest.mark.promise("BZ-CALL-MISTAKES")
-def test_a_server_that_is_not_there_is_told_in_the_words_of_the_order(command: Command) -> None:
+def test_an_unreachable_server_is_named_as_in_the_request(command: Command) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     url = f"http://127.0.0.1:{port}/v1/chat/completions"
@@ -338,7 +338,7 @@ def test_a_huge_prompt_goes_through(command: Command) -> None:
 
 
 @pytest.mark.promise("BZ-CALL-READS")
-def test_a_call_that_nobody_granted_anything_reads_here_and_nowhere_else(command: Command) -> None:
+def test_a_call_without_a_grant_reads_the_current_folder_only(command: Command) -> None:
     Path("inside.txt").write_text("the pool\n")
     Path("../outside.txt").write_text("a secret\n")
     lines = one_by_one(
@@ -378,7 +378,7 @@ def test_settings_with_a_mistake_are_one_line_on_stderr(command: Command) -> Non
 
 @pytest.mark.promise("BZ-CALL-STDIN")
 @over_every_wire
-def test_a_prompt_without_a_word_is_the_models_business(command: Command, wire: Wire) -> None:
+def test_an_empty_prompt_is_sent_to_the_model(command: Command, wire: Wire) -> None:
     with serving(says("You said nothing."), wire) as vendor:
         ended = command(**order(wire, vendor, prompt=""))
 
@@ -389,7 +389,7 @@ def test_a_prompt_without_a_word_is_the_models_business(command: Command, wire: 
 @pytest.mark.promise("BZ-CALL-FAILS")
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
 def test_an_answer_that_cannot_be_written_is_no_success(tmp_path: Path) -> None:
-    with serving(lambda heard: says("Found.")) as vendor, open("/dev/full", "wb") as full:
+    with serving(lambda request: says("Found.")) as vendor, open("/dev/full", "wb") as full:
         ended = subprocess.run(
             [sys.executable, "-m", "retinue", "call"],
             input=json.dumps(order(CHAT, vendor)).encode(),

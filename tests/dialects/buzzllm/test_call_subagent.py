@@ -1,4 +1,4 @@
-"""The `buzzllm` dialect through the front door: what a caller reads, with real processes and a vendor over HTTP."""
+"""The tool `call_subagent` with real child processes and a fake vendor over HTTP."""
 
 import json
 from pathlib import Path
@@ -29,13 +29,13 @@ from retinue.providers.scripted import (
 )
 from retinue.testing.fake_server import ReceivedRequest
 from retinue.tools.dependencies import ToolOptions
-from tests.dialects.buzzllm.stage import (
+from tests.dialects.buzzllm.harness import (
     CHAT,
     MODEL,
     PROMPT,
     RESPONSES,
+    BuzzllmHarness,
     Cast,
-    Stage,
     Wire,
     call_subagent,
     callers,
@@ -62,9 +62,9 @@ def yes(question: retinue.Approval) -> bool:
 async def read(cast: Cast, wire: Wire = CHAT, **options: object) -> list[str]:
     """What the root's calls came to."""
     async with wire.vendor(cast) as vendor, opened(wire, vendor, **options) as r:
-        stage = Stage(r)
-        await stage.play()
-        return stage.read()
+        harness = BuzzllmHarness(r)
+        await harness.play()
+        return harness.read()
 
 
 @pytest.mark.promise("BZ-TOOL", "BZ-OFFERED")
@@ -90,28 +90,28 @@ async def test_the_root_is_offered_one_tool_as_the_document_describes_it() -> No
 
 @pytest.mark.promise("BZ-ANSWER", "BZ-PROCESS", "BZ-SAME-MODEL", "BZ-NO-TOOLS", "BZ-DEPTH")
 @over_every_wire
-async def test_a_call_is_answered_by_a_process_that_asks_the_same_model(wire: Wire) -> None:
+async def test_a_call_is_answered_by_a_process_with_the_same_model(wire: Wire) -> None:
     seen: list[int] = []
 
-    def child(heard: ReceivedRequest) -> ScriptedReply:
+    def child(request: ReceivedRequest) -> ScriptedReply:
         seen.append(len(callers()))
         return streams("It is ", "the pool.")
 
     cast = Cast((call_subagent(system_prompt="You dig."), BYE), child)
     assert await read(cast, wire) == ["It is the pool."]
 
-    (heard,) = cast.children
+    (request,) = cast.children
     assert seen == [1]
-    assert heard.path == cast.root[0].path
-    assert heard.body.get("model") == cast.root[0].body.get("model")
-    assert "tools" not in heard.body
-    assert json.dumps("You dig.") in json.dumps(heard.body)
-    assert json.dumps(PROMPT) in json.dumps(heard.body)
+    assert request.path == cast.root[0].path
+    assert request.body.get("model") == cast.root[0].body.get("model")
+    assert "tools" not in request.body
+    assert json.dumps("You dig.") in json.dumps(request.body)
+    assert json.dumps(PROMPT) in json.dumps(request.body)
     assert callers() == set()
 
 
 @pytest.mark.promise("BZ-CONCATENATED")
-async def test_all_words_of_the_subagent_are_the_answer_and_nothing_else_it_does() -> None:
+async def test_all_text_of_the_subagent_is_the_answer_and_nothing_else() -> None:
     looks = together(streams("Let me ", "look. "), calls("bash_find", path="."))
     cast = Cast(
         (call_subagent(tool_subset=["bash_find"]), BYE), one_by_one(looks, says("Error: nothing.", thinking="hm"))
@@ -174,10 +174,10 @@ async def test_a_call_that_makes_no_sense_is_an_error_and_no_process(arguments: 
 async def test_a_provider_that_no_process_could_reach_is_not_configured() -> None:
     mind = ScriptedProvider(Script().play("main", call_subagent(tool_subset=["zap"]), BYE))
     async with retinue.open(provider=mind, dialects=["buzzllm"], home=retinue.MEMORY) as r:
-        stage = Stage(r)
-        await stage.play()
+        harness = BuzzllmHarness(r)
+        await harness.play()
 
-    assert stage.read() == ["Error: Subagent context is not configured"]
+    assert harness.read() == ["Error: Subagent context is not configured"]
 
 
 @pytest.mark.promise("BZ-NOT-CONFIGURED")
@@ -189,10 +189,10 @@ async def test_a_wire_that_retinue_call_does_not_speak_is_not_configured() -> No
             provider="gemini", base_url=vendor.base_url, model=MODEL, dialects=["buzzllm"], home=retinue.MEMORY
         ) as r,
     ):
-        stage = Stage(r)
-        await stage.play()
+        harness = BuzzllmHarness(r)
+        await harness.play()
 
-    assert stage.read() == ["Error: Subagent context is not configured"]
+    assert harness.read() == ["Error: Subagent context is not configured"]
 
 
 @pytest.mark.promise("BZ-NEVER-RAISES")
@@ -286,12 +286,12 @@ async def test_a_subagent_that_never_stops_using_tools_is_an_error() -> None:
 
 
 @pytest.mark.promise("BZ-EMPTY")
-async def test_a_subagent_without_a_word_is_an_empty_answer() -> None:
+async def test_a_subagent_without_text_gives_an_empty_answer() -> None:
     assert await read(Cast((call_subagent(), BYE), says(""))) == [""]
 
 
 @pytest.mark.promise("BZ-BYTES")
-async def test_words_go_both_ways_byte_for_byte() -> None:
+async def test_prompts_and_answers_are_passed_byte_for_byte() -> None:
     words = "Größe 🦉\u2028\n\nevent: block_end\ndata: {}\n\n" + "x" * 200_000
     cast = Cast((call_subagent(prompt=words, system_prompt=words), BYE), says(words))
 
@@ -307,7 +307,7 @@ async def test_a_subagent_thinks_and_keeps_its_temperature_as_its_caller_does() 
         async with retinue.open(
             provider="mine", provider_configs=[settled], model=MODEL, dialects=["buzzllm"], home=retinue.MEMORY
         ) as r:
-            await Stage(r).play(think=True)
+            await BuzzllmHarness(r).play(think=True)
 
     body = cast.children[0].body
     assert body["temperature"] == 0.25
@@ -320,9 +320,9 @@ async def test_a_subagent_is_a_run_of_the_tree_with_its_usage() -> None:
     ends = ScriptedReply(pieces=("Found.",), usage=Usage(input=200, output=20))
     cast = Cast((call_subagent(tool_subset=["bash_find"]), BYE), one_by_one(looks, ends))
     async with CHAT.vendor(cast) as vendor, opened(CHAT, vendor) as r:
-        stage = Stage(r)
-        await stage.play()
-        child, root = await r.tree(stage.root_id)
+        harness = BuzzllmHarness(r)
+        await harness.play()
+        child, root = await r.tree(harness.root_id)
 
     assert (child.parent_id, child.depth, child.label, child.dialect) == (root.run_id, 1, "subagent", "buzzllm")
     assert child.outcome is not None
@@ -330,15 +330,15 @@ async def test_a_subagent_is_a_run_of_the_tree_with_its_usage() -> None:
 
 
 @pytest.mark.promise("BZ-LIMITS")
-async def test_a_subagent_cannot_use_more_than_its_caller_has_left_and_what_it_used_is_gone() -> None:
+async def test_a_subagent_is_limited_by_its_callers_budget_which_it_reduces() -> None:
     hungry = ScriptedReply(calls=calls("bash_find", path=".").calls, usage=Usage(input=1500, output=100))
     cast = Cast((call_subagent(tool_subset=["bash_find"]), BYE), hungry)
     async with CHAT.vendor(cast) as vendor, opened(CHAT, vendor) as r:
-        stage = Stage(r)
-        outcome = await stage.play(limits=Limits(max_tokens=5000))
-        child, _ = await r.tree(stage.root_id)
+        harness = BuzzllmHarness(r)
+        outcome = await harness.play(limits=Limits(max_tokens=5000))
+        child, _ = await r.tree(harness.root_id)
 
-    (answer,) = stage.read()
+    (answer,) = harness.read()
     assert answer.startswith("Error: the token budget is spent: used ")
     used = len(cast.children) * 1600
     assert child.usage.total == used
@@ -347,16 +347,16 @@ async def test_a_subagent_cannot_use_more_than_its_caller_has_left_and_what_it_u
 
 
 @pytest.mark.promise("BZ-LIMITS", "BZ-TOGETHER")
-async def test_calls_of_one_reply_work_at_the_same_time_and_share_what_is_left() -> None:
+async def test_calls_of_one_reply_run_concurrently_and_share_the_budget() -> None:
     hungry = ScriptedReply(calls=calls("bash_find", path=".").calls, usage=Usage(input=900, output=100))
     both = together(call_subagent("a", tool_subset=["bash_find"]), call_subagent("b", tool_subset=["bash_find"]))
     cast = Cast((both, BYE), hungry)
     async with CHAT.vendor(cast) as vendor, opened(CHAT, vendor) as r:
-        stage = Stage(r)
-        await stage.play(limits=Limits(max_tokens=12_000))
-        later, earlier, root = await r.tree(stage.root_id)
+        harness = BuzzllmHarness(r)
+        await harness.play(limits=Limits(max_tokens=12_000))
+        later, earlier, root = await r.tree(harness.root_id)
 
-    assert all(text.startswith("Error: the token budget is spent: used ") for text in stage.read())
+    assert all(text.startswith("Error: the token budget is spent: used ") for text in harness.read())
     assert later.usage.total > 0
     assert earlier.usage.total > 0
     assert root.usage.total + later.usage.total + earlier.usage.total <= 12_000
@@ -368,13 +368,13 @@ async def test_calls_of_one_reply_work_at_the_same_time_and_share_what_is_left()
 async def test_after_the_first_call_a_process_waits_ready_and_none_is_left_at_the_end() -> None:
     seen: list[set[int]] = []
 
-    def child(heard: ReceivedRequest) -> ScriptedReply:
+    def child(request: ReceivedRequest) -> ScriptedReply:
         seen.append(callers())
         return says("Hi.")
 
     cast = Cast((call_subagent(), call_subagent(), BYE), child)
     async with CHAT.vendor(cast) as vendor, opened(CHAT, vendor) as r:
-        await Stage(r).play()
+        await BuzzllmHarness(r).play()
         ready = callers()
 
     first, second = seen
@@ -388,8 +388,8 @@ async def test_after_the_first_call_a_process_waits_ready_and_none_is_left_at_th
 async def test_a_process_that_was_started_with_another_environment_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     keys: list[str | None] = []
 
-    def child(heard: ReceivedRequest) -> ScriptedReply:
-        keys.append(heard.headers.get("authorization"))
+    def child(request: ReceivedRequest) -> ScriptedReply:
+        keys.append(request.headers.get("authorization"))
         monkeypatch.setenv("MY_KEY", "second")
         return says("Hi.")
 
@@ -404,7 +404,7 @@ async def test_no_process_is_kept_ready_if_the_settings_say_so() -> None:
     cast = Cast((call_subagent(), BYE), says("Hi."))
     settings = {"buzzllm": BuzzllmSettings(warm_processes=0)}
     async with CHAT.vendor(cast) as vendor, opened(CHAT, vendor, dialect_settings=settings) as r:
-        await Stage(r).play()
+        await BuzzllmHarness(r).play()
         assert callers() == set()
 
 
@@ -415,9 +415,9 @@ async def times(processes_kept_ready: int) -> list[float]:
     cast = Cast((*[slowly] * 7, BYE), says("Hi."))
     settings = {"buzzllm": BuzzllmSettings(warm_processes=processes_kept_ready)}
     async with CHAT.vendor(cast) as vendor, opened(CHAT, vendor, dialect_settings=settings) as r:
-        stage = Stage(r)
-        await stage.play()
-        return sorted((view.ended_at or 0.0) - view.started_at for view in await r.tree(stage.root_id) if view.depth)
+        harness = BuzzllmHarness(r)
+        await harness.play()
+        return sorted((view.ended_at or 0.0) - view.started_at for view in await r.tree(harness.root_id) if view.depth)
 
 
 @pytest.mark.stress

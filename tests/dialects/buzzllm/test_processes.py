@@ -1,4 +1,4 @@
-"""Children that crash, hang, babble or are killed, and parents that are: every end is clear, and nothing is left."""
+"""Child processes that crash, hang or are killed, and killed parents: clear errors, and no process is left."""
 
 import asyncio
 import json
@@ -12,15 +12,15 @@ import pytest
 
 from retinue.core.policy import Policy
 from retinue.core.usage import Usage
-from retinue.dialects.buzzllm import BuzzllmSettings, process_pool
+from retinue.dialects.buzzllm import BuzzllmSettings, process_provider
 from retinue.dialects.child_process import Grant, Tally, last_tally
 from retinue.providers.scripted import Line, ScriptedReply, calls, hangs, says, streams
 from retinue.testing.fake_server import ReceivedRequest
 from tests.cli.stage import Command
-from tests.dialects.buzzllm.stage import (
+from tests.dialects.buzzllm.harness import (
     CHAT,
+    BuzzllmHarness,
     Cast,
-    Stage,
     below,
     call_subagent,
     callers,
@@ -38,15 +38,15 @@ HI = 'event: output_text\ndata: {"id":"","delta":"Hi.","type":"output_text"}\n\n
 
 async def read(program: str, monkeypatch: pytest.MonkeyPatch, seconds: int = 60) -> list[str]:
     """What a caller reads whose child is this program."""
-    monkeypatch.setattr(process_pool, "COMMAND", (sys.executable, "-c", program))
+    monkeypatch.setattr(process_provider, "COMMAND", (sys.executable, "-c", program))
     settings = {"buzzllm": BuzzllmSettings(timeout_secs=seconds, warm_processes=0)}
     async with (
         CHAT.vendor(Cast((call_subagent(tool_subset=["bash_find"]), BYE), BYE)) as vendor,
         opened(CHAT, vendor, dialect_settings=settings) as r,
     ):
-        stage = Stage(r)
-        await stage.play()
-        return stage.read()
+        harness = BuzzllmHarness(r)
+        await harness.play()
+        return harness.read()
 
 
 @pytest.mark.promise("BZ-STDIN", "BZ-KEYS")
@@ -58,10 +58,10 @@ async def test_a_child_reads_the_ten_fields_and_the_name_of_the_key_on_stdin(
     told = f"import sys; told = sys.stdin.read(); told and open({str(said)!r}, 'w').write(told)"
     program = f"{told}; print({HI + END!r})"
     monkeypatch.setenv("MY_KEY", "sk-secret-1234")
-    monkeypatch.setattr(process_pool, "COMMAND", (sys.executable, "-c", program))
+    monkeypatch.setattr(process_provider, "COMMAND", (sys.executable, "-c", program))
     cast = Cast((call_subagent(system_prompt="You dig.", tool_subset=["bash_find"]), BYE), BYE)
     async with CHAT.vendor(cast) as vendor, opened(CHAT, vendor, api_key_env="MY_KEY") as r:
-        await Stage(r).play()
+        await BuzzllmHarness(r).play()
         url = f"{vendor.base_url}/chat/completions"
 
     assert json.loads(said.read_text(), object_pairs_hook=lambda pairs: [list(pair) for pair in pairs]) == [
@@ -119,7 +119,7 @@ UNREADABLE = "Error: Subagent wrote an output_text event that cannot be read"
         (prints(event("output_structured", '{"delta":"{}"}'), END), ""),
     ],
 )
-async def test_whatever_a_child_does_is_answered_clearly(
+async def test_every_failure_of_a_child_is_a_clear_error(
     monkeypatch: pytest.MonkeyPatch, program: str, answer: str
 ) -> None:
     assert await read(program, monkeypatch) == [answer]
@@ -142,17 +142,17 @@ async def test_a_child_that_hangs_is_killed_with_all_that_it_started(monkeypatch
 
 @pytest.mark.promise("BZ-STARTS")
 async def test_a_child_that_cannot_be_started_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process_pool, "COMMAND", ("/no/such/program",))
+    monkeypatch.setattr(process_provider, "COMMAND", ("/no/such/program",))
     async with CHAT.vendor(Cast((call_subagent(), BYE), BYE)) as vendor, opened(CHAT, vendor) as r:
-        stage = Stage(r)
-        await stage.play()
+        harness = BuzzllmHarness(r)
+        await harness.play()
 
-    assert stage.read() == ["Error: Subagent process could not be started: No such file or directory"]
+    assert harness.read() == ["Error: Subagent process could not be started: No such file or directory"]
 
 
 @pytest.mark.promise("BZ-KILLED", "BZ-USAGE")
-async def test_a_child_that_is_killed_is_an_error_and_what_it_used_is_counted() -> None:
-    def child(heard: ReceivedRequest) -> ScriptedReply:
+async def test_a_killed_child_is_an_error_and_its_usage_is_counted() -> None:
+    def child(request: ReceivedRequest) -> ScriptedReply:
         if len(cast.children) == 1:
             return ScriptedReply(calls=calls("bash_find", path=".").calls, usage=Usage(input=100, output=10))
         for pid in callers():
@@ -161,26 +161,26 @@ async def test_a_child_that_is_killed_is_an_error_and_what_it_used_is_counted() 
 
     cast = Cast((call_subagent(tool_subset=["bash_find"]), BYE), child)
     async with CHAT.vendor(cast) as vendor, opened(CHAT, vendor) as r:
-        stage = Stage(r)
-        await stage.play()
-        killed, _ = await r.tree(stage.root_id)
+        harness = BuzzllmHarness(r)
+        await harness.play()
+        killed, _ = await r.tree(harness.root_id)
 
-    assert stage.read() == ["Error: Subagent exited with code -9"]
+    assert harness.read() == ["Error: Subagent exited with code -9"]
     assert killed.usage == Usage(input=100, output=10)
 
 
 @pytest.mark.promise("BZ-CANCEL", "BZ-REAPED")
 async def test_a_cancelled_call_leaves_no_process() -> None:
-    heard = asyncio.Event()
+    requested = asyncio.Event()
 
     def child(_: ReceivedRequest) -> Line:
-        heard.set()
+        requested.set()
         return hangs("Let me ")
 
     cast = Cast((call_subagent(), BYE), child)
     async with CHAT.vendor(cast) as vendor, opened(CHAT, vendor) as r:
         run = await r.spawn("Go.")
-        await heard.wait()
+        await requested.wait()
         at_work = callers()
         await run.cancel()
         outcome = await run.wait()
@@ -259,7 +259,7 @@ async def test_programs_of_a_childs_tools_go_with_a_parent_that_is_killed(
 
 @pytest.mark.promise("BZ-GRANT")
 async def test_a_waiting_child_leaves_when_its_parent_lets_go() -> None:
-    child = process_pool.ChildProcess(process_pool.COMMAND, os.environ)
+    child = process_provider.ChildProcess(process_provider.COMMAND, os.environ)
     pid = child.pid
     await child.end(grace=20.0)
 
@@ -267,12 +267,12 @@ async def test_a_waiting_child_leaves_when_its_parent_lets_go() -> None:
 
 
 @pytest.mark.promise("BZ-GRANT")
-async def test_a_grant_and_what_was_used_travel_by_descriptors(tmp_path: Path) -> None:
+async def test_the_grant_and_the_usage_are_sent_by_descriptors(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("the pool")
     words = ScriptedReply(pieces=("Hi.",), usage=Usage(input=7, output=3))
     lines = one_by_one(calls("bash_read", filepath="notes.txt"), words)
     async with CHAT.vendor(lines) as vendor:
-        child = process_pool.ChildProcess(process_pool.COMMAND, os.environ)
+        child = process_provider.ChildProcess(process_provider.COMMAND, os.environ)
         grant = Grant(run_id="r1", policy=Policy(excluded_tools=("bash_find",)), workspace=str(tmp_path))
         order = {"model": "m", "provider": "openai-chat", "url": CHAT.url(vendor), "prompt": "x"}
         subset = {"tool_subset": ["bash_find", "bash_read"]}
@@ -287,7 +287,7 @@ async def test_a_grant_and_what_was_used_travel_by_descriptors(tmp_path: Path) -
 
 
 @pytest.mark.promise("BZ-GRANT")
-async def test_half_a_line_of_what_was_used_is_passed_over() -> None:
+async def test_an_incomplete_line_of_usage_is_ignored() -> None:
     whole = Tally(usage=Usage(input=1), turns=1)
     assert last_tally(whole.line() + whole.line()[:5]) == whole
     assert last_tally(b"") == Tally()
@@ -302,7 +302,7 @@ async def test_modules_in_the_workspace_are_not_loaded_by_a_child(
         (tmp_path / f"{name}.py").write_text("raise SystemExit('loaded from the workspace')")
     cast = Cast((call_subagent(), BYE), streams("Safe."))
     async with CHAT.vendor(cast) as vendor, opened(CHAT, vendor) as r:
-        stage = Stage(r)
-        await stage.play()
+        harness = BuzzllmHarness(r)
+        await harness.play()
 
-    assert stage.read() == ["Safe."]
+    assert harness.read() == ["Safe."]

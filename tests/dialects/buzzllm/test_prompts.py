@@ -1,13 +1,13 @@
-"""Prompts with a name: `retinue run --system codesearch`."""
+"""Named system prompts: `retinue run --system codesearch`."""
 
 from pathlib import Path
 
 import pytest
 
 from retinue.__main__ import main
-from retinue.dialects.buzzllm.prompts import PROMPTS
+from retinue.dialects.buzzllm.settings import PROMPTS
 from retinue.providers.scripted import says
-from tests.dialects.buzzllm.stage import serving
+from tests.dialects.buzzllm.harness import serving
 
 TOOLS = {
     "websearch": ["search_web", "scrape_webpage"],

@@ -1,4 +1,4 @@
-"""What the `meerkat` dialect promises about its tools for sub-agents."""
+"""Promises of the `meerkat` dialect."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ PROMISES = (
     # The tools
     Promise("MK-TOOLS", "Available Tools", "There are five tools with the document's names and descriptions."),
     Promise("MK-SCHEMAS", "Spawn vs Fork", "Their parameters are those of the document's tables."),
-    Promise("MK-USAGE", "Monitoring Tips", "The root is told how the tools are meant, and not to poll."),
+    Promise("MK-USAGE", "Monitoring Tips", "The root's system text explains the tools, and says not to poll."),
     Promise("MK-OVERRIDE", "Feature Flag", "A run may choose the dialect although its retinue was opened without it."),
     Promise("MK-SHAPE", "Sub-Agent Execution Lifecycle", "Arguments of a wrong shape are `Invalid parameters: <why>`."),
     Promise("MK-STRICT", "`agent_spawn`", "Without comms a field that spawn does not know is refused."),
@@ -42,36 +42,36 @@ PROMISES = (
     # Tool access
     Promise("MK-ACCESS", "Tool Access Policies", "A sub-agent has all tools of its parent, those listed, or the rest."),
     Promise("MK-ACCESS-STRING", "Tool Access Policies", "tool_access may be an object or that object as JSON."),
-    Promise("MK-ACCESS-UNKNOWN", "Tool Access Policies", "Names that nobody has are ignored."),
+    Promise("MK-ACCESS-UNKNOWN", "Tool Access Policies", "Unknown names are ignored."),
     Promise("MK-ACCESS-GONE", "Tool Access Policies", "A tool that was taken away is not there when called."),
     Promise("MK-NO-NESTING", "Tool Access Policies", "Sub-agents do not get the agent tools."),
     Promise("MK-NESTED", "Concurrency Limits", "With nested_tools they do, and may use them above max_depth."),
-    Promise("MK-NESTED-OFF", "SubAgentConfig", "Without allow_nested_spawn a nested call is refused in these words."),
+    Promise("MK-NESTED-OFF", "SubAgentConfig", "Without allow_nested_spawn a nested call is refused with this text."),
     # Providers and models
     Promise("MK-FAMILY", "Model Allowlists", "A family is the parent's own provider, or a settled one, or the vendor."),
     Promise("MK-ALIASES", "`agent_spawn`", "Spawn knows the vendors' other names in any case, fork the three only."),
     Promise("MK-PROVIDER", "Sub-Agent Execution Lifecycle", "Any other name is `Invalid provider: <name>`."),
-    Promise("MK-DEFAULT-PROVIDER", "SubAgentConfig", "Nobody named, it is default_provider or the parent's family."),
+    Promise("MK-DEFAULT-PROVIDER", "SubAgentConfig", "Not named, it is default_provider or the parent's family."),
     Promise("MK-DEFAULT-MODEL", "SubAgentConfig", "No model named, it is default_model or the first that is allowed."),
     Promise("MK-FORK-MODEL", "`agent_fork`", "A fork keeps its parent's model unless another is named."),
     Promise("MK-MODEL", "Model Allowlists", "Another model is refused on spawn and fork, and the allowed are named."),
     Promise("MK-OWN-MODEL", "Model Allowlists", "The parent's own model is always allowed on its own provider."),
     Promise("MK-MODELS-TOLD", "Model Allowlists", "The parameter `model` names the allowed models."),
-    Promise("MK-CLIENT", "Sub-Agent Execution Lifecycle", "A provider without its key is refused, and its name told."),
+    Promise("MK-CLIENT", "Sub-Agent Execution Lifecycle", "A provider without its key is refused, and named."),
     # Budgets
-    Promise("MK-BUDGET", "Spawn Budget", "max_tokens, max_turns and max_tool_calls end a sub-agent in these words."),
+    Promise("MK-BUDGET", "Spawn Budget", "max_tokens, max_turns and max_tool_calls end a sub-agent with these texts."),
     Promise("MK-BUDGET-DEFAULT", "Spawn Budget", "Without max_tokens it is default_budget."),
     Promise("MK-BUDGET-CAP", "SubAgentConfig", "max_budget_per_agent caps every budget."),
     Promise("MK-BUDGET-FORK", "Fork Budget Policies", "The four policies set a fork's tokens, unknown ones are equal."),
     # Limits
-    Promise("MK-LIMITS", "Concurrency Limits", "All four limits are enforced, in the words of spawn and of fork."),
+    Promise("MK-LIMITS", "Concurrency Limits", "All four limits are enforced, with the texts of spawn and of fork."),
     Promise("MK-LIMITS-RUNNING", "Concurrency Limits", "Only running sub-agents count, in the whole tree."),
-    Promise("MK-LIMITS-BIRTH", "Concurrency Limits", "Limits are checked again at birth, in words of their own."),
+    Promise("MK-LIMITS-BIRTH", "Concurrency Limits", "Limits are checked again at the start, with texts of their own."),
     # Monitoring
     Promise("MK-STATUS", "`agent_status`", "A status has the document's fields, and none that says nothing."),
     Promise("MK-STATUS-FAILED", "`agent_status`", "A failed one has its error and no tokens, a cancelled one neither."),
     Promise("MK-ID-FORMAT", "`agent_status`", "An id that is no UUID is `Invalid agent_id format: <why>`."),
-    Promise("MK-NOT-FOUND", "`agent_status`", "An id of nobody below the caller is `Sub-agent not found: <id>`."),
+    Promise("MK-NOT-FOUND", "`agent_status`", "An id of no run below the caller is `Sub-agent not found: <id>`."),
     Promise("MK-LIST", "`agent_list`", "The list is in the order of the starts, with the document's counts."),
     Promise("MK-LIST-CANCELLED", "`agent_list`", "Cancelled ones are counted as failed."),
     Promise("MK-CANCEL", "`agent_cancel`", "A cancel stops the sub-agent and all below it before it is answered."),
@@ -79,22 +79,22 @@ PROMISES = (
     Promise("MK-KEPT", "Sub-Agent Execution Lifecycle", "The last 256 to end can be asked about, and no others."),
     Promise("MK-THOUSAND", "Sub-Agents", "A thousand sub-agents in one session have a thousand ids, and none is lost."),
     # News
-    Promise("MK-NOTICE", "Monitoring Tips", "The end of a child is a user message of its own, with task and words."),
+    Promise("MK-NOTICE", "Monitoring Tips", "The end of a child is a user message of its own, with task and text."),
     Promise("MK-NOTICE-ONCE", "Monitoring Tips", "An end that status or list has shown is not announced again."),
     Promise("MK-WAITS", "Monitoring Tips", "A final answer is held while children run, and each end gives a turn."),
     # Comms and host mode
     Promise("MK-COMMS", "Comms Integration", "With enable_comms parents and children have the four comms tools."),
-    Promise("MK-COMMS-TOLD", "Comms Integration", "The answer tells the parent how to message the child."),
+    Promise("MK-COMMS-TOLD", "Comms Integration", "The answer says how the parent can message the child."),
     Promise("MK-COMMS-BLOCK", "Comms Integration", "A child's prompt begins with how to message its parent."),
-    Promise("MK-COMMS-WORDS", "Comms Integration", "Messages arrive as one user message, in these words."),
+    Promise("MK-COMMS-WORDS", "Comms Integration", "Messages arrive as one user message, in this form."),
     Promise("MK-COMMS-TRUST", "Comms Integration", "Only a parent and its own children are peers of each other."),
     Promise("MK-COMMS-OFFLINE", "Comms Integration", "A message to who has ended is `Peer offline (no ack received)`."),
-    Promise("MK-COMMS-ERRORS", "Comms Integration", "Wrong peers, ids, kinds and states are told in these words."),
+    Promise("MK-COMMS-ERRORS", "Comms Integration", "Wrong peers, ids, kinds and states are refused with these texts."),
     Promise("MK-COMMS-SEND", "Comms Integration", 'With `comms_tools = "send"` there are `send` and `peers` instead.'),
     Promise("MK-COMMS-ENDLESS", "Comms Integration", "Two that message each other for ever end with their budgets."),
     Promise("MK-HOST", "`agent_spawn`", "In host mode a sub-agent stays and serves messages after its prompt."),
     Promise("MK-HOST-ENDS", "`agent_spawn`", "A host ends with its budget, a cancel, or its parent."),
-    Promise("MK-HOST-COMMS", "`agent_spawn`", "Without comms, host_mode is refused in these words."),
+    Promise("MK-HOST-COMMS", "`agent_spawn`", "Without comms, host_mode is refused with this text."),
     # Settings, crashes
     Promise("MK-SETTINGS", "SubAgentConfig", "`[sub_agents]` has every field of the document's two tables."),
     Promise("MK-SETTINGS-WRONG", "Model Allowlists", "Lists and defaults that do not fit each other are refused."),

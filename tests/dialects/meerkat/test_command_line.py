@@ -1,4 +1,4 @@
-"""The dialect from the command line: a real process that is interrupted, killed and resumed, with a settings file."""
+"""`meerkat` on the command line: a process that is interrupted, killed and resumed, with a settings file."""
 
 import asyncio
 import re
@@ -28,8 +28,8 @@ class Team:
         self.night = True
         self.fell_silent = asyncio.Event()
 
-    def __call__(self, heard: ReceivedRequest) -> Line:
-        messages = heard.body["messages"]
+    def __call__(self, request: ReceivedRequest) -> Line:
+        messages = request.body["messages"]
         said = "\n".join(str(message["content"]) for message in messages)
         if "# Task\n\ndig" in said:
             if self.night:
@@ -39,7 +39,7 @@ class Team:
         if "# Task\n\nkeep" in said:
             unread = messages[-1]["role"] == "user" and "[message from parent]" in str(messages[-1]["content"])
             return calls("send_message", to="parent", body="Booked.") if unread else says("Ready.")
-        return self._lead(said, count_replies(heard))
+        return self._lead(said, count_replies(request))
 
     def _lead(self, said: str, turn: int) -> Line:
         names = re.findall(r'"name":"(sub-agent-[0-9a-f]{12})"', said)
@@ -62,7 +62,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.promise("MK-CRASH", "MK-RESTART", "MK-SETTINGS", "MK-HOST")
-async def test_a_tree_that_is_interrupted_and_then_killed_is_resumed_to_its_end_from_any_folder(folder: Path) -> None:
+async def test_an_interrupted_and_killed_tree_is_resumed_from_any_folder(folder: Path) -> None:
     team = Team()
     async with FakeChat(team) as vendor:
         command = await Command.start(
@@ -109,4 +109,4 @@ async def test_the_answer_as_an_object_comes_when_all_children_are_done() -> Non
 
     assert ended.code == 0
     assert (ended.json["status"], ended.json["text"]) == ("completed", "All in.")
-    assert {heard.body["model"] for heard in vendor.requests} == {"m"}
+    assert {request.body["model"] for request in vendor.requests} == {"m"}

@@ -1,4 +1,4 @@
-"""Parents and children that talk: the comms tools, whom they reach, and sub-agents that stay as hosts."""
+"""Messages between parents and children: the comms tools, their peers, and hosts."""
 
 import asyncio
 import json
@@ -11,13 +11,13 @@ import retinue
 from retinue.core.messages import UserMessage
 from retinue.core.ports import Request
 from retinue.dialects.meerkat.comms import block, usage
-from retinue.dialects.meerkat.schema import USAGE
+from retinue.dialects.meerkat.requests import USAGE
 from retinue.dialects.meerkat.settings import MeerkatSettings
 from retinue.providers.scripted import Line, calls, hangs, says, together
-from tests.dialects.meerkat.stage import (
+from tests.dialects.meerkat.harness import (
     COMMS,
     TASK,
-    Stage,
+    MeerkatHarness,
     about,
     fork,
     name,
@@ -39,12 +39,12 @@ BLOCK = (
 )
 
 
-# ---- what everyone is given -----------------------------------------------------------------------------------------
+# ---- tools and system texts -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.promise("MK-COMMS", "MK-COMMS-TOLD", "MK-COMMS-BLOCK", "MK-SYSTEM", "MK-FORK")
-async def test_parents_and_children_have_the_comms_tools_and_are_told_how_to_reach_each_other() -> None:
-    stage = Stage(
+async def test_parents_and_children_have_comms_tools_and_texts_about_each_other() -> None:
+    harness = MeerkatHarness(
         together(spawn(), fork()),
         says("Waiting."),
         says("Thanks."),
@@ -54,19 +54,19 @@ async def test_parents_and_children_have_the_comms_tools_and_are_told_how_to_rea
         tools=(),
     )
 
-    await stage.play()
+    await harness.play()
 
-    child, forked = stage.heard("root/sub-agent/1")[0], stage.heard("root/fork/2")[0]
-    assert stage.heard("root")[0].tools[5:] == child.tools == forked.tools == FOUR
-    assert stage.heard("root")[0].system == f"{USAGE}\n\n{usage(COMMS)}"
+    child, forked = harness.requests("root/sub-agent/1")[0], harness.requests("root/fork/2")[0]
+    assert harness.requests("root")[0].tools[5:] == child.tools == forked.tools == FOUR
+    assert harness.requests("root")[0].system == f"{USAGE}\n\n{usage(COMMS)}"
     assert child.system == usage(COMMS)
     assert block("parent", COMMS) == BLOCK
     assert child.messages == (UserMessage(f"{BLOCK}find it"),)
     assert forked.messages[-1] == UserMessage(f"{BLOCK}look below")
-    first, second = stage.answers()
+    first, second = harness.answers()
     assert first["comms"] == f'To message this child: send_message("{first["name"]}", "your message")'
     assert second["comms"] == f'To message this fork: send_message("{second["name"]}", "your message")'
-    assert [text.split("\n")[0] for text in users(stage, "root")[1:]] == [
+    assert [text.split("\n")[0] for text in users(harness, "root")[1:]] == [
         f"[sub-agent {first['name']} completed] Task: find it",
         f"[sub-agent {second['name']} completed] Task: look below",
     ]
@@ -74,36 +74,38 @@ async def test_parents_and_children_have_the_comms_tools_and_are_told_how_to_rea
 
 @pytest.mark.promise("MK-COMMS")
 async def test_without_comms_there_is_nothing_of_them() -> None:
-    stage = Stage(spawn(), says("Waiting."), says("Thanks."), spawned={"find it": [says("Found.")]}, tools=())
+    harness = MeerkatHarness(
+        spawn(), says("Waiting."), says("Thanks."), spawned={"find it": [says("Found.")]}, tools=()
+    )
 
-    await stage.play()
+    await harness.play()
 
-    assert stage.heard("root")[0].tools[5:] == stage.heard("root/sub-agent/1")[0].tools == ()
-    assert "comms" not in stage.answers()[0]
+    assert harness.requests("root")[0].tools[5:] == harness.requests("root/sub-agent/1")[0].tools == ()
+    assert "comms" not in harness.answers()[0]
 
 
 @pytest.mark.promise("MK-COMMS", "MK-ACCESS")
-async def test_without_comms_a_tool_of_ones_own_may_be_called_like_one_of_them_and_is_inherited() -> None:
+async def test_without_comms_a_user_tool_may_have_a_comms_name_and_is_inherited() -> None:
     @retinue.tool(name="send_message", kind="pure")
     def post() -> str:
         """Post a letter."""
         return "posted"
 
-    stage = Stage(
+    harness = MeerkatHarness(
         spawn(), says("Ok."), says("Ok."), spawned={"find it": [calls("send_message"), says("Sent.")]}, tools=(post,)
     )
 
-    await stage.play()
+    await harness.play()
 
-    assert stage.texts("root/sub-agent/1") == ["posted"]
-    assert stage.heard("root/sub-agent/1")[0].system == ""
+    assert harness.texts("root/sub-agent/1") == ["posted"]
+    assert harness.requests("root/sub-agent/1")[0].system == ""
 
 
 # ---- what is said ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.promise("MK-COMMS-WORDS", "MK-COMMS-TRUST")
-async def test_messages_requests_and_responses_arrive_in_these_words() -> None:
+async def test_messages_requests_and_responses_have_the_documented_form() -> None:
     def asks(request: Request) -> Line:
         to = named(request)
         return together(
@@ -122,7 +124,7 @@ async def test_messages_requests_and_responses_arrive_in_these_words() -> None:
             calls("list_peers"),
         )
 
-    stage = Stage(
+    harness = MeerkatHarness(
         spawn(),
         asks,
         says("Waiting."),
@@ -132,23 +134,23 @@ async def test_messages_requests_and_responses_arrive_in_these_words() -> None:
         settings=COMMS,
     )
 
-    assert (await stage.play()).text == "Thanks."
+    assert (await harness.play()).text == "Thanks."
 
-    child = stage.row("root/sub-agent/1").run_id
+    child = harness.row("root/sub-agent/1").run_id
     peers = [{"name": name(child), "peer_id": child, "address": f"inproc://{name(child)}"}]
-    root = stage.row("root").run_id
+    root = harness.row("root").run_id
     above = [{"name": "parent", "peer_id": root, "address": "inproc://parent"}]
-    assert stage.texts()[1:] == [SENT, SENT, SENT, json.dumps({"peers": peers}, separators=(",", ":"))]
-    assert stage.answers("root/sub-agent/1")[-1] == {"peers": above}
-    _, heard = users(stage, "root/sub-agent/1")
-    count, report = re.findall(r"\[request ([0-9a-f-]{36})", heard)
+    assert harness.texts()[1:] == [SENT, SENT, SENT, json.dumps({"peers": peers}, separators=(",", ":"))]
+    assert harness.answers("root/sub-agent/1")[-1] == {"peers": above}
+    _, text = users(harness, "root/sub-agent/1")
+    count, report = re.findall(r"\[request ([0-9a-f-]{36})", text)
     assert count != report
-    assert heard == (
+    assert text == (
         "[message from parent]\nLook at\nthe pool.\n\n"
         f'[request {count} from parent: count] {{"what":"connections","deep":[1]}}\n\n'
         f"[request {report} from parent: report]"
     )
-    assert users(stage, "root")[1:] == [
+    assert users(harness, "root")[1:] == [
         f'[response to {count} from {name(child)}: completed] {{"n":20}}\n\n'
         f"[response to {report} from {name(child)}: failed]\n\n"
         f"[message from {name(child)}]\nDone.",
@@ -160,10 +162,10 @@ async def test_messages_requests_and_responses_arrive_in_these_words() -> None:
 async def test_siblings_strangers_and_oneself_are_no_peers() -> None:
     def whispers(request: Request) -> Line:
         sibling = request.messages[-1].text.split()[-1]
-        lines = [calls("send_message", to=to, body="psst") for to in (sibling, "nobody", "")]
+        lines = [calls("send_message", to=to, body="psst") for to in (sibling, "unknown", "")]
         return together(*lines, calls("list_peers"))
 
-    stage = Stage(
+    harness = MeerkatHarness(
         together(spawn("first"), spawn("second")),
         lambda request: calls("send_message", to=named(request, 1), body=f"Your sibling is {named(request, 0)}"),
         to_parent("It is me."),
@@ -174,16 +176,16 @@ async def test_siblings_strangers_and_oneself_are_no_peers() -> None:
         settings=COMMS,
     )
 
-    await stage.play()
+    await harness.play()
 
-    first = name(stage.row("root/sub-agent/1").run_id)
-    assert stage.texts()[2:] == [SENT, "Execution failed: Peer not found: parent"]
-    assert stage.texts("root/sub-agent/2")[:3] == [
+    first = name(harness.row("root/sub-agent/1").run_id)
+    assert harness.texts()[2:] == [SENT, "Execution failed: Peer not found: parent"]
+    assert harness.texts("root/sub-agent/2")[:3] == [
         f"Execution failed: Peer not found: {first}",
-        "Execution failed: Peer not found: nobody",
+        "Execution failed: Peer not found: unknown",
         "Execution failed: Peer not found: ",
     ]
-    assert [peer["name"] for peer in json.loads(stage.texts("root/sub-agent/2")[3])["peers"]] == ["parent"]
+    assert [peer["name"] for peer in json.loads(harness.texts("root/sub-agent/2")[3])["peers"]] == ["parent"]
 
 
 @pytest.mark.promise("MK-COMMS-TRUST", "MK-COMMS-BLOCK")
@@ -194,7 +196,7 @@ async def test_a_nested_parent_is_known_by_its_own_name_and_the_root_is_not_reac
         parent = request.messages[0].text.split("'")[1]
         return together(calls("send_message", to=parent, body="Dug."), to_parent("Hello."), calls("list_peers"))
 
-    stage = Stage(
+    harness = MeerkatHarness(
         spawn("lead"),
         says("Waiting."),
         says("Thanks."),
@@ -205,18 +207,18 @@ async def test_a_nested_parent_is_known_by_its_own_name_and_the_root_is_not_reac
         settings=settings,
     )
 
-    await stage.play()
+    await harness.play()
 
-    lead = name(stage.row("root/sub-agent/1").run_id)
-    dug = stage.texts("root/sub-agent/1/sub-agent/1")
+    lead = name(harness.row("root/sub-agent/1").run_id)
+    dug = harness.texts("root/sub-agent/1/sub-agent/1")
     assert dug[:2] == [SENT, "Execution failed: Peer not found: parent"]
     assert [peer["name"] for peer in json.loads(dug[2])["peers"]] == [lead]
-    assert f"You are a sub-agent of '{lead}'." in users(stage, "root/sub-agent/1/sub-agent/1")[0]
+    assert f"You are a sub-agent of '{lead}'." in users(harness, "root/sub-agent/1/sub-agent/1")[0]
 
 
 @pytest.mark.promise("MK-COMMS-OFFLINE")
-async def test_a_message_to_who_has_ended_or_was_cancelled_says_so_and_both_leave_the_list() -> None:
-    stage = Stage(
+async def test_peers_that_ended_or_were_cancelled_are_offline_and_not_listed() -> None:
+    harness = MeerkatHarness(
         together(spawn("quick"), spawn("slow")),
         about("agent_cancel", 1),
         lambda request: together(
@@ -230,14 +232,14 @@ async def test_a_message_to_who_has_ended_or_was_cancelled_says_so_and_both_leav
         latency=1.0,
     )
 
-    await stage.play()
+    await harness.play()
 
-    assert stage.texts()[3:] == [OFFLINE, OFFLINE, '{"peers":[]}']
+    assert harness.texts()[3:] == [OFFLINE, OFFLINE, '{"peers":[]}']
 
 
 @pytest.mark.promise("MK-COMMS-OFFLINE")
-async def test_an_inbox_takes_1024_messages_that_nobody_reads() -> None:
-    stage = Stage(
+async def test_an_inbox_holds_1024_unread_messages() -> None:
+    harness = MeerkatHarness(
         spawn(),
         lambda request: together(*(tells(f"{n}")(request) for n in range(1026))),
         about("agent_cancel"),
@@ -246,26 +248,35 @@ async def test_an_inbox_takes_1024_messages_that_nobody_reads() -> None:
         settings=COMMS,
     )
 
-    await stage.play()
+    await harness.play()
 
-    assert stage.texts()[1:1027] == [SENT] * 1024 + [OFFLINE] * 2
+    assert harness.texts()[1:1027] == [SENT] * 1024 + [OFFLINE] * 2
 
 
 @pytest.mark.promise("MK-COMMS-OFFLINE", "MK-CRASH")
-async def test_a_message_that_had_arrived_before_a_crash_was_sent_even_if_its_reader_is_gone_by_then() -> None:
-    stage = Stage(
-        spawn(), tells("Hello."), hangs(), spawned={"find it": [slowly("Wait.", 1), says("Heard.")]}, settings=COMMS
+async def test_a_message_that_arrived_before_a_crash_counts_as_sent() -> None:
+    harness = MeerkatHarness(
+        spawn(),
+        tells("Hello."),
+        hangs(),
+        spawned={"find it": [slowly("Wait.", 1), says("Heard.")]},
+        settings=COMMS,
     )
-    async with stage:
-        run = await stage.retinue.spawn(TASK)
+    async with harness:
+        run = await harness.retinue.spawn(TASK)
         await asyncio.sleep(5)
-        child = stage.row("root/sub-agent/1")
+        child = harness.row("root/sub-agent/1")
         arguments = json.dumps({"to": name(child.run_id), "body": "Hello."})
-        entered_again = await stage.tool("send_message").call(arguments, stage.context(run.run_id, turn=2, again=True))
-        another = await stage.tool("send_message").call(arguments, stage.context(run.run_id, turn=3, again=True))
+        entered_again = await harness.tool("send_message").call(
+            arguments, harness.context(run.run_id, turn=2, again=True)
+        )
+        another = await harness.tool("send_message").call(arguments, harness.context(run.run_id, turn=3, again=True))
         await run.cancel()
 
-    assert (child.progress.phase, users(stage, "root/sub-agent/1")[1:]) == ("ended", ["[message from parent]\nHello."])
+    assert (child.progress.phase, users(harness, "root/sub-agent/1")[1:]) == (
+        "ended",
+        ["[message from parent]\nHello."],
+    )
     assert (entered_again.text, another.text) == (SENT, OFFLINE)
 
 
@@ -292,12 +303,12 @@ async def test_a_message_that_had_arrived_before_a_crash_was_sent_even_if_its_re
         ),
     ],
 )
-async def test_wrong_arguments_of_the_four_tools_are_told(tool: str, arguments: dict[str, Any], error: str) -> None:
-    stage = Stage(calls(tool, **arguments), says("Done."), settings=COMMS)
+async def test_invalid_arguments_of_four_tools_are_refused(tool: str, arguments: dict[str, Any], error: str) -> None:
+    harness = MeerkatHarness(calls(tool, **arguments), says("Done."), settings=COMMS)
 
-    await stage.play()
+    await harness.play()
 
-    assert stage.texts() == [f"Invalid arguments: {error}"]
+    assert harness.texts() == [f"Invalid arguments: {error}"]
 
 
 # ---- the later pair -------------------------------------------------------------------------------------------------
@@ -321,16 +332,16 @@ async def test_wrong_arguments_of_the_four_tools_are_told(tool: str, arguments: 
         ({"kind": 7, "to": "x"}, "Invalid parameters: Expected `str`, got `int` - at `$.kind`"),
     ],
 )
-async def test_wrong_arguments_of_send_are_told(arguments: dict[str, Any], error: str) -> None:
-    stage = Stage(calls("send", **arguments), says("Done."), settings=SEND)
+async def test_invalid_arguments_of_send_are_refused(arguments: dict[str, Any], error: str) -> None:
+    harness = MeerkatHarness(calls("send", **arguments), says("Done."), settings=SEND)
 
-    await stage.play()
+    await harness.play()
 
-    assert stage.texts() == [f"Invalid arguments: {error}"]
+    assert harness.texts() == [f"Invalid arguments: {error}"]
 
 
 @pytest.mark.promise("MK-COMMS-SEND", "MK-COMMS-TOLD", "MK-COMMS-BLOCK")
-async def test_the_later_pair_says_the_same_in_one_tool() -> None:
+async def test_send_and_peers_do_the_same_as_the_four_tools() -> None:
     def asks(request: Request) -> Line:
         to = named(request)
         return together(
@@ -343,7 +354,7 @@ async def test_the_later_pair_says_the_same_in_one_tool() -> None:
         (asked,) = re.findall(r"\[request ([0-9a-f-]{36})", request.messages[-1].text)
         return calls("send", kind="peer_response", to="parent", in_reply_to=asked, status="accepted", result="yes")
 
-    stage = Stage(
+    harness = MeerkatHarness(
         spawn(),
         asks,
         says("Waiting."),
@@ -354,19 +365,19 @@ async def test_the_later_pair_says_the_same_in_one_tool() -> None:
         tools=(),
     )
 
-    await stage.play()
+    await harness.play()
 
-    child = stage.row("root/sub-agent/1").run_id
-    assert stage.heard("root")[0].tools[5:] == stage.heard("root/sub-agent/1")[0].tools == ("send", "peers")
-    told = stage.answers()[0]["comms"]
+    child = harness.row("root/sub-agent/1").run_id
+    assert harness.requests("root")[0].tools[5:] == harness.requests("root/sub-agent/1")[0].tools == ("send", "peers")
+    told = harness.answers()[0]["comms"]
     assert told == f'To message this child: send(kind="peer_message", to="{name(child)}", body="your message")'
-    assert stage.texts()[1:3] == [
+    assert harness.texts()[1:3] == [
         '{"status":"sent","kind":"peer_message"}',
         '{"status":"sent","kind":"peer_request"}',
     ]
-    assert [peer["name"] for peer in stage.answers()[3]["peers"]] == [name(child)]
-    first, heard = users(stage, "root/sub-agent/1")
+    assert [peer["name"] for peer in harness.answers()[3]["peers"]] == [name(child)]
+    first, text = users(harness, "root/sub-agent/1")
     assert 'send(kind="peer_message", to="parent", body="your message")' in first
-    asked = re.findall(r"\[request ([0-9a-f-]{36})", heard)[0]
-    assert heard == f"[message from parent]\nHello.\n\n[request {asked} from parent: count] [1]"
-    assert users(stage, "root")[1] == f'[response to {asked} from {name(child)}: accepted] "yes"'
+    asked = re.findall(r"\[request ([0-9a-f-]{36})", text)[0]
+    assert text == f"[message from parent]\nHello.\n\n[request {asked} from parent: count] [1]"
+    assert users(harness, "root")[1] == f'[response to {asked} from {name(child)}: accepted] "yes"'

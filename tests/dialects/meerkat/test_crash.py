@@ -1,4 +1,4 @@
-"""A process that dies at any moment: the next one finds every sub-agent, and no message is lost or doubled."""
+"""Crashes of `meerkat` processes: the next process finds every sub-agent, and no message is lost or doubled."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ from retinue.dialects.meerkat.settings import MeerkatSettings
 from retinue.providers.scripted import Line, LineFunction, calls, hangs, says, together
 from retinue.store.memory.store import MemoryStore
 from retinue.store.sqlite.store import SqliteStore
-from tests.dialects.meerkat.stage import COMMS, MANY, TASK, Stage, fork, slowly, spawn, started
+from tests.dialects.meerkat.harness import COMMS, MANY, TASK, MeerkatHarness, fork, slowly, spawn, started
 
 TURNS = 40
 SENT = '{"status":"sent"}'
@@ -28,18 +28,18 @@ SENT = '{"status":"sent"}'
 
 def lead(request: Request) -> Line:
     """The root starts one of each kind, writes to the host, and when all is in, cancels it and looks around."""
-    heard = "\n".join(message.text for message in request.messages)
+    history = "\n".join(message.text for message in request.messages)
     if request.turn == 1:
         return together(spawn("dig"), fork("look below"), spawn("keep the books", host_mode=True))
-    names = re.findall(r'"name":"([a-z-]+-[0-9a-f]{12})"', heard)
+    names = re.findall(r'"name":"([a-z-]+-[0-9a-f]{12})"', history)
     if request.turn == 2:
         body = {"to": names[2], "intent": "count", "params": [1]}
         return together(calls("send_message", to=names[2], body="ping"), calls("send_request", **body))
-    if not all(word in heard for word in ("Task: dig", "Task: look below", "a trace", "pong")):
+    if not all(word in history for word in ("Task: dig", "Task: look below", "a trace", "pong")):
         return says("Waiting.")
-    if "previous_state" not in heard:
+    if "previous_state" not in history:
         return calls("agent_cancel", agent_id=started(request.messages)[2])
-    if "total_count" not in heard:
+    if "total_count" not in history:
         return together(calls("agent_list"), calls("send_message", to=names[2], body="still there?"))
     return says("Done.")
 
@@ -52,8 +52,8 @@ def serves(request: Request) -> Line:
     return says("Ready.")
 
 
-def story(store: Store) -> Stage:
-    return Stage(
+def story(store: Store) -> MeerkatHarness:
+    return MeerkatHarness(
         *[lead] * TURNS,
         spawned={"dig": [calls("send_message", to="parent", body="a trace"), says("The pool.")]},
         forked={"look below": [calls("grep", pattern="x"), says("Nothing.")]},
@@ -63,11 +63,11 @@ def story(store: Store) -> Stage:
     )
 
 
-async def lived(stage: Stage) -> dict[str, Run]:
+async def lived(harness: MeerkatHarness) -> dict[str, Run]:
     """Every run by its agent, as the store tells it; the order of births is a matter of time."""
-    rows = stage.rows()
+    rows = harness.rows()
     assert len({row.agent for row in rows}) == len(rows)
-    return {row.agent: await stage.retinue.supervisor.replay(row.run_id) for row in rows}
+    return {row.agent: await harness.retinue.supervisor.replay(row.run_id) for row in rows}
 
 
 def told(run: Run) -> list[str]:
@@ -108,26 +108,26 @@ async def test_a_crash_after_any_write_loses_and_doubles_nothing(kind: str, tmp_
 
     cut_short = 0
     for n in range(writes + 1):
-        stage = story(new_store(str(n)))
+        harness = story(new_store(str(n)))
         with suppress(StoreError):
-            await stage.open(killed_after=n)
-            await stage.run(TASK, key="root")
-        await stage.kill()
-        paths = {row.run_id: row.path for row in stage.rows()}
-        stored = {(paths[run_id], turn) for run_id, turn in stage.replies()}
-        cut_short += any(row.progress.phase != "ended" for row in stage.rows())
-        asked = len(stage.provider.asked)
+            await harness.open(killed_after=n)
+            await harness.run(TASK, key="root")
+        await harness.kill()
+        paths = {row.run_id: row.path for row in harness.rows()}
+        stored = {(paths[run_id], turn) for run_id, turn in harness.replies()}
+        cut_short += any(row.progress.phase != "ended" for row in harness.rows())
+        asked = len(harness.provider.asked)
 
-        await stage.open(adopt=True)
-        outcome = await stage.run(TASK, key="root")
-        runs = await lived(stage)
-        await stage.close()
+        await harness.open(adopt=True)
+        outcome = await harness.run(TASK, key="root")
+        runs = await lived(harness)
+        await harness.close()
 
         assert (n, outcome.result, outcome.text) == (n, "completed", "Done.")
-        again = {(question.path, question.turn) for question in stage.provider.asked[asked:]}
+        again = {(question.path, question.turn) for question in harness.provider.asked[asked:]}
         assert stored & again == set(), n
         _check(runs, f"killed after write {n}")
-        stage.store.close()
+        harness.store.close()
     undisturbed.store.close()
     assert cut_short > 30
 
@@ -136,19 +136,19 @@ async def test_a_crash_after_any_write_loses_and_doubles_nothing(kind: str, tmp_
 @pytest.mark.parametrize("luck", range(12))
 async def test_nor_do_many_crashes_one_after_another(luck: int) -> None:
     chance = random.Random(luck)
-    stage = story(MemoryStore())
+    harness = story(MemoryStore())
     for _ in range(200):
         with suppress(StoreError):
-            await stage.open(adopt=True, killed_after=chance.randint(3, 12))
-            await stage.run(TASK, key="root")
-        await stage.kill()
-        if any(row.agent == "main" and row.progress.phase == "ended" for row in stage.rows()):
+            await harness.open(adopt=True, killed_after=chance.randint(3, 12))
+            await harness.run(TASK, key="root")
+        await harness.kill()
+        if any(row.agent == "main" and row.progress.phase == "ended" for row in harness.rows()):
             break
 
-    await stage.open(adopt=True)
-    assert (await stage.run(TASK, key="root")).text == "Done."
-    _check(await lived(stage), f"luck {luck}")
-    await stage.close()
+    await harness.open(adopt=True)
+    assert (await harness.run(TASK, key="root")).text == "Done."
+    _check(await lived(harness), f"luck {luck}")
+    await harness.close()
 
 
 def _check(runs: dict[str, Run], life: str) -> None:
@@ -182,8 +182,8 @@ def _check(runs: dict[str, Run], life: str) -> None:
 # ---- after a restart ------------------------------------------------------------------------------------------------
 
 
-class TwoLives(Stage):
-    """A stage whose root is silent in its first life, once its children are done."""
+class TwoLives(MeerkatHarness):
+    """A harness whose root is silent in its first life, once its children are done."""
 
     def __init__(self, *lines: Any, **options: Any) -> None:
         self.lives = 0
@@ -204,7 +204,7 @@ class TwoLives(Stage):
 
 
 @pytest.mark.promise("MK-RESTART", "MK-COMMS-OFFLINE", "MK-NOTICE-ONCE")
-async def test_those_that_ended_before_a_restart_can_still_be_asked_about() -> None:
+async def test_sub_agents_that_ended_before_a_restart_are_still_known() -> None:
     def asks(request: Request) -> Line:
         first, second, third = started(request.messages)
         peer = re.findall(r'"name":"([a-z0-9-]+)"', "".join(each.text for each in request.messages))[0]
@@ -217,22 +217,22 @@ async def test_those_that_ended_before_a_restart_can_still_be_asked_about() -> N
             calls("send_message", to=peer, body="still there?"),
         )
 
-    stage = TwoLives(
+    harness = TwoLives(
         together(spawn("one"), fork("two"), spawn("three", host_mode=True, budget={"max_turns": 0})),
         says("Waiting."),
         settings=COMMS,
         spawned={"one": [says("1.")]},
         forked={"two": [says("2.")]},
     )
-    stage.script("main", stage.later(asks), says("Thanks."))
-    async with stage:
-        await stage.retinue.spawn(TASK, key="root")
+    harness.script("main", harness.later(asks), says("Thanks."))
+    async with harness:
+        await harness.retinue.spawn(TASK, key="root")
         await asyncio.sleep(1)
-        await stage.restart()
-        assert (await stage.run(TASK, key="root")).text == "Thanks."
+        await harness.restart()
+        assert (await harness.run(TASK, key="root")).text == "Thanks."
 
-    texts = stage.texts()[3:]
-    rows = stage.rows()[1:]
+    texts = harness.texts()[3:]
+    rows = harness.rows()[1:]
     one, two, three = (row.run_id for row in rows)
     assert json.loads(texts[0]) == {
         "agent_id": one,
@@ -256,20 +256,20 @@ async def test_after_a_restart_too_only_the_last_256_are_known() -> None:
         ids = started(request.messages)
         return together(*(calls("agent_status", agent_id=ids[nth]) for nth in (43, 44, 299)), calls("agent_list"))
 
-    stage = TwoLives(
+    harness = TwoLives(
         together(*(spawn(f"task {n}") for n in range(300))),
         says("Waiting."),
         settings=MeerkatSettings(concurrency_limits=MANY),
     )
-    stage.script("main", stage.later(asks), says("Thanks."))
-    stage.script("sub-agent", says("Done."))
-    async with stage:
-        await stage.retinue.spawn(TASK, key="root")
+    harness.script("main", harness.later(asks), says("Thanks."))
+    harness.script("sub-agent", says("Done."))
+    async with harness:
+        await harness.retinue.spawn(TASK, key="root")
         await asyncio.sleep(1)
-        await stage.restart()
-        await stage.run(TASK, key="root")
+        await harness.restart()
+        await harness.run(TASK, key="root")
 
-    forgotten, oldest, newest, listed = stage.texts()[300:]
+    forgotten, oldest, newest, listed = harness.texts()[300:]
     assert forgotten.startswith("Execution failed: Sub-agent not found: ")
     assert [json.loads(text)["output"] for text in (oldest, newest)] == ["Done.", "Done."]
     assert json.loads(listed)["total_count"] == 256
@@ -277,18 +277,18 @@ async def test_after_a_restart_too_only_the_last_256_are_known() -> None:
 
 @pytest.mark.promise("MK-NAMES", "MK-IDS", "MK-RESTART")
 async def test_names_are_not_used_twice_however_soon_the_next_life_begins() -> None:
-    stage = TwoLives(
+    harness = TwoLives(
         together(*(spawn(f"task {n}") for n in range(50))), settings=MeerkatSettings(concurrency_limits=MANY)
     )
-    stage.script("main", stage.later(lambda _: together(*(spawn(f"more {n}") for n in range(50)))), says("Thanks."))
-    stage.script("main", says("Thanks."))
-    stage.script("sub-agent", slowly("Done.", 99))
-    async with stage:
-        await stage.retinue.spawn(TASK, key="root")
+    harness.script("main", harness.later(lambda _: together(*(spawn(f"more {n}") for n in range(50)))), says("Thanks."))
+    harness.script("main", says("Thanks."))
+    harness.script("sub-agent", slowly("Done.", 99))
+    async with harness:
+        await harness.retinue.spawn(TASK, key="root")
         await asyncio.sleep(1)
-        await stage.restart()  # in one millisecond, while fifty have been borrowed
-        await stage.run(TASK, key="root")
+        await harness.restart()  # in one millisecond, while fifty have been borrowed
+        await harness.run(TASK, key="root")
 
-    ids = [json.loads(text)["agent_id"] for text in stage.texts()]
+    ids = [json.loads(text)["agent_id"] for text in harness.texts()]
     assert ids == sorted(ids)
-    assert len({json.loads(text)["name"] for text in stage.texts()}) == 100
+    assert len({json.loads(text)["name"] for text in harness.texts()}) == 100

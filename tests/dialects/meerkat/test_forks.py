@@ -1,4 +1,4 @@
-"""Forks: the same bytes up to the call, what tells the fork that it is one, and what that saves at a vendor's."""
+"""Forks: the inherited conversation, the notice to the fork, and the vendor's prompt cache."""
 
 import json
 from collections.abc import AsyncGenerator, Callable
@@ -16,7 +16,7 @@ from retinue.providers.catalog import provider_config
 from retinue.providers.scripted import Line, calls, says, together
 from retinue.testing.fake_chat import FakeChat
 from retinue.testing.fake_server import ReceivedRequest
-from tests.dialects.meerkat.stage import OWN, TASK, Stage, fork, grep, slowly, spawn
+from tests.dialects.meerkat.harness import OWN, TASK, MeerkatHarness, fork, grep, slowly, spawn
 from tests.providers.fakes.anthropic import FakeAnthropic
 from tests.providers.fakes.responses import FakeResponses
 
@@ -25,14 +25,14 @@ KEEPS = MeerkatSettings(fork_keeps_tools=True)
 
 @pytest.mark.promise("MK-FORK", "MK-NAMES", "MK-FORK-INHERITED", "MK-FORK-MODEL", "MK-FORK-CACHE")
 async def test_a_fork_is_answered_at_once_with_the_fields_of_a_spawn_and_two_more() -> None:
-    stage = Stage(
+    harness = MeerkatHarness(
         calls("grep", pattern="pool"), fork(), says("Waiting."), says("Thanks."), forked={"look below": [slowly("No.")]}
     )
 
-    await stage.play(system="You lead.")
+    await harness.play(system="You lead.")
 
-    child = stage.row("root/fork/1")
-    assert stage.texts()[1] == (
+    child = harness.row("root/fork/1")
+    assert harness.texts()[1] == (
         f'{{"agent_id":"{child.run_id}","name":"fork-{child.run_id.replace("-", "")[:12]}",'
         f'"provider":"anthropic","model":"{OWN}","state":"running","messages_inherited":3,'
         '"message":"Agent forked successfully with full conversation history. Use agent_status to check progress.",'
@@ -44,7 +44,7 @@ async def test_a_fork_is_answered_at_once_with_the_fields_of_a_spawn_and_two_mor
     "MK-FORK-HISTORY", "MK-FORK-REPAIR", "MK-FORK-KNOWS", "MK-FORK-SYSTEM", "MK-FORK-INHERITED", "MK-NO-NESTING"
 )
 async def test_a_fork_begins_with_its_parents_messages_and_learns_that_it_is_one() -> None:
-    stage = Stage(
+    harness = MeerkatHarness(
         calls("grep", pattern="pool"),
         together(says("Both."), fork("look below"), calls("grep", pattern="x"), spawn()),
         says("Waiting."),
@@ -53,10 +53,10 @@ async def test_a_fork_begins_with_its_parents_messages_and_learns_that_it_is_one
         forked={"look below": [calls("fetch"), slowly("No.")]},
     )
 
-    await stage.play(system="You lead.")
+    await harness.play(system="You lead.")
 
-    at_the_fork, first, second = stage.heard("root")[1], *stage.heard("root/fork/1")
-    inherited = json.loads(next(text for text in stage.texts() if '"messages_inherited"' in text))
+    at_the_fork, first, second = harness.requests("root")[1], *harness.requests("root/fork/1")
+    inherited = json.loads(next(text for text in harness.texts() if '"messages_inherited"' in text))
     assert inherited["messages_inherited"] == len(at_the_fork.messages) == 3
     made, *results, asked = first.messages[3:]
     assert first.messages[:3] == at_the_fork.messages
@@ -74,7 +74,7 @@ async def test_a_fork_begins_with_its_parents_messages_and_learns_that_it_is_one
 
 @pytest.mark.promise("MK-FORK-TOOLS", "MK-FORK-DENIED", "MK-FORK-CACHE")
 async def test_with_fork_keeps_tools_a_fork_is_shown_its_parents_tools_and_may_use_its_own() -> None:
-    stage = Stage(
+    harness = MeerkatHarness(
         fork(),
         says("Waiting."),
         says("Thanks."),
@@ -82,11 +82,11 @@ async def test_with_fork_keeps_tools_a_fork_is_shown_its_parents_tools_and_may_u
         settings=KEEPS,
     )
 
-    await stage.play()
+    await harness.play()
 
-    assert stage.answers()[0]["cache"] == "shared"
-    assert stage.heard("root/fork/1")[0].tools == stage.heard("root")[0].tools
-    assert stage.texts("root/fork/1") == [
+    assert harness.answers()[0]["cache"] == "shared"
+    assert harness.requests("root/fork/1")[0].tools == harness.requests("root")[0].tools
+    assert harness.texts("root/fork/1") == [
         "Execution failed: Tool access denied: agent_list",
         "Execution failed: Tool access denied: agent_spawn",
         "2 lines about x",
@@ -106,20 +106,20 @@ async def test_with_fork_keeps_tools_a_fork_is_shown_its_parents_tools_and_may_u
         ({}, {"output": dict}, "lost: another form of answer"),
     ],
 )
-async def test_a_fork_says_whether_the_cache_is_shared_and_if_not_why(
+async def test_a_fork_reports_whether_the_cache_is_shared(
     asked: dict[str, Any], how: dict[str, Any], cache: str
 ) -> None:
     last = says("{}") if how else says("Thanks.")
-    stage = Stage(fork(**asked), last, last, forked={"look below": [says("No.")]}, settings=KEEPS)
+    harness = MeerkatHarness(fork(**asked), last, last, forked={"look below": [says("No.")]}, settings=KEEPS)
 
-    await stage.play(**how)
+    await harness.play(**how)
 
-    assert stage.answers()[0]["cache"] == cache
+    assert harness.answers()[0]["cache"] == cache
 
 
 @pytest.mark.promise("MK-FORK-HISTORY", "MK-FORK-KNOWS")
 async def test_a_forks_fork_has_all_that_went_before() -> None:
-    stage = Stage(
+    harness = MeerkatHarness(
         fork("one"),
         says("Waiting."),
         says("Thanks."),
@@ -127,20 +127,20 @@ async def test_a_forks_fork_has_all_that_went_before() -> None:
         settings=MeerkatSettings(nested_tools=True),
     )
 
-    await stage.play()
+    await harness.play()
 
-    (heard,) = stage.heard("root/fork/1/fork/1")
-    texts = [message.text for message in heard.messages]
+    (request,) = harness.requests("root/fork/1/fork/1")
+    texts = [message.text for message in request.messages]
     assert texts == [TASK, "", STILL_OPEN, "one", "", STILL_OPEN, "two"]
-    assert stage.answers("root/fork/1")[0]["messages_inherited"] == 4
+    assert harness.answers("root/fork/1")[0]["messages_inherited"] == 4
 
 
 # ---- at real wires --------------------------------------------------------------------------------------------------
 
 
-def plays(heard: ReceivedRequest) -> Line:
+def plays(request: ReceivedRequest) -> Line:
     """The root looks, forks and waits; a fork answers at once."""
-    said = json.dumps(heard.body)
+    said = json.dumps(request.body)
     if "the fork's task" in said and said.count("agent_fork") and "[you are a fork" in said:
         return says("Nothing below.")
     if "Agent forked successfully" in said:
@@ -181,7 +181,7 @@ async def opened(wire: str, settings: MeerkatSettings) -> AsyncGenerator[retinue
 @pytest.mark.real_time
 @pytest.mark.promise("MK-FORK-CACHED", "MK-FORK-CACHE", "MK-FORK-REPAIR", "MK-FORK-TOOLS")
 @pytest.mark.parametrize("wire", WIRES)
-async def test_a_fork_that_keeps_its_parents_tools_hits_the_vendors_cache_and_one_without_does_not(wire: str) -> None:
+async def test_a_fork_hits_the_vendors_cache_only_with_its_parents_tools(wire: str) -> None:
     cached: dict[bool, int] = {}
     long = "Be thorough. " * 400
     for keeps in (True, False):
@@ -205,8 +205,8 @@ async def test_a_fork_that_keeps_its_parents_tools_hits_the_vendors_cache_and_on
 @pytest.mark.real_time
 @pytest.mark.promise("MK-FAMILY", "MK-BACKGROUND", "MK-CLIENT")
 async def test_sub_agents_work_at_another_vendor_than_their_parent(monkeypatch: pytest.MonkeyPatch) -> None:
-    def leads(heard: ReceivedRequest) -> Line:
-        said = json.dumps(heard.body)
+    def leads(request: ReceivedRequest) -> Line:
+        said = json.dumps(request.body)
         if "sub-agent spawned" not in said.lower():
             return together(
                 spawn(provider="gpt"), spawn(provider="google"), fork(provider="openai", model="gpt-5.2-pro")
@@ -231,5 +231,5 @@ async def test_sub_agents_work_at_another_vendor_than_their_parent(monkeypatch: 
     assert [text for text in results if text[0] != "{"] == [
         "Execution failed: Failed to create LLM client: Missing API key for provider: gemini"
     ]
-    assert sorted(heard.body["model"] for heard in other.requests) == ["gpt-5.2", "gpt-5.2-pro"]
-    assert {heard.body["model"] for heard in lead.requests} == {OWN}
+    assert sorted(request.body["model"] for request in other.requests) == ["gpt-5.2", "gpt-5.2-pro"]
+    assert {request.body["model"] for request in lead.requests} == {OWN}

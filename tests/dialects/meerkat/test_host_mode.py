@@ -1,11 +1,11 @@
-"""Sub-agents that stay: they serve messages until their budget, a cancel or their parent ends them."""
+"""Host mode: sub-agents serve messages until their budget, a cancel or their parent ends them."""
 
 import pytest
 
 from retinue.core.ports import Request
 from retinue.core.run import Limits
 from retinue.providers.scripted import Line, ScriptedReply, calls, says, together
-from tests.dialects.meerkat.stage import COMMS, TASK, Stage, about, name, spawn, tells, to_parent, users
+from tests.dialects.meerkat.harness import COMMS, TASK, MeerkatHarness, about, name, spawn, tells, to_parent, users
 
 
 def host(prompt: str = "keep the books", **more: object) -> ScriptedReply:
@@ -17,7 +17,7 @@ async def test_a_host_serves_messages_until_its_parent_ends() -> None:
     def serves(request: Request) -> Line:
         return calls("send_message", to="parent", body=f"You said: {request.messages[-1].text.splitlines()[-1]}")
 
-    stage = Stage(
+    harness = MeerkatHarness(
         host(),
         tells("one"),
         says("Waiting."),
@@ -30,23 +30,23 @@ async def test_a_host_serves_messages_until_its_parent_ends() -> None:
         latency=1.0,
     )
 
-    outcome = await stage.play()
+    outcome = await harness.play()
 
-    child = stage.row("root/host/1").run_id
+    child = harness.row("root/host/1").run_id
     assert outcome.text == "Thanks."
-    assert stage.answers()[0]["name"] == name(child)
-    assert stage.answers()[2] == {"agent_id": child, "state": "running", "is_final": False, "duration_ms": 3000}
-    assert users(stage, "root")[1:] == [
+    assert harness.answers()[0]["name"] == name(child)
+    assert harness.answers()[2] == {"agent_id": child, "state": "running", "is_final": False, "duration_ms": 3000}
+    assert users(harness, "root")[1:] == [
         f"[message from {name(child)}]\nYou said: one",
         f"[message from {name(child)}]\nYou said: two",
     ]
-    ended = stage.outcome("root/host/1")
+    ended = harness.outcome("root/host/1")
     assert (ended.result, ended.reason, ended.exchanges) == ("cancelled", "parent_ended", 3)
 
 
 @pytest.mark.promise("MK-HOST-ENDS", "MK-COMMS-OFFLINE")
-async def test_a_host_that_is_cancelled_is_over() -> None:
-    stage = Stage(
+async def test_a_cancelled_host_has_ended() -> None:
+    harness = MeerkatHarness(
         host(),
         about("agent_cancel"),
         together(calls("list_peers"), calls("agent_list")),
@@ -56,15 +56,15 @@ async def test_a_host_that_is_cancelled_is_over() -> None:
         latency=1.0,
     )
 
-    await stage.play()
+    await harness.play()
 
-    assert stage.answers()[1]["success"] is True
-    assert (stage.answers()[2], stage.answers()[3]["failed_count"]) == ({"peers": []}, 1)
+    assert harness.answers()[1]["success"] is True
+    assert (harness.answers()[2], harness.answers()[3]["failed_count"]) == ({"peers": []}, 1)
 
 
 @pytest.mark.promise("MK-HOST-ENDS", "MK-NOTICE", "MK-BUDGET")
-async def test_a_host_whose_budget_is_spent_has_completed_with_what_it_said_last() -> None:
-    stage = Stage(
+async def test_a_host_without_budget_has_completed_with_its_last_text() -> None:
+    harness = MeerkatHarness(
         host(budget={"max_turns": 1}),
         tells("one"),
         about("agent_status"),
@@ -74,11 +74,11 @@ async def test_a_host_whose_budget_is_spent_has_completed_with_what_it_said_last
         latency=1.0,
     )
 
-    await stage.play()
+    await harness.play()
 
-    child = stage.row("root/host/1").run_id
-    assert users(stage, "root")[1:] == [f"[sub-agent {name(child)} completed] Task: keep the books\nReady."]
-    status = stage.answers()[2]
+    child = harness.row("root/host/1").run_id
+    assert users(harness, "root")[1:] == [f"[sub-agent {name(child)} completed] Task: keep the books\nReady."]
+    status = harness.answers()[2]
     assert (status["state"], status["output"], status["is_final"]) == ("completed", "Ready.", True)
 
 
@@ -90,14 +90,14 @@ async def test_two_that_message_each_other_for_ever_are_ended_by_their_budgets()
     def pong(request: Request) -> Line:
         return to_parent("pong " * 50)
 
-    stage = Stage(host(budget={"max_tokens": 30_000}), settings=COMMS)
-    stage.script("main", *[line for _ in range(200) for line in (ping, says("Waiting."))])
-    stage.script("host", says("Ready."), *[line for _ in range(200) for line in (pong, says("Waiting."))])
-    async with stage:
-        outcome = await stage.run(TASK, limits=Limits(max_turns=300, max_tokens=200_000))
-        stage.provider.script.verify = lambda: None
+    harness = MeerkatHarness(host(budget={"max_tokens": 30_000}), settings=COMMS)
+    harness.script("main", *[line for _ in range(200) for line in (ping, says("Waiting."))])
+    harness.script("host", says("Ready."), *[line for _ in range(200) for line in (pong, says("Waiting."))])
+    async with harness:
+        outcome = await harness.run(TASK, limits=Limits(max_turns=300, max_tokens=200_000))
+        harness.provider.script.verify = lambda: None
 
-    ended = stage.outcome("root/host/1")
+    ended = harness.outcome("root/host/1")
     assert (ended.result, ended.reason) == ("exhausted", "max_tokens")
     assert ended.usage.total <= 30_000 + 2_000
     assert outcome.usage.total <= 200_000 + 2_000
@@ -108,11 +108,11 @@ async def test_an_endless_talk_with_a_root_that_has_turns_only_ends_with_its_tur
     def ping(request: Request) -> Line:
         return tells("ping")(request)
 
-    stage = Stage(host(budget={"max_turns": 1_000}), *[ping] * 39, settings=COMMS)
-    stage.script("host", *[line for _ in range(100) for line in (says("Ready."), to_parent("pong"))])
-    async with stage:
-        outcome = await stage.run(TASK, limits=Limits(max_turns=40))
-        stage.provider.script.verify = lambda: None
+    harness = MeerkatHarness(host(budget={"max_turns": 1_000}), *[ping] * 39, settings=COMMS)
+    harness.script("host", *[line for _ in range(100) for line in (says("Ready."), to_parent("pong"))])
+    async with harness:
+        outcome = await harness.run(TASK, limits=Limits(max_turns=40))
+        harness.provider.script.verify = lambda: None
 
     assert (outcome.result, outcome.reason) == ("exhausted", "max_turns")
-    assert stage.outcome("root/host/1").result == "cancelled"
+    assert harness.outcome("root/host/1").result == "cancelled"

@@ -1,4 +1,4 @@
-"""How much sub-agents may use and how many there may be: budgets in the ledger, and the four limits."""
+"""Budgets of sub-agents in the ledger, and the four concurrency limits."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ from retinue.core.run import Limits
 from retinue.dialects.meerkat.settings import ConcurrencyLimits, MeerkatSettings
 from retinue.providers.scripted import Line, ScriptedReply, calls, says, together
 from retinue.store.sqlite.store import SqliteStore
-from tests.dialects.meerkat.stage import TASK, Stage, about, fork, grep, slowly, spawn
+from tests.dialects.meerkat.harness import TASK, MeerkatHarness, about, fork, grep, slowly, spawn
 
 FULL = "Execution failed: Cannot {}: concurrency or depth limit reached"
 NO_SPAWN, NO_FORK = FULL.format("spawn sub-agent"), FULL.format("fork agent")
@@ -34,9 +34,9 @@ def limited(**limits: int) -> MeerkatSettings:
     return MeerkatSettings(nested_tools=True, concurrency_limits=ConcurrencyLimits(**limits))
 
 
-def limits_of(stage: Stage, path: str) -> Limits:
+def limits_of(harness: MeerkatHarness, path: str) -> Limits:
     """What a sub-agent was given."""
-    accepted = stage.events(stage.row(path).run_id)[0]
+    accepted = harness.events(harness.row(path).run_id)[0]
     assert isinstance(accepted, RunAccepted)
     return accepted.limits
 
@@ -56,18 +56,18 @@ def limits_of(stage: Stage, path: str) -> Limits:
     ],
 )
 @pytest.mark.parametrize("written", [dict, json.dumps])
-async def test_a_sub_agent_whose_budget_is_spent_has_failed(budget: dict[str, int], error: str, written: Any) -> None:
+async def test_a_sub_agent_that_used_up_its_budget_has_failed(budget: dict[str, int], error: str, written: Any) -> None:
     def looks(_: Request) -> Line:
         return together(calls("grep"), calls("fetch"))
 
-    stage = Stage(spawn(budget=written(budget)), about("agent_status"), says("Failed."), latency=1.0)
-    stage.script("sub-agent", *[looks] * 9)
-    async with stage:
-        await stage.run(TASK)
-        stage.provider.script.verify = lambda: None  # how many of its lines are played is the question
+    harness = MeerkatHarness(spawn(budget=written(budget)), about("agent_status"), says("Failed."), latency=1.0)
+    harness.script("sub-agent", *[looks] * 9)
+    async with harness:
+        await harness.run(TASK)
+        harness.provider.script.verify = lambda: None  # how many of its lines are played is the question
 
-    assert stage.answers()[1] == {
-        "agent_id": stage.row("root/sub-agent/1").run_id,
+    assert harness.answers()[1] == {
+        "agent_id": harness.row("root/sub-agent/1").run_id,
         "state": "failed",
         "error": error,
         "is_final": True,
@@ -77,20 +77,20 @@ async def test_a_sub_agent_whose_budget_is_spent_has_failed(budget: dict[str, in
 
 
 @pytest.mark.promise("MK-BUDGET", "MK-NOTICE")
-async def test_tokens_are_held_before_a_call_so_that_a_sub_agent_never_uses_more_than_it_has() -> None:
+async def test_tokens_are_held_before_a_call_so_the_budget_is_never_exceeded() -> None:
     def on_and_on(request: Request) -> Line:
         return together(says("word " * 100), calls("grep", pattern=str(request.turn)))
 
-    stage = Stage(spawn(budget={"max_tokens": 2_000}), says("Waiting."), says("Failed."))
-    stage.script("sub-agent", *[on_and_on] * 40)
-    async with stage:
-        await stage.run(TASK)
-        stage.provider.script.verify = lambda: None
+    harness = MeerkatHarness(spawn(budget={"max_tokens": 2_000}), says("Waiting."), says("Failed."))
+    harness.script("sub-agent", *[on_and_on] * 40)
+    async with harness:
+        await harness.run(TASK)
+        harness.provider.script.verify = lambda: None
 
-    outcome = stage.outcome("root/sub-agent/1")
+    outcome = harness.outcome("root/sub-agent/1")
     assert (outcome.result, outcome.reason) == ("exhausted", "max_tokens")
     assert 1_000 < outcome.usage.total <= 2_000 + 200  # over by at most the estimate of one call
-    assert f"\nToken budget exceeded: used {outcome.usage.total}, limit 2000" in stage.last()[-1]
+    assert f"\nToken budget exceeded: used {outcome.usage.total}, limit 2000" in harness.last()[-1]
 
 
 @pytest.mark.promise("MK-BUDGET-DEFAULT", "MK-BUDGET-CAP")
@@ -108,15 +108,17 @@ async def test_tokens_are_held_before_a_call_so_that_a_sub_agent_never_uses_more
         ({"max_budget_per_agent": 20_000, "default_budget": None}, {}, 20_000),
     ],
 )
-async def test_a_spawns_tokens_are_those_asked_for_else_the_default_and_never_above_the_cap(
+async def test_tokens_of_a_spawn_are_requested_or_default_and_never_above_the_cap(
     spawn_request: dict[str, Any], budget: dict[str, Any], tokens: int | None
 ) -> None:
     lines = {"find it": [says("Found.")]}
-    stage = Stage(spawn(**budget), says("Ok."), says("Ok."), spawned=lines, settings=MeerkatSettings(**spawn_request))
+    harness = MeerkatHarness(
+        spawn(**budget), says("Ok."), says("Ok."), spawned=lines, settings=MeerkatSettings(**spawn_request)
+    )
 
-    await stage.play()
+    await harness.play()
 
-    assert limits_of(stage, "root/sub-agent/1").max_tokens == tokens
+    assert limits_of(harness, "root/sub-agent/1").max_tokens == tokens
 
 
 @pytest.mark.promise("MK-BUDGET-FORK")
@@ -138,16 +140,18 @@ async def test_a_spawns_tokens_are_those_asked_for_else_the_default_and_never_ab
 async def test_a_forks_tokens_follow_its_policy(policy: str | None, spawn_request: dict[str, Any], tokens: int) -> None:
     lines = {"look below": [says("Found.")]}
     more = {} if policy is None else {"budget_policy": policy}
-    stage = Stage(fork(**more), says("Ok."), says("Ok."), forked=lines, settings=MeerkatSettings(**spawn_request))
+    harness = MeerkatHarness(
+        fork(**more), says("Ok."), says("Ok."), forked=lines, settings=MeerkatSettings(**spawn_request)
+    )
 
-    await stage.play()
+    await harness.play()
 
-    assert limits_of(stage, "root/fork/1").max_tokens == tokens
+    assert limits_of(harness, "root/fork/1").max_tokens == tokens
 
 
 @pytest.mark.promise("MK-BUDGET-FORK")
 async def test_where_the_parent_has_a_budget_its_forks_get_the_rest_or_their_share_of_it() -> None:
-    stage = Stage(
+    harness = MeerkatHarness(
         together(fork("one", budget_policy="remaining"), fork("two", budget_policy="proportional")),
         fork("three", budget_policy="proportional"),
         says("Ok."),
@@ -155,12 +159,12 @@ async def test_where_the_parent_has_a_budget_its_forks_get_the_rest_or_their_sha
         forked={"one": [slowly("Found.", 9)], "two": [slowly("Found.", 9)], "three": [slowly("Found.", 8)]},
     )
 
-    await stage.play(limits=Limits(max_tokens=100_000, max_turns=50))
+    await harness.play(limits=Limits(max_tokens=100_000, max_turns=50))
 
-    events = stage.events(stage.row("root").run_id)
+    events = harness.events(harness.row("root").run_id)
     used = [event.reply.usage.total for event in events if isinstance(event, ReplyReceived) and event.reply.usage]
     left = 100_000 - used[0]
-    given = [limits_of(stage, f"root/fork/{n}").max_tokens for n in (1, 2, 3)]
+    given = [limits_of(harness, f"root/fork/{n}").max_tokens for n in (1, 2, 3)]
     assert given[:2] == [left, left // 4]  # one runs already, so that there may be four more
     assert given[2] is not None
     assert 0 < given[2] <= (left - used[1]) // 3
@@ -171,7 +175,7 @@ async def test_where_the_parent_has_a_budget_its_forks_get_the_rest_or_their_sha
 
 @pytest.mark.promise("MK-LIMITS", "MK-LIMITS-RUNNING")
 async def test_at_most_so_many_children_run_at_once_and_an_end_makes_room() -> None:
-    stage = Stage(
+    harness = MeerkatHarness(
         together(*(spawn(f"child {n}") for n in range(6)), fork("look below")),
         about("agent_cancel", 0),
         together(fork("look below"), fork("look below")),
@@ -181,50 +185,50 @@ async def test_at_most_so_many_children_run_at_once_and_an_end_makes_room() -> N
         forked={"look below": [slowly("Done.", 9)]},
     )
 
-    await stage.play()
+    await harness.play()
 
-    texts = stage.texts()
+    texts = harness.texts()
     assert texts[5:7] == [NO_SPAWN, NO_FORK]
     assert texts[9] == NO_FORK
-    assert [row.path for row in stage.rows()[1:]] == [*(f"root/sub-agent/{n}" for n in range(1, 6)), "root/fork/6"]
+    assert [row.path for row in harness.rows()[1:]] == [*(f"root/sub-agent/{n}" for n in range(1, 6)), "root/fork/6"]
 
 
 @pytest.mark.promise("MK-ORDER")
 async def test_where_there_is_no_room_only_the_shape_of_a_call_matters_more() -> None:
-    stage = Stage(
-        together(spawn("one"), spawn(" ", provider="nobody"), calls("agent_spawn"), fork(" "), calls("agent_fork")),
+    harness = MeerkatHarness(
+        together(spawn("one"), spawn(" ", provider="unknown"), calls("agent_spawn"), fork(" "), calls("agent_fork")),
         says("Waiting."),
         says("Ok."),
         spawned={"one": [slowly("1.", 9)]},
         settings=limited(max_concurrent_agents=1),
     )
 
-    await stage.play()
+    await harness.play()
 
     missing = "Invalid arguments: Invalid parameters: Object missing required field `prompt`"
-    assert stage.texts()[1:] == [NO_SPAWN, missing, NO_FORK, missing]
+    assert harness.texts()[1:] == [NO_SPAWN, missing, NO_FORK, missing]
 
 
 @pytest.mark.promise("MK-LIMITS", "MK-LIMITS-RUNNING")
-async def test_at_most_so_many_sub_agents_run_at_once_in_the_whole_tree() -> None:
-    stage = Stage(
+async def test_running_sub_agents_of_the_whole_tree_are_limited() -> None:
+    harness = MeerkatHarness(
         together(spawn("lead"), spawn("lead")),
         says("Waiting."),
         spawned={"lead": [together(spawn("dig"), spawn("dig")), slowly("Led.", 9)], "dig": [slowly("Dug.", 9)]},
         settings=limited(max_concurrent_agents=3),
     )
-    stage.script("main", says("Ok."))
+    harness.script("main", says("Ok."))
 
-    await stage.play()
+    await harness.play()
 
-    refused = [stage.texts(f"root/sub-agent/{n}").count(NO_SPAWN) for n in (1, 2)]
+    refused = [harness.texts(f"root/sub-agent/{n}").count(NO_SPAWN) for n in (1, 2)]
     assert sum(refused) == 3
-    assert len(stage.rows()) == 1 + 3
+    assert len(harness.rows()) == 1 + 3
 
 
 @pytest.mark.promise("MK-LIMITS")
 async def test_running_sub_agents_and_calls_under_way_are_operations() -> None:
-    stage = Stage(
+    harness = MeerkatHarness(
         together(spawn("one"), calls("pause"), calls("pause"), spawn("two"), spawn("three")),
         says("Ok."),
         says("Ok."),
@@ -233,16 +237,16 @@ async def test_running_sub_agents_and_calls_under_way_are_operations() -> None:
         settings=limited(max_concurrent_ops=3),
     )
 
-    await stage.play()
+    await harness.play()
 
     # The first sees the four calls beside it, the next three of them, the last only those that take their time.
-    assert stage.texts()[:2] == [NO_SPAWN, NO_SPAWN]
-    assert [row.path for row in stage.rows()] == ["root", "root/sub-agent/1"]
+    assert harness.texts()[:2] == [NO_SPAWN, NO_SPAWN]
+    assert [row.path for row in harness.rows()] == ["root", "root/sub-agent/1"]
 
 
 @pytest.mark.promise("MK-LIMITS", "MK-NESTED")
 async def test_a_run_at_max_depth_can_neither_spawn_nor_fork() -> None:
-    stage = Stage(
+    harness = MeerkatHarness(
         spawn("one"),
         says("Ok."),
         says("Ok."),
@@ -250,9 +254,9 @@ async def test_a_run_at_max_depth_can_neither_spawn_nor_fork() -> None:
         settings=limited(max_depth=1),
     )
 
-    await stage.play()
+    await harness.play()
 
-    assert stage.texts("root/sub-agent/1") == [NO_SPAWN, NO_FORK]
+    assert harness.texts("root/sub-agent/1") == [NO_SPAWN, NO_FORK]
 
 
 @pytest.mark.promise("MK-LIMITS-BIRTH")
@@ -266,7 +270,7 @@ async def test_a_run_at_max_depth_can_neither_spawn_nor_fork() -> None:
 @pytest.mark.parametrize(
     ("start", "outer"), [(spawn, "Failed to spawn sub-agent"), (fork, "Failed to spawn forked agent")]
 )
-async def test_a_call_that_lost_its_place_to_another_is_refused_at_birth(
+async def test_a_call_that_exceeds_a_limit_at_its_start_is_refused(
     limits: dict[str, int], inner: str, start: Any, outer: str, tmp_path: Path
 ) -> None:
     """After a restart calls are entered again, and ask the store before they go on: so two of them can be at one
@@ -277,26 +281,26 @@ async def test_a_call_that_lost_its_place_to_another_is_refused_at_birth(
     spawned, forked = (lines, None) if start is spawn else (None, lines)
     for n in range(20):
         store = SqliteStore(tmp_path / f"{n}.db")
-        stage = Stage(
+        harness = MeerkatHarness(
             both, says("Ok."), says("Ok."), spawned=spawned, forked=forked, settings=limited(**limits), store=store
         )
         with suppress(StoreError):
-            await stage.open(killed_after=n)
-            await stage.run(TASK, key="root")
-        await stage.kill()
-        replies = len(stage.replies())
-        if replies == 1 and len(stage.store.runs(RunQuery())) == 1:
+            await harness.open(killed_after=n)
+            await harness.run(TASK, key="root")
+        await harness.kill()
+        replies = len(harness.replies())
+        if replies == 1 and len(harness.store.runs(RunQuery())) == 1:
             break
         store.close()
     else:
         raise AssertionError("no life ended between the reply and its calls")
 
-    await stage.open(adopt=True)
-    await stage.run(TASK, key="root")
-    await stage.close()
+    await harness.open(adopt=True)
+    await harness.run(TASK, key="root")
+    await harness.close()
 
-    refusals = [text for text in stage.texts() if text.startswith("Execution")]
-    rows = stage.rows()
+    refusals = [text for text in harness.texts() if text.startswith("Execution")]
+    rows = harness.rows()
     store.close()
 
     assert refusals == [f"Execution failed: {outer}: {inner}"]

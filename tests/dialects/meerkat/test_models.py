@@ -1,4 +1,4 @@
-"""Who answers for a sub-agent: families of providers, models that are allowed, keys; and what settings say of them."""
+"""Providers and models of sub-agents: families, allowed models, keys and settings."""
 
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,10 @@ from retinue.core.agent import RunSpec
 from retinue.core.errors import BadInput
 from retinue.dialects.arguments import CallRefused
 from retinue.dialects.context import ProviderFamilies
-from retinue.dialects.meerkat.models import ResolvedModel, resolve_model
 from retinue.dialects.meerkat.settings import DEFAULT_MODELS, DEFAULTS, ConcurrencyLimits, MeerkatSettings, mistakes
+from retinue.dialects.meerkat.spawn import ResolvedModel, resolve_model
 from retinue.providers.catalog import provider_config
-from tests.dialects.meerkat.stage import OWN
+from tests.dialects.meerkat.harness import OWN
 
 PRO, OPUS = "gpt-5.2-pro", "claude-opus-4-5"
 ANTHROPIC = "Allowed models: claude-opus-4-6, claude-sonnet-4-5, claude-opus-4-5"
@@ -33,7 +33,7 @@ def asks(
     settings: MeerkatSettings = DEFAULTS,
     families: ProviderFamilies | None = None,
 ) -> ResolvedModel | str:
-    """Who answers for a sub-agent, or why nobody does."""
+    """The resolved model of a sub-agent, or the text of the refusal."""
     run_spec = RunSpec(agent="main", provider=caller_spec[0], model=caller_spec[1])
     table = families or RegistryFamilies(ProviderRegistry(dict.fromkeys(("anthropic", "openai", "gemini", "custom"))))  # type: ignore[arg-type]
     try:
@@ -79,7 +79,7 @@ def test_any_other_name_is_an_invalid_provider(name: str) -> None:
 
 
 @pytest.mark.promise("MK-FAMILY", "MK-OWN-MODEL", "MK-DEFAULT-MODEL")
-def test_where_the_parent_speaks_a_familys_language_its_sub_agents_ask_the_same_provider() -> None:
+def test_sub_agents_of_the_parents_family_use_the_parents_provider() -> None:
     own = provider_config("mine", wire="openai-chat", base_url="http://localhost:9/v1")
     other = provider_config("theirs", wire="gemini", base_url="http://localhost:8")
     here = provider_config("ollama")
@@ -109,7 +109,7 @@ def test_where_the_parent_speaks_a_familys_language_its_sub_agents_ask_the_same_
         ({"default_model": PRO}, ("openai", PRO), ("anthropic", OWN)),
     ],
 )
-def test_when_nobody_says_the_settings_do_and_a_fork_keeps_its_parents_model(
+def test_settings_choose_the_default_model_and_a_fork_keeps_its_parents(
     spawn_request: dict[str, Any], spawned: tuple[str, str], forked: tuple[str, str]
 ) -> None:
     settings = settled(**spawn_request)
@@ -137,7 +137,7 @@ def test_a_model_that_is_not_allowed_is_refused_and_the_allowed_are_named(fork: 
 
 
 @pytest.mark.promise("MK-FAMILY", "MK-OWN-MODEL")
-def test_a_parent_whose_provider_belongs_to_no_family_has_sub_agents_of_its_own_kind() -> None:
+def test_sub_agents_of_a_provider_without_a_family_use_the_same_provider() -> None:
     caller_spec = ("custom", "m")
 
     assert asks(caller_spec=caller_spec) == ResolvedModel("custom", "custom", "m")
@@ -191,9 +191,7 @@ def test_a_provider_without_its_key_is_refused(family: str, variable: str, monke
         ({"default_model": "gpt-4"}, ["default_model 'gpt-4' with default_provider 'inherit' is ambiguous"]),
     ],
 )
-def test_lists_and_defaults_that_do_not_fit_each_other_are_told(
-    spawn_request: dict[str, Any], complaints: list[str]
-) -> None:
+def test_inconsistent_model_lists_and_defaults_are_errors(spawn_request: dict[str, Any], complaints: list[str]) -> None:
     assert [complaint for _, complaint in mistakes(MeerkatSettings(**spawn_request))] == complaints
 
 
@@ -250,7 +248,7 @@ def test_a_settings_file_can_say_everything_that_the_two_tables_have(tmp_path: P
 
 
 @pytest.mark.promise("MK-SETTINGS", "MK-SETTINGS-WRONG")
-def test_mistakes_in_a_settings_file_are_told_with_their_lines(tmp_path: Path) -> None:
+def test_errors_in_a_settings_file_have_their_lines(tmp_path: Path) -> None:
     file = tmp_path / "retinue.toml"
     file.write_text(
         """

@@ -1,4 +1,4 @@
-"""What is refused, in which words and in which order: shapes, prompts, providers, models, ids."""
+"""Refusals of `meerkat`: arguments, prompts, providers, models and ids, in the order of the checks."""
 
 import asyncio
 import json
@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from retinue.core.events import CallReturned
 from retinue.core.run import Limits
 from retinue.dialects.arguments import CallRefused
-from retinue.dialects.meerkat.comms import Anything, Demand, Message, Nothing, Response, names
+from retinue.dialects.meerkat.comms import NoArguments, PeerMessage, PeerRequest, PeerResponse, SendArguments, names
 from retinue.dialects.meerkat.requests import (
+    AGENT_TOOLS,
     ForkRequest,
     ListRequest,
     OneRequest,
@@ -26,14 +27,13 @@ from retinue.dialects.meerkat.requests import (
     fixed_budget,
     parsed,
 )
-from retinue.dialects.meerkat.schema import AGENT_TOOLS
 from retinue.dialects.meerkat.settings import ConcurrencyLimits, MeerkatSettings
 from retinue.providers.scripted import ScriptedReply, calls, calls_verbatim, hangs, says, together
-from tests.dialects.meerkat.stage import COMMS, MANY, TASK, Stage, about, fork, spawn
+from tests.dialects.meerkat.harness import COMMS, MANY, TASK, MeerkatHarness, about, fork, spawn
 
 SHAPE = "Invalid arguments: Invalid parameters: "
 HUGE = "x" * 2_000_000
-NOBODY = "019467d9-7e3a-7000-8000-000000000000"
+UNKNOWN_ID = "019467d9-7e3a-7000-8000-000000000000"
 
 PRO, OPUS = "gpt-5.2-pro", "claude-opus-4-5"
 ANTHROPIC = "Allowed models: claude-opus-4-6, claude-sonnet-4-5, claude-opus-4-5"
@@ -43,10 +43,10 @@ GEMINI = "Allowed models: gemini-3-flash-preview, gemini-3-pro-preview"
 
 async def refusals(*lines: ScriptedReply, settings: MeerkatSettings | None = None, **options: Any) -> list[str]:
     """What the root reads when it makes these calls, none of which starts anything."""
-    stage = Stage(together(*lines), says("Done."), settings=settings, **options)
-    await stage.play()
-    assert [row.path for row in stage.rows()] == ["root"]
-    return stage.texts()
+    harness = MeerkatHarness(together(*lines), says("Done."), settings=settings, **options)
+    await harness.play()
+    assert [row.path for row in harness.rows()] == ["root"]
+    return harness.texts()
 
 
 # ---- shapes ---------------------------------------------------------------------------------------------------------
@@ -125,19 +125,19 @@ SHAPES = [
 
 @pytest.mark.promise("MK-SHAPE", "MK-STRICT")
 @pytest.mark.parametrize(("tool", "arguments", "why"), SHAPES)
-async def test_arguments_of_a_wrong_shape_are_told(tool: str, arguments: str, why: str) -> None:
+async def test_arguments_of_the_wrong_type_are_refused(tool: str, arguments: str, why: str) -> None:
     assert await refusals(calls_verbatim(tool, arguments)) == [SHAPE + why]
 
 
 @pytest.mark.promise("MK-STRICT")
-async def test_fields_that_nobody_knows_are_refused_by_spawn_only_and_only_without_comms() -> None:
+async def test_unknown_fields_are_refused_by_spawn_without_comms_only() -> None:
     more = {"colour": "red"}
-    hidden = Stage(
+    hidden = MeerkatHarness(
         together(spawn(**more), fork(**more, host_mode=True)),
         calls("agent_list", **more),
         says("Ok."),
         spawned={"find it": [says("Found.")]},
-        forked={"look below": [says("Nothing.")]},
+        forked={"look below": [says("NoArguments.")]},
         settings=COMMS,
     )
     await hidden.play()
@@ -147,7 +147,7 @@ async def test_fields_that_nobody_knows_are_refused_by_spawn_only_and_only_witho
 
 
 @pytest.mark.promise("MK-NEVER-RAISES")
-async def test_huge_texts_are_refused_in_few_words() -> None:
+async def test_huge_texts_are_refused_briefly() -> None:
     texts = await refusals(
         spawn(provider=HUGE),
         spawn(model=HUGE),
@@ -157,7 +157,7 @@ async def test_huge_texts_are_refused_in_few_words() -> None:
         calls_verbatim("agent_spawn", '{"prompt":"\ud800"}'),
         fork(provider=HUGE),
         calls("agent_status", agent_id=HUGE),
-        calls("agent_cancel", agent_id="-" * 1_000_000 + NOBODY),
+        calls("agent_cancel", agent_id="-" * 1_000_000 + UNKNOWN_ID),
         spawn(budget={"max_tokens": 10**30}),
     )
 
@@ -168,7 +168,7 @@ async def test_huge_texts_are_refused_in_few_words() -> None:
         == f"Invalid arguments: Model '{'x' * 200}...' is not in allowlist for provider 'anthropic'. {ANTHROPIC}"
     )
     assert texts[7] == "Invalid arguments: Invalid agent_id format: badly formed hexadecimal UUID string"
-    assert texts[8] == f"Execution failed: Sub-agent not found: {NOBODY}"
+    assert texts[8] == f"Execution failed: Sub-agent not found: {UNKNOWN_ID}"
     assert texts[9] == f"{SHAPE}Expected `int` <= 9223372036854775807 - at `$.budget.max_tokens`"
 
 
@@ -186,14 +186,14 @@ ARGUMENTS = (
 )
 REQUESTS = (
     SpawnArguments, StrictSpawnArguments, ForkRequest, OneRequest, ListRequest,
-    Message, Demand, Response, Anything, Nothing,
+    PeerMessage, PeerRequest, PeerResponse, SendArguments, NoArguments,
 )  # fmt: skip
 
 
 @pytest.mark.promise("MK-NEVER-RAISES")
 @given(ARGUMENTS, st.text())
 @settings(max_examples=150, deadline=None, derandomize=True)
-def test_whatever_a_model_writes_is_read_or_refused(arguments: str, text: str) -> None:
+def test_random_arguments_are_parsed_or_refused(arguments: str, text: str) -> None:
     attempts: list[Callable[[], object]] = [
         *(lambda kind=kind: parsed(arguments, kind) for kind in REQUESTS),
         lambda: access_of(text),
@@ -217,8 +217,9 @@ def _refusal(attempt: Callable[[], object]) -> str:
 
 
 WORDS: list[object] = [
-    None, True, 0, -1, 3, 1.5, 10**30, "", " ", "x", HUGE[:5_000], "\u0000", "\U0001f600", NOBODY, "parent", "claude",
-    "equal", "fixed:0", "remaining", "proportional", "completed", "peer_message", "peer_request", "peer_response",
+    None, True, 0, -1, 3, 1.5, 10**30, "", " ", "x", HUGE[:5_000], "\u0000", "\U0001f600", UNKNOWN_ID, "parent",
+    "claude", "equal", "fixed:0", "remaining", "proportional", "completed",
+    "peer_message", "peer_request", "peer_response",
     [], ["x"], {}, {"policy": "allow_list", "tools": ["grep"]}, {"policy": "inherit"}, '{"policy": "inherit"}',
     {"max_turns": 1}, {"max_tokens": 2**63}, {"max_tokens": 9}, [[[[]]]],
 ]  # fmt: skip
@@ -226,7 +227,7 @@ WORDS: list[object] = [
 
 @pytest.mark.promise("MK-NEVER-RAISES")
 @pytest.mark.parametrize("comms_tools", ["send_message", "send"])
-async def test_no_tool_crashes_whatever_it_is_called_with(comms_tools: Any) -> None:
+async def test_no_tool_raises_for_random_arguments(comms_tools: Any) -> None:
     chance = random.Random(comms_tools)
     settings = MeerkatSettings(
         enable_comms=True, nested_tools=True, comms_tools=comms_tools, concurrency_limits=MANY, default_budget=5_000
@@ -236,24 +237,24 @@ async def test_no_tool_crashes_whatever_it_is_called_with(comms_tools: Any) -> N
     def anything() -> ScriptedReply:
         fields = {chance.choice(FIELDS): chance.choice(WORDS) for _ in range(chance.randint(0, 5))}
         if chance.random() < 0.7:
-            fields |= {"prompt": "dig", "to": "parent", "agent_id": NOBODY}
+            fields |= {"prompt": "dig", "to": "parent", "agent_id": UNKNOWN_ID}
         return calls(chance.choice(tools), **fields)
 
     lines = [together(*(anything() for _ in range(30))) for _ in range(25)]
-    stage = Stage(*lines, *[says("Done.")] * 300, settings=settings)
+    harness = MeerkatHarness(*lines, *[says("Done.")] * 300, settings=settings)
     for agent in ("sub-agent", "fork", "host"):
-        stage.script(agent, *[says("Dug.")] * 300)
-    async with stage:
-        await stage.run(TASK, limits=Limits(max_turns=400))
-        stage.provider.script.verify = lambda: None
+        harness.script(agent, *[says("Dug.")] * 300)
+    async with harness:
+        await harness.run(TASK, limits=Limits(max_turns=400))
+        harness.provider.script.verify = lambda: None
 
-    made = [event for row in stage.rows() for event in stage.events(row.run_id) if isinstance(event, CallReturned)]
+    made = [event for row in harness.rows() for event in harness.events(row.run_id) if isinstance(event, CallReturned)]
     assert len(made) == 750
     assert [event.text for event in made if event.crashed] == []
     refused = [event.text for event in made if event.failed]
     assert [text for text in refused if not text.startswith(("Invalid arguments: ", "Execution failed: "))] == []
     assert 200 < len(refused) < 740
-    bugs = [row for row in stage.rows() if row.progress.outcome is None or row.progress.outcome.reason == "bug"]
+    bugs = [row for row in harness.rows() if row.progress.outcome is None or row.progress.outcome.reason == "bug"]
     assert bugs == []
 
 
@@ -306,9 +307,9 @@ async def test_limits_and_nesting_come_before_the_prompt_and_limits_before_nesti
     read: list[str] = []
     for depth in (1, 2):
         lines = {"find it": [spawn(" "), says("Found.")]}
-        stage = Stage(spawn(), says("Ok."), says("Ok."), spawned=lines, settings=below(depth))
-        await stage.play()
-        read += stage.texts("root/sub-agent/1")
+        harness = MeerkatHarness(spawn(), says("Ok."), says("Ok."), spawned=lines, settings=below(depth))
+        await harness.play()
+        read += harness.texts("root/sub-agent/1")
 
     assert read == [
         "Execution failed: Cannot spawn sub-agent: concurrency or depth limit reached",
@@ -321,35 +322,35 @@ async def test_limits_and_nesting_come_before_the_prompt_and_limits_before_nesti
 
 @pytest.mark.promise("MK-ID-FORMAT", "MK-NOT-FOUND")
 @pytest.mark.parametrize("tool", ["agent_status", "agent_cancel"])
-async def test_ids_that_are_none_or_nobodys_are_told(tool: str) -> None:
-    texts = await refusals(calls(tool, agent_id="sub-agent-019467d97e3a"), calls(tool, agent_id=NOBODY))
+async def test_malformed_and_unknown_ids_are_refused(tool: str) -> None:
+    texts = await refusals(calls(tool, agent_id="sub-agent-019467d97e3a"), calls(tool, agent_id=UNKNOWN_ID))
 
     assert texts == [
         "Invalid arguments: Invalid agent_id format: badly formed hexadecimal UUID string",
-        f"Execution failed: Sub-agent not found: {NOBODY}",
+        f"Execution failed: Sub-agent not found: {UNKNOWN_ID}",
     ]
 
 
 @pytest.mark.promise("MK-NOT-FOUND")
-async def test_the_sub_agents_of_another_run_are_nobody_here() -> None:
+async def test_sub_agents_of_another_run_are_unknown() -> None:
     other: list[str] = []
 
     def ask(_: object) -> ScriptedReply:
         return together(calls("agent_status", agent_id=other[0]), calls("agent_cancel", agent_id=other[0]))
 
-    stage = Stage(spawn(), about("agent_status"), hangs(), spawned={"find it": [hangs()]})
-    stage.script("main", ask, calls("agent_list"), says("Nobody."), task="second")
-    async with stage:
-        run = await stage.retinue.spawn("first")
+    harness = MeerkatHarness(spawn(), about("agent_status"), hangs(), spawned={"find it": [hangs()]})
+    harness.script("main", ask, calls("agent_list"), says("None."), task="second")
+    async with harness:
+        run = await harness.retinue.spawn("first")
         await asyncio.sleep(1)
-        other += [row.run_id for row in stage.rows() if row.depth == 1]
-        assert (await stage.run("second")).text == "Nobody."
-        second = next(row.run_id for row in stage.rows() if row.depth == 0 and row.run_id != run.run_id)
+        other += [row.run_id for row in harness.rows() if row.depth == 1]
+        assert (await harness.run("second")).text == "None."
+        second = next(row.run_id for row in harness.rows() if row.depth == 0 and row.run_id != run.run_id)
         await run.cancel()
 
-    texts = [json.loads(text)["total_count"] if text[0] == "{" else text for text in _texts(stage, second)]
+    texts = [json.loads(text)["total_count"] if text[0] == "{" else text for text in _texts(harness, second)]
     assert texts == [f"Execution failed: Sub-agent not found: {other[0]}"] * 2 + [0]
 
 
-def _texts(stage: Stage, run_id: str) -> list[str]:
-    return [event.text for event in stage.events(run_id) if isinstance(event, CallReturned)]
+def _texts(harness: MeerkatHarness, run_id: str) -> list[str]:
+    return [event.text for event in harness.events(run_id) if isinstance(event, CallReturned)]

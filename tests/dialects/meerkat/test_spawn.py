@@ -1,4 +1,4 @@
-"""How sub-agents come into being: what spawning answers, what a child knows, and which tools it has."""
+"""`agent_spawn`: its answer, the history of the child, and the tools of the child."""
 
 import asyncio
 import json
@@ -10,11 +10,11 @@ import pytest
 
 from retinue.core.agent import Agent
 from retinue.core.messages import UserMessage
-from retinue.dialects.meerkat.schema import USAGE
+from retinue.dialects.meerkat.requests import USAGE
 from retinue.dialects.meerkat.settings import DEFAULT_MODELS, MeerkatSettings
 from retinue.providers.scripted import ScriptedReply, calls, hangs, says, together
 from retinue.testing.harness import Harness
-from tests.dialects.meerkat.stage import COMMS, NESTED, TASK, Stage, about, fork, slowly, spawn
+from tests.dialects.meerkat.harness import COMMS, NESTED, TASK, MeerkatHarness, about, fork, slowly, spawn
 
 ALLOWED = (
     "Model name (provider-specific). Allowed models - "
@@ -26,10 +26,10 @@ ALLOWED = (
 
 async def schemas(settings: MeerkatSettings | None = None) -> dict[str, tuple[str, dict[str, Any]]]:
     """Every tool that the root is offered: its description and its parameters."""
-    stage = Stage(says("Done."), settings=settings, tools=())
-    async with stage:
-        await stage.run(TASK)
-        specs = [stage.tool(name).spec for name in stage.heard("root")[0].tools]
+    harness = MeerkatHarness(says("Done."), settings=settings, tools=())
+    async with harness:
+        await harness.run(TASK)
+        specs = [harness.tool(name).spec for name in harness.requests("root")[0].tools]
         return {spec.name: (spec.description, json.loads(spec.parameters)) for spec in specs}
 
 
@@ -45,7 +45,7 @@ async def test_there_are_five_tools_in_the_order_of_the_document() -> None:
 
 
 @pytest.mark.promise("MK-SCHEMAS", "MK-FORK-NO-HOST", "MK-HOST-COMMS")
-async def test_the_parameters_are_those_of_the_tables_and_host_mode_only_where_there_are_comms() -> None:
+async def test_parameters_are_those_of_the_document_and_host_mode_needs_comms() -> None:
     without, with_comms = await schemas(), await schemas(COMMS)
 
     spawned = ["prompt", "provider", "model", "tool_access", "budget", "system_prompt"]
@@ -74,12 +74,12 @@ async def test_the_parameter_model_names_the_allowed_models_of_every_provider() 
 
 @pytest.mark.promise("MK-SPAWN", "MK-NAMES", "MK-IDS", "MK-DEFAULT-MODEL")
 async def test_a_spawn_is_answered_at_once_with_the_six_fields() -> None:
-    stage = Stage(spawn(), says("Started."), says("Thanks."), spawned={"find it": [slowly("The pool.")]})
+    harness = MeerkatHarness(spawn(), says("Started."), says("Thanks."), spawned={"find it": [slowly("The pool.")]})
 
-    assert (await stage.play()).text == "Thanks."
+    assert (await harness.play()).text == "Thanks."
 
-    child = stage.row("root/sub-agent/1")
-    assert stage.texts() == [
+    child = harness.row("root/sub-agent/1")
+    assert harness.texts() == [
         f'{{"agent_id":"{child.run_id}","name":"sub-agent-{child.run_id.replace("-", "")[:12]}",'
         '"provider":"anthropic","model":"claude-opus-4-6","state":"running",'
         '"message":"Sub-agent spawned successfully. Use agent_status to check progress."}'
@@ -89,7 +89,7 @@ async def test_a_spawn_is_answered_at_once_with_the_six_fields() -> None:
 
 @pytest.mark.promise("MK-BACKGROUND", "MK-WAITS")
 async def test_sub_agents_work_at_the_same_time_as_each_other_and_as_their_parent() -> None:
-    stage = Stage(
+    harness = MeerkatHarness(
         together(spawn("one"), spawn("two"), fork("three")),
         calls("grep", pattern="pool"),
         says("Meanwhile."),
@@ -97,10 +97,10 @@ async def test_sub_agents_work_at_the_same_time_as_each_other_and_as_their_paren
         spawned={"one": [slowly("1.", 10)], "two": [slowly("2.", 10)]},
         forked={"three": [slowly("3.", 10)]},
     )
-    async with stage:
-        began = stage.retinue.supervisor.clock.now()
-        outcome = await stage.run(TASK)
-        took = stage.retinue.supervisor.clock.now() - began
+    async with harness:
+        began = harness.retinue.supervisor.clock.now()
+        outcome = await harness.run(TASK)
+        took = harness.retinue.supervisor.clock.now() - began
 
     assert outcome.text == "Three are in."
     assert 10 <= took < 11
@@ -109,21 +109,21 @@ async def test_sub_agents_work_at_the_same_time_as_each_other_and_as_their_paren
 @pytest.mark.promise("MK-CLEAN", "MK-SYSTEM", "MK-NO-NESTING", "MK-ACCESS")
 async def test_a_sub_agent_knows_its_prompt_byte_for_byte_and_nothing_else() -> None:
     prompt = "  find\tit — naïve \r\n"
-    stage = Stage(spawn(prompt), says("Started."), says("Thanks."), spawned={"find": [says("The pool.")]})
+    harness = MeerkatHarness(spawn(prompt), says("Started."), says("Thanks."), spawned={"find": [says("The pool.")]})
 
-    await stage.play(system="You lead.")
+    await harness.play(system="You lead.")
 
-    (heard,) = stage.heard("root/sub-agent/1")
-    assert (heard.messages, heard.system, heard.tools) == ((UserMessage(prompt),), "", ("fetch", "grep"))
+    (request,) = harness.requests("root/sub-agent/1")
+    assert (request.messages, request.system, request.tools) == ((UserMessage(prompt),), "", ("fetch", "grep"))
 
 
 @pytest.mark.promise("MK-USAGE")
-async def test_the_root_is_told_how_the_tools_are_meant() -> None:
-    stage = Stage(says("Done."))
+async def test_the_root_has_the_system_text_about_the_tools() -> None:
+    harness = MeerkatHarness(says("Done."))
 
-    await stage.play(system="You lead.")
+    await harness.play(system="You lead.")
 
-    assert stage.heard("root")[0].system == f"You lead.\n\n{USAGE}"
+    assert harness.requests("root")[0].system == f"You lead.\n\n{USAGE}"
     assert "Do not poll" in USAGE
 
 
@@ -131,17 +131,17 @@ async def test_the_root_is_told_how_the_tools_are_meant() -> None:
 @pytest.mark.parametrize(
     ("asked", "inherits", "system"), [({}, True, USAGE), ({}, False, ""), ({"system_prompt": "Dig."}, True, "Dig.")]
 )
-async def test_a_sub_agents_system_text_is_the_one_asked_for_else_how_its_tools_are_meant(
+async def test_a_sub_agents_system_text_is_the_requested_one_or_about_tools(
     asked: dict[str, Any], inherits: bool, system: str
 ) -> None:
     settings = MeerkatSettings(nested_tools=True, inherit_system_prompt=inherits)
-    stage = Stage(
+    harness = MeerkatHarness(
         spawn(**asked), says("Thanks."), says("Thanks."), spawned={"find it": [says("Found.")]}, settings=settings
     )
 
-    await stage.play()
+    await harness.play()
 
-    assert [heard.system for heard in stage.heard("root/sub-agent/1")] == [system]
+    assert [request.system for request in harness.requests("root/sub-agent/1")] == [system]
 
 
 # ---- tools ----------------------------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ async def test_a_sub_agent_has_the_tools_that_its_access_leaves(
 ) -> None:
     line = start("find it", tool_access=access)
     lines = {"find it": [says("Found.")]}
-    stage = Stage(
+    harness = MeerkatHarness(
         line,
         says("Ok."),
         says("Ok."),
@@ -175,31 +175,31 @@ async def test_a_sub_agent_has_the_tools_that_its_access_leaves(
         forked=lines if start is fork else None,
     )
 
-    await stage.play()
+    await harness.play()
 
-    assert [heard.tools for heard in stage.listening.heard if heard.path != "root"] == [offered]
+    assert [request.tools for request in harness.recorder.requests if request.path != "root"] == [offered]
 
 
 @pytest.mark.promise("MK-ACCESS-GONE", "MK-FORK-DENIED")
 async def test_a_tool_that_was_taken_away_is_not_there_when_it_is_called() -> None:
-    stage = Stage(
+    harness = MeerkatHarness(
         spawn(tool_access={"policy": "deny_list", "tools": ["grep"]}),
         says("Ok."),
         says("Ok."),
         spawned={"find it": [together(calls("grep"), calls("agent_list")), says("Nothing.")]},
     )
 
-    await stage.play()
+    await harness.play()
 
-    assert stage.texts("root/sub-agent/1") == [
+    assert harness.texts("root/sub-agent/1") == [
         "There is no tool named 'grep'. Tools you can use: fetch.",
         "Execution failed: Tool access denied: agent_list",
     ]
 
 
 @pytest.mark.promise("MK-CLEAN")
-async def test_a_sub_agent_works_for_its_parent_even_if_the_settings_have_an_agent_of_its_name() -> None:
-    stage = Stage(
+async def test_a_sub_agent_works_for_its_parent_despite_an_agent_of_its_name() -> None:
+    harness = MeerkatHarness(
         spawn(),
         says("Ok."),
         says("Ok."),
@@ -207,9 +207,9 @@ async def test_a_sub_agent_works_for_its_parent_even_if_the_settings_have_an_age
         agents=[Agent(name="sub-agent", description="Another.", system_prompt="You are another.", memory_from=("x",))],
     )
 
-    await stage.play()
+    await harness.play()
 
-    run_spec = stage.store.run_spec(stage.row("root/sub-agent/1").run_spec)
+    run_spec = harness.store.run_spec(harness.row("root/sub-agent/1").run_spec)
     assert (run_spec.agent, run_spec.identity, run_spec.memory_from, run_spec.system) == ("sub-agent", "main", (), "")
 
 
@@ -218,7 +218,7 @@ async def test_a_sub_agent_works_for_its_parent_even_if_the_settings_have_an_age
 
 @pytest.mark.promise("MK-NESTED", "MK-LIMITS")
 async def test_with_nested_tools_sub_agents_have_their_own_down_to_max_depth() -> None:
-    stage = Stage(
+    harness = MeerkatHarness(
         spawn("one"),
         says("Ok."),
         says("Done."),
@@ -230,15 +230,15 @@ async def test_with_nested_tools_sub_agents_have_their_own_down_to_max_depth() -
         settings=NESTED,
     )
 
-    await stage.play()
+    await harness.play()
 
-    assert [row.path for row in stage.rows()] == [
+    assert [row.path for row in harness.rows()] == [
         "root",
         "root/sub-agent/1",
         "root/sub-agent/1/sub-agent/1",
         "root/sub-agent/1/sub-agent/1/fork/1",
     ]
-    assert stage.texts("root/sub-agent/1/sub-agent/1/fork/1") == [
+    assert harness.texts("root/sub-agent/1/sub-agent/1/fork/1") == [
         "Execution failed: Cannot spawn sub-agent: concurrency or depth limit reached",
         "Execution failed: Cannot fork agent: concurrency or depth limit reached",
     ]
@@ -247,7 +247,7 @@ async def test_with_nested_tools_sub_agents_have_their_own_down_to_max_depth() -
 @pytest.mark.promise("MK-NESTED", "MK-ACCESS")
 async def test_a_tool_that_a_sub_agent_does_not_have_none_of_its_own_can_have() -> None:
     denied = {"policy": "deny_list", "tools": ["agent_spawn", "grep"]}
-    stage = Stage(
+    harness = MeerkatHarness(
         spawn("one", tool_access=denied),
         says("Ok."),
         says("Done."),
@@ -256,16 +256,16 @@ async def test_a_tool_that_a_sub_agent_does_not_have_none_of_its_own_can_have() 
         settings=NESTED,
     )
 
-    await stage.play()
+    await harness.play()
 
     left = ("fetch", "agent_fork", "agent_status", "agent_cancel", "agent_list")
-    assert stage.heard("root/sub-agent/1")[0].tools == stage.heard("root/sub-agent/1/fork/1")[0].tools == left
+    assert harness.requests("root/sub-agent/1")[0].tools == harness.requests("root/sub-agent/1/fork/1")[0].tools == left
 
 
 @pytest.mark.promise("MK-NESTED-OFF")
 async def test_without_allow_nested_spawn_nested_calls_are_refused() -> None:
     settings = MeerkatSettings(nested_tools=True, allow_nested_spawn=False)
-    stage = Stage(
+    harness = MeerkatHarness(
         spawn("one"),
         says("Ok."),
         says("Done."),
@@ -273,17 +273,17 @@ async def test_without_allow_nested_spawn_nested_calls_are_refused() -> None:
         settings=settings,
     )
 
-    await stage.play()
+    await harness.play()
 
-    assert stage.texts("root/sub-agent/1") == [
+    assert harness.texts("root/sub-agent/1") == [
         "Execution failed: Nested spawning is not allowed at this depth",
         "Execution failed: Nested forking is not allowed at this depth",
     ]
 
 
 @pytest.mark.promise("MK-NOT-FOUND", "MK-CANCEL")
-async def test_a_run_sees_and_cancels_whom_its_sub_agents_started_and_nobody_else() -> None:
-    stage = Stage(
+async def test_a_run_sees_and_cancels_descendants_only() -> None:
+    harness = MeerkatHarness(
         spawn("one"),
         says("Waiting."),
         calls("agent_list"),
@@ -297,20 +297,20 @@ async def test_a_run_sees_and_cancels_whom_its_sub_agents_started_and_nobody_els
         latency=1.0,
     )
 
-    async with stage:
-        run = await stage.retinue.spawn(TASK)
+    async with harness:
+        run = await harness.retinue.spawn(TASK)
         await asyncio.sleep(3.5)
         await run.send("look")
         await run.wait()
 
-    rows = {row.path: row.run_id for row in stage.rows()}
-    listed = next(answer for answer in stage.answers() if "agents" in answer)
+    rows = {row.path: row.run_id for row in harness.rows()}
+    listed = next(answer for answer in harness.answers() if "agents" in answer)
     assert [(row["id"], row["depth"]) for row in listed["agents"]] == [
         (rows["root/sub-agent/1"], 1),
         (rows["root/sub-agent/1/sub-agent/1"], 2),
     ]
-    assert stage.answers("root/sub-agent/1/sub-agent/1")[0]["total_count"] == 0
-    assert stage.outcome("root/sub-agent/1/sub-agent/1").result == "cancelled"
+    assert harness.answers("root/sub-agent/1/sub-agent/1")[0]["total_count"] == 0
+    assert harness.outcome("root/sub-agent/1/sub-agent/1").result == "cancelled"
 
 
 # ---- the choice of a run --------------------------------------------------------------------------------------------

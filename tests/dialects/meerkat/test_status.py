@@ -1,4 +1,4 @@
-"""Looking after sub-agents: status, list, cancel, the news of their ends, and how long they are remembered."""
+"""`agent_status`, `agent_list`, `agent_cancel`, notices about ends, and how long ended sub-agents are remembered."""
 
 import asyncio
 import time
@@ -12,7 +12,7 @@ from retinue.core.ports import CallContext, Request, Tool
 from retinue.core.run import Limits
 from retinue.dialects.meerkat.settings import MeerkatSettings
 from retinue.providers.scripted import Line, calls, fails, hangs, says, streams, together
-from tests.dialects.meerkat.stage import MANY, TASK, Stage, about, fork, name, slowly, spawn, started
+from tests.dialects.meerkat.harness import MANY, TASK, MeerkatHarness, about, fork, name, slowly, spawn, started
 
 MOST = MeerkatSettings(concurrency_limits=MANY)
 
@@ -22,7 +22,7 @@ MOST = MeerkatSettings(concurrency_limits=MANY)
 
 @pytest.mark.promise("MK-STATUS", "MK-NOTICE-ONCE")
 async def test_the_status_of_a_running_one_and_of_a_completed_one() -> None:
-    stage = Stage(
+    harness = MeerkatHarness(
         spawn(),
         about("agent_status"),
         about("agent_status"),
@@ -31,12 +31,12 @@ async def test_the_status_of_a_running_one_and_of_a_completed_one() -> None:
         latency=1.0,
     )
 
-    await stage.play()
+    await harness.play()
 
-    child = stage.row("root/sub-agent/1")
+    child = harness.row("root/sub-agent/1")
     used = child.progress.usage.total
     assert used > 0
-    assert stage.texts()[1:] == [
+    assert harness.texts()[1:] == [
         f'{{"agent_id":"{child.run_id}","state":"running","is_final":false,"duration_ms":1000}}',
         f'{{"agent_id":"{child.run_id}","state":"completed","output":"The pool.","is_final":true,'
         f'"duration_ms":1500,"tokens_used":{used}}}',
@@ -45,7 +45,7 @@ async def test_the_status_of_a_running_one_and_of_a_completed_one() -> None:
 
 @pytest.mark.promise("MK-STATUS", "MK-STATUS-FAILED")
 async def test_the_status_of_a_failed_one_a_cancelled_one_and_an_empty_one() -> None:
-    stage = Stage(
+    harness = MeerkatHarness(
         together(spawn("fail"), spawn("stop"), spawn("be silent")),
         about("agent_cancel", 1),
         lambda request: together(*(calls("agent_status", agent_id=each) for each in started(request.messages))),
@@ -58,14 +58,14 @@ async def test_the_status_of_a_failed_one_a_cancelled_one_and_an_empty_one() -> 
         latency=1.0,
     )
 
-    await stage.play()
+    await harness.play()
 
-    failed, cancelled, silent = stage.answers()[4:]
-    rows = [stage.row(f"root/sub-agent/{n}") for n in (1, 2, 3)]
+    failed, cancelled, silent = harness.answers()[4:]
+    rows = [harness.row(f"root/sub-agent/{n}") for n in (1, 2, 3)]
     assert failed == {
         "agent_id": rows[0].run_id,
         "state": "failed",
-        "error": stage.outcome("root/sub-agent/1").error,
+        "error": harness.outcome("root/sub-agent/1").error,
         "is_final": True,
         "duration_ms": 0,
         "tokens_used": 0,
@@ -87,7 +87,7 @@ async def test_the_status_of_a_failed_one_a_cancelled_one_and_an_empty_one() -> 
 
 @pytest.mark.promise("MK-LIST", "MK-LIST-CANCELLED", "MK-NAMES")
 async def test_the_list_is_in_the_order_of_the_starts_with_its_counts() -> None:
-    stage = Stage(
+    harness = MeerkatHarness(
         calls("agent_list"),
         together(spawn("one"), fork("two"), spawn("three"), spawn("four")),
         about("agent_cancel", 0),
@@ -103,11 +103,13 @@ async def test_the_list_is_in_the_order_of_the_starts_with_its_counts() -> None:
         latency=1.0,
     )
 
-    await stage.play()
+    await harness.play()
 
-    one, two, three, four = stage.rows()[1:]
-    assert stage.texts()[0] == ('{"agents":[],"running_count":0,"completed_count":0,"failed_count":0,"total_count":0}')
-    listed = stage.answers()[-1]
+    one, two, three, four = harness.rows()[1:]
+    assert harness.texts()[0] == (
+        '{"agents":[],"running_count":0,"completed_count":0,"failed_count":0,"total_count":0}'
+    )
+    listed = harness.answers()[-1]
     assert listed == {
         "agents": [
             {"id": one.run_id, "name": name(one.run_id), "state": "cancelled", "depth": 1},
@@ -127,25 +129,25 @@ async def test_the_list_is_in_the_order_of_the_starts_with_its_counts() -> None:
 
 @pytest.mark.promise("MK-CANCEL", "MK-CANCEL-LATE", "MK-NOTICE-ONCE")
 async def test_a_cancel_stops_the_sub_agent_and_a_second_one_is_too_late() -> None:
-    stage = Stage(
+    harness = MeerkatHarness(
         together(spawn("dig"), spawn("quick")),
         about("agent_cancel", 0),
         lambda request: together(*(calls("agent_cancel", agent_id=each) for each in started(request.messages)[:2])),
         says("Thanks."),
         spawned={"dig": [slowly("The pool.", 60)], "quick": [says("Done.")]},
     )
-    async with stage:
-        began = stage.retinue.supervisor.clock.now()
-        await stage.run(TASK)
-        took = stage.retinue.supervisor.clock.now() - began
+    async with harness:
+        began = harness.retinue.supervisor.clock.now()
+        await harness.run(TASK)
+        took = harness.retinue.supervisor.clock.now() - began
 
-    dig, quick = stage.rows()[1:]
+    dig, quick = harness.rows()[1:]
     late = "Cannot cancel sub-agent: already {} (only running agents can be cancelled)"
-    assert stage.texts()[2] == (
+    assert harness.texts()[2] == (
         f'{{"agent_id":"{dig.run_id}","success":true,"previous_state":"running",'
         '"message":"Sub-agent cancelled successfully"}'
     )
-    assert stage.answers()[3:] == [
+    assert harness.answers()[3:] == [
         {"agent_id": dig.run_id, "success": False, "previous_state": "cancelled", "message": late.format("cancelled")},
         {
             "agent_id": quick.run_id,
@@ -155,8 +157,8 @@ async def test_a_cancel_stops_the_sub_agent_and_a_second_one_is_too_late() -> No
         },
     ]
     assert took < 1
-    assert stage.outcome("root/sub-agent/1").text == "T"
-    notices = [message for message in stage.heard("root")[-1].messages if isinstance(message, UserMessage)][1:]
+    assert harness.outcome("root/sub-agent/1").text == "T"
+    notices = [message for message in harness.requests("root")[-1].messages if isinstance(message, UserMessage)][1:]
     assert [notice.text.splitlines()[0] for notice in notices] == [
         f"[sub-agent {name(quick.run_id)} completed] Task: quick"
     ]
@@ -164,25 +166,25 @@ async def test_a_cancel_stops_the_sub_agent_and_a_second_one_is_too_late() -> No
 
 @pytest.mark.promise("MK-CANCEL-LATE")
 async def test_of_two_cancels_at_once_one_is_too_late() -> None:
-    stage = Stage(
+    harness = MeerkatHarness(
         spawn(),
         lambda request: together(*2 * [calls("agent_cancel", agent_id=started(request.messages)[0])]),
         says("Thanks."),
         spawned={"find it": [hangs()]},
     )
 
-    await stage.play()
+    await harness.play()
 
-    assert sorted(answer["success"] for answer in stage.answers()[1:]) == [False, True]
+    assert sorted(answer["success"] for answer in harness.answers()[1:]) == [False, True]
 
 
 # ---- news -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.promise("MK-NOTICE", "MK-WAITS")
-async def test_the_root_is_told_of_every_end_by_a_message_of_its_own_and_answers_only_then() -> None:
+async def test_the_root_gets_a_notice_of_every_end_before_it_answers() -> None:
     task = "find " + "it " * 100
-    stage = Stage(
+    harness = MeerkatHarness(
         together(spawn(task), spawn("fail")),
         says("Waiting."),
         says("One failed."),
@@ -193,14 +195,14 @@ async def test_the_root_is_told_of_every_end_by_a_message_of_its_own_and_answers
         },
     )
 
-    assert (await stage.play()).text == "It was the pool."
+    assert (await harness.play()).text == "It was the pool."
 
-    found, failed = stage.rows()[1:]
-    heard = stage.heard("root")[-1].messages
-    assert [(message.text, message.origin) for message in heard if isinstance(message, UserMessage)] == [
+    found, failed = harness.rows()[1:]
+    request = harness.requests("root")[-1].messages
+    assert [(message.text, message.origin) for message in request if isinstance(message, UserMessage)] == [
         (TASK, "caller"),
         (
-            f"[sub-agent {name(failed.run_id)} failed] Task: fail\n{stage.outcome('root/sub-agent/2').error}",
+            f"[sub-agent {name(failed.run_id)} failed] Task: fail\n{harness.outcome('root/sub-agent/2').error}",
             "notice",
         ),
         (f"[sub-agent {name(found.run_id)} completed] Task: {task[:200]}\nThe pool.\nIt is full.", "notice"),
@@ -208,36 +210,36 @@ async def test_the_root_is_told_of_every_end_by_a_message_of_its_own_and_answers
 
 
 @pytest.mark.promise("MK-NOTICE", "MK-STATUS-FAILED")
-async def test_the_root_is_told_when_somebody_else_has_cancelled_its_child() -> None:
-    stage = Stage(spawn(), says("Waiting."), says("Then not."), spawned={"find it": [hangs()]})
-    async with stage:
-        run = await stage.retinue.spawn(TASK)
+async def test_the_root_gets_a_notice_when_its_child_is_cancelled_from_outside() -> None:
+    harness = MeerkatHarness(spawn(), says("Waiting."), says("Then not."), spawned={"find it": [hangs()]})
+    async with harness:
+        run = await harness.retinue.spawn(TASK)
         await asyncio.sleep(1)
-        child = stage.row("root/sub-agent/1").run_id
-        await stage.retinue.cancel(child, note="not needed any more")
+        child = harness.row("root/sub-agent/1").run_id
+        await harness.retinue.cancel(child, note="not needed any more")
         assert (await run.wait()).text == "Then not."
 
-    assert stage.last()[-1] == f"user: [sub-agent {name(child)} cancelled] Task: find it\nnot needed any more"
+    assert harness.last()[-1] == f"user: [sub-agent {name(child)} cancelled] Task: find it\nnot needed any more"
 
 
 @pytest.mark.promise("MK-NOTICE-ONCE", "MK-WAITS")
 @pytest.mark.parametrize("look", [about("agent_status"), calls("agent_list")])
 async def test_an_end_that_was_looked_at_is_not_announced(look: Any) -> None:
-    stage = Stage(spawn(), look, says("Thanks."), spawned={"find it": [slowly("Found.", 0.5)]}, latency=1.0)
+    harness = MeerkatHarness(spawn(), look, says("Thanks."), spawned={"find it": [slowly("Found.", 0.5)]}, latency=1.0)
 
-    assert (await stage.play()).text == "Thanks."
+    assert (await harness.play()).text == "Thanks."
 
-    assert [text for text in stage.last() if text.startswith("user: ")] == [f"user: {TASK}"]
+    assert [text for text in harness.last() if text.startswith("user: ")] == [f"user: {TASK}"]
 
 
 @pytest.mark.promise("MK-WAITS")
 async def test_an_answer_that_took_the_last_turn_stands_although_children_end_after_it() -> None:
-    stage = Stage(spawn(), says("Waiting."), spawned={"find it": [slowly("Found.", 9)]})
+    harness = MeerkatHarness(spawn(), says("Waiting."), spawned={"find it": [slowly("Found.", 9)]})
 
-    outcome = await stage.play(limits=Limits(max_turns=2))
+    outcome = await harness.play(limits=Limits(max_turns=2))
 
     assert (outcome.result, outcome.text) == ("completed", "Waiting.")
-    assert stage.outcome("root/sub-agent/1").text == "Found."
+    assert harness.outcome("root/sub-agent/1").text == "Found."
 
 
 # ---- many -----------------------------------------------------------------------------------------------------------
@@ -256,16 +258,16 @@ async def test_a_thousand_sub_agents_one_after_another_are_kept_to_the_last_256(
         return says(f"result {request.messages[0].text}")
 
     lines: list[Any] = [line for _ in range(20) for line in (more, says("Waiting."))]
-    stage = Stage(*lines, ask, says("Done."), settings=MOST)
-    stage.script("sub-agent", answer)
-    async with stage:
-        supervisor = stage.retinue.supervisor
-        run = await stage.retinue.spawn(TASK, limits=Limits(max_turns=100))
+    harness = MeerkatHarness(*lines, ask, says("Done."), settings=MOST)
+    harness.script("sub-agent", answer)
+    async with harness:
+        supervisor = harness.retinue.supervisor
+        run = await harness.retinue.spawn(TASK, limits=Limits(max_turns=100))
         kept = [len(list(supervisor.recent_ends())) async for _ in run.events()]
         await run.wait()
 
-    rows = stage.rows()[1:]
-    texts = stage.texts()
+    rows = harness.rows()[1:]
+    texts = harness.texts()
     assert len(rows) == len({row.run_id for row in rows}) == len({name(row.run_id) for row in rows}) == 1000
     assert {row.progress.outcome and row.progress.outcome.result for row in rows} == {"completed"}
     first, before, oldest, newest, listed = texts[-5:]
@@ -287,21 +289,21 @@ async def test_status_costs_the_same_among_a_thousand_and_list_grows_with_their_
 
 async def _costs(agents: int) -> dict[str, float]:
     """The seconds of CPU that the tools take while so many agents work."""
-    stage = Stage(
+    harness = MeerkatHarness(
         together(*(spawn(f"task {n}") for n in range(agents))),
         hangs(),
         settings=MOST,
     )
-    stage.script("sub-agent", hangs())
-    async with stage:
-        run = await stage.retinue.spawn(TASK)
+    harness.script("sub-agent", hangs())
+    async with harness:
+        run = await harness.retinue.spawn(TASK)
         await asyncio.sleep(1)
-        assert len(stage.retinue.supervisor.live_runs()) == agents + 1
-        ids = [row.run_id for row in stage.rows()[1:]]
-        context = stage.context(run.run_id)
+        assert len(harness.retinue.supervisor.live_runs()) == agents + 1
+        ids = [row.run_id for row in harness.rows()[1:]]
+        context = harness.context(run.run_id)
         took: dict[str, float] = {}
         for tool, arguments in (("agent_status", f'{{"agent_id":"{ids[agents // 2]}"}}'), ("agent_list", "{}")):
-            took[tool] = await _least(stage.tool(tool), arguments, context)
+            took[tool] = await _least(harness.tool(tool), arguments, context)
         await run.cancel()
     return took
 

@@ -1,4 +1,4 @@
-"""News and messages at real wires: conversations that a strict vendor accepts, whoever it is."""
+"""Notices and messages in the requests of real wires, which strict vendors accept."""
 
 import json
 import re
@@ -11,7 +11,7 @@ import retinue
 from retinue.providers.scripted import Line, calls, says, together
 from retinue.testing.fake_chat import FakeChat
 from retinue.testing.fake_server import ReceivedRequest
-from tests.dialects.meerkat.stage import COMMS, OWN, TASK, fork, grep, spawn
+from tests.dialects.meerkat.harness import COMMS, OWN, TASK, fork, grep, spawn
 from tests.providers.fakes.anthropic import FakeAnthropic
 from tests.providers.fakes.gemini import FakeGemini
 from tests.providers.fakes.responses import FakeResponses
@@ -24,9 +24,9 @@ WIRES: dict[str, Callable[[Callable[[ReceivedRequest], Line]], Any]] = {
 }
 
 
-def plays(heard: ReceivedRequest) -> Line:
+def plays(request: ReceivedRequest) -> Line:
     """A root with one of each kind; all of them write to it, and it writes to the host."""
-    said = json.dumps(heard.body, ensure_ascii=False)
+    said = json.dumps(request.body, ensure_ascii=False)
     told = said.rpartition("# Task")[2] if "# Task" in said else ""
     if told.startswith("\\n\\ndig"):
         return says("Dug.") if "sent" in told else calls("send_message", to="parent", body="a trace")

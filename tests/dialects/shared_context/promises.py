@@ -1,4 +1,4 @@
-"""What shared context promises: the companion of the `spec` dialect."""
+"""Promises of shared context, the companion of the `spec` dialect."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ PROMISES = (
     Promise("SC-6-LIST", "SC.6", "Sessions are listed with session_id, archived, key_count and total_size_tokens."),
     # people
     Promise("SC-7-IDENTITY", "SC.7", "Participants are `orchestrator` and `subagent:{agent}:{task_id}`."),
-    Promise("SC-8-NAMESPACE", "SC.8", "Every participant is told the conventional keys."),
-    Promise("SC-8-WRITING", "SC.8", "Every participant is told what to write and what not."),
-    Promise("SC-8-READING", "SC.8", "Every participant is told to list first and to read what matters."),
+    Promise("SC-8-NAMESPACE", "SC.8", "The system text of every participant lists the conventional keys."),
+    Promise("SC-8-WRITING", "SC.8", "The system text of every participant says what to write and what not."),
+    Promise("SC-8-READING", "SC.8", "The system text of every participant says to list keys first."),
     Promise("SC-9-LOG", "SC.9", "Writes and deletes are logged with session, key, written_by, time, size and version."),
     Promise("SC-9-NO-VALUES", "SC.9", "Values are not logged."),
     # extensions
@@ -83,9 +83,9 @@ PROMISES = (
     Promise("SC-10-TTL-WRITE", "SC.10", "Each write sets the time anew: without `ttl_seconds` an entry stays."),
     Promise("SC-10-ACCESS-READ", "SC.10", "Who does not match `readable_by` gets ACCESS_DENIED instead of the value."),
     Promise("SC-10-ACCESS-WRITE", "SC.10", "Who does not match `writable_by` can neither overwrite nor delete."),
-    Promise("SC-10-ACCESS-LIST", "SC.10", "`list_keys` shows every key to everyone."),
+    Promise("SC-10-ACCESS-LIST", "SC.10", "`list_keys` shows every key to all participants."),
     Promise("SC-10-ACCESS-STAYS", "SC.10", "A write that does not say who may read or write leaves that as it was."),
-    Promise("SC-10-TOLD", "SC.10", "Every participant is told what the extensions that are on are good for."),
+    Promise("SC-10-TOLD", "SC.10", "The system text of every participant explains the extensions that are on."),
     Promise("SC-9-INSPECT", "SC.9", "An administrator can see everything in a session."),
 )
 """Shared context's promises."""

@@ -1,4 +1,4 @@
-"""Shared context beyond its core: entries that expire, and entries that are not for everyone."""
+"""Extensions of shared context: entries that expire, and entries with access rules."""
 
 import json
 
@@ -6,14 +6,14 @@ import pytest
 
 import retinue
 from retinue.providers.scripted import says
-from tests.dialects.shared_context.stage import AT, NOON, READER, ROOT, WRITER, Context, missing, rows
-from tests.dialects.spec.stage import Stage, context, other_work, read_after, waiting_orchestrator
+from tests.dialects.shared_context.harness import AT, NOON, READER, ROOT, WRITER, Context, missing, rows
+from tests.dialects.spec.harness import SpecHarness, context, other_work, read_after, waiting_orchestrator
 
 # ---- expiry ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.promise("SC-10-TTL")
-def test_an_entry_with_a_time_says_when_it_is_over() -> None:
+def test_an_entry_with_a_ttl_shows_when_it_expires() -> None:
     session = Context()
     until = {"expires_at": "2026-02-20T14:31:00Z"}
 
@@ -32,7 +32,7 @@ def test_an_entry_with_a_time_says_when_it_is_over() -> None:
 
 
 @pytest.mark.promise("SC-10-TTL-ABSENT", "SC-2-RESTART")
-def test_an_entry_whose_time_is_over_is_absent_from_everything() -> None:
+def test_an_expired_entry_is_absent_from_all_actions() -> None:
     session = Context()
     for key in ("a", "b", "c", "d", "e", "f", "g", "h", "i", "j"):
         session.write(key, "x" * 4000, ttl_seconds=60, writable_by=[ROOT])
@@ -79,7 +79,7 @@ def test_a_time_may_be_a_fraction_or_longer_than_anyone_lives() -> None:
 
 
 @pytest.mark.promise("SC-10-ACCESS-READ", "SC-10-ACCESS-LIST")
-def test_only_those_who_match_may_read_and_everyone_sees_the_key() -> None:
+def test_only_matching_participants_read_and_all_see_the_key() -> None:
     session = Context()
     answer = session.write("plan", "secret", by=WRITER, readable_by=["orchestrator", "subagent:writer:*"])
     denied = {"error": "ACCESS_DENIED", "message": f"Entry 'plan' may not be read by '{READER}'."}
@@ -93,7 +93,7 @@ def test_only_those_who_match_may_read_and_everyone_sees_the_key() -> None:
 
 
 @pytest.mark.promise("SC-10-ACCESS-WRITE")
-def test_only_those_who_match_may_overwrite_and_delete() -> None:
+def test_only_matching_participants_overwrite_and_delete() -> None:
     session = Context()
     session.write("plan", "v", writable_by=["subagent:writer:*"])
     denied = {"error": "ACCESS_DENIED", "message": f"Entry 'plan' may not be written by '{READER}'."}
@@ -101,14 +101,14 @@ def test_only_those_who_match_may_overwrite_and_delete() -> None:
     assert session.write("plan", "mine", by=READER) == denied
     assert session.write("plan", "mine", by=READER, writable_by=["*"]) == denied
     assert session.call({"action": "delete", "key": "plan"}, by=READER) == denied
-    assert session.write("plan", "w", by=ROOT)["error"] == "ACCESS_DENIED", "the list says who, and nobody else"
+    assert session.write("plan", "w", by=ROOT)["error"] == "ACCESS_DENIED", "patterns exclude all other participants"
     assert session.read("plan", by=READER)["value"] == "v"
     assert session.write("plan", "w", by=WRITER)["version"] == 2
     assert session.call({"action": "delete", "key": "plan"}, by=WRITER)["previous_version"] == 2
 
 
 @pytest.mark.promise("SC-10-ACCESS-STAYS")
-def test_a_write_that_does_not_say_who_leaves_it_as_it_was() -> None:
+def test_a_write_without_patterns_keeps_the_access_rules() -> None:
     session = Context()
     session.write("plan", "v", readable_by=[], writable_by=[ROOT])
     session.write("plan", "w")
@@ -138,34 +138,34 @@ def test_access_is_checked_after_the_size_and_before_the_total() -> None:
 
 
 @pytest.mark.promise("SC-10-ACCESS-READ", "SC-10-ACCESS-WRITE", "SC-7-IDENTITY")
-async def test_participants_are_told_apart_by_their_identity() -> None:
-    stage = Stage(agents=(retinue.Agent(name="writer", tools=("shared_context",)),))
-    stage.script.play("writer", context("read", key="plan"), context("write", key="notes", value="v"), says("done"))
-    async with waiting_orchestrator(stage) as (opened, caller):
+async def test_participants_are_distinguished_by_their_identity() -> None:
+    harness = SpecHarness(agents=(retinue.Agent(name="writer", tools=("shared_context",)),))
+    harness.script.play("writer", context("read", key="plan"), context("write", key="notes", value="v"), says("done"))
+    async with waiting_orchestrator(harness) as (opened, caller):
         ours = {"readable_by": ["orchestrator"]}
         await read_after(opened, caller(0), "shared_context", action="write", key="plan", value="v", **ours)
         await read_after(opened, caller(1), "subagent", action="spawn", agent="writer", task="Write.")
         await read_after(opened, caller(2), "subagent", action="wait", task_ids=["t_01"])
-        heard = stage.of("writer")[-1].messages
+        messages = harness.requests_of("writer")[-1].messages
 
-    assert json.loads(heard[2].text) == {
+    assert json.loads(messages[2].text) == {
         "error": "ACCESS_DENIED",
         "message": "Entry 'plan' may not be read by 'subagent:writer:t_01'.",
     }
-    assert json.loads(heard[4].text)["version"] == 1
+    assert json.loads(messages[4].text)["version"] == 1
 
 
 @pytest.mark.promise("SC-10-TTL-ABSENT")
 async def test_time_is_the_clocks_and_an_operator_sees_no_expired_entries_either() -> None:
-    stage = Stage()
-    stage.script.play(
+    harness = SpecHarness()
+    harness.script.play(
         "main",
         context("write", key="status", value="busy", ttl_seconds=10),
         other_work(20),
         context("read", key="status"),
         says("enough"),
     )
-    async with stage.open() as opened:
+    async with harness.open() as opened:
         handle = await opened.spawn("Go.")
         await handle.wait()
         run = await opened.supervisor.replay(handle.run_id)

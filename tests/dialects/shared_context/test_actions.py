@@ -1,4 +1,4 @@
-"""What the four actions of shared context mean: pure decisions about the entries of one session."""
+"""The four actions of shared context as pure decisions about the entries of one session."""
 
 import json
 from collections.abc import Mapping
@@ -8,11 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.core.commands import Decision
-from retinue.dialects.arguments import Coded
+from retinue.dialects.arguments import Coded, compact
 from retinue.dialects.shared_context.actions import decide, look, tokens
-from retinue.dialects.shared_context.requests import ALL, Delete, ListKeys, Read, TakeSnapshot, Write, parse
-from retinue.dialects.shared_context.schema import spec_of
-from retinue.dialects.text import compact
+from retinue.dialects.shared_context.requests import ALL, Delete, ListKeys, Read, TakeSnapshot, Write, parse, spec_of
 
 AT = 1771597800.0
 """2026-02-20T14:30:00Z"""
@@ -51,7 +49,7 @@ class Context:
 
 
 @pytest.mark.promise("SC-2-WRITE", "SC-2-TIMES", "SC-1-AD-HOC")
-def test_a_write_tells_key_version_author_and_time() -> None:
+def test_a_write_returns_key_version_author_and_time() -> None:
     assert Context().write("my_own_key", "kept") == {
         "key": "my_own_key",
         "version": 1,
@@ -108,7 +106,7 @@ def test_an_empty_session_lists_nothing() -> None:
 
 
 @pytest.mark.promise("SC-2-DELETE", "SC-2-RESTART", "SC-1-VERSION")
-def test_a_delete_tells_the_version_that_is_gone_and_the_key_starts_again_at_1() -> None:
+def test_a_delete_returns_the_last_version_and_the_key_restarts_at_1() -> None:
     context = Context()
     context.write("open_questions", "Was it intentional?")
     context.write("open_questions", "Was it on purpose?")
@@ -137,7 +135,7 @@ def test_every_participant_may_overwrite_and_the_last_write_stays() -> None:
 
 
 @pytest.mark.promise("SC-2-SIGNED")
-def test_nobody_can_sign_as_somebody_else() -> None:
+def test_the_author_cannot_be_forged() -> None:
     context = Context()
     forged = {"action": "write", "key": "scope", "value": "all", "written_by": "orchestrator", "version": 9}
 
@@ -298,7 +296,7 @@ def test_a_request_without_its_fields_is_refused(arguments: object, message: str
         pytest.param('{"key": "\ud800"}', id="half a character"),
     ],
 )
-def test_what_is_not_json_is_refused(arguments: str) -> None:
+def test_arguments_that_are_not_json_are_refused(arguments: str) -> None:
     refusal = Context().call(arguments)
 
     assert refusal["error"] == "INVALID_REQUEST"
@@ -330,7 +328,7 @@ ARGUMENTS = st.fixed_dictionaries(
 
 @pytest.mark.promise("SC-5-NEVER-RAISES", "SC-5-SHAPE", "SC-3-STORE", "SC-3-VALUE")
 @given(st.lists(ARGUMENTS | ANYTHING, max_size=12))
-def test_whatever_a_model_writes_is_answered_and_no_limit_is_ever_passed(calls: list[object]) -> None:
+def test_random_actions_are_answered_and_all_limits_hold(calls: list[object]) -> None:
     context = Context()
 
     for arguments in calls:
@@ -346,7 +344,7 @@ def test_whatever_a_model_writes_is_answered_and_no_limit_is_ever_passed(calls: 
 
 @pytest.mark.promise("SC-5-NEVER-RAISES")
 @given(st.text(max_size=200))
-def test_whatever_text_comes_as_arguments_is_answered(arguments: str) -> None:
+def test_random_text_as_arguments_is_answered(arguments: str) -> None:
     assert Context().call(arguments)["error"] in {"INVALID_REQUEST", "INVALID_ACTION"}
 
 

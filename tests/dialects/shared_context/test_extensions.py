@@ -1,4 +1,4 @@
-"""What can be asked of shared context beyond its core, and what is refused."""
+"""Requests of the extensions of shared context, and their refusals."""
 
 from typing import cast
 
@@ -6,10 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.dialects.shared_context.prompts import FURTHER, PARTICIPANT_TEXT, participant_text
-from retinue.dialects.shared_context.requests import ReadBatch, ReadHistory, TakeSnapshot, Write, parse
-from tests.dialects.shared_context.stage import AT, READER, ROOT, WRITER, Context, rows
-from tests.dialects.spec.stage import Answer
+from retinue.dialects.shared_context.requests import (
+    ABOUT_EXTENSIONS,
+    PARTICIPANT_TEXT,
+    ReadBatch,
+    ReadHistory,
+    TakeSnapshot,
+    Write,
+    parse,
+    participant_text,
+)
+from tests.dialects.shared_context.harness import AT, READER, ROOT, WRITER, Context, rows
+from tests.dialects.spec.harness import Answer
 
 
 def test_requests_become_actions() -> None:
@@ -107,7 +115,7 @@ CALLS = st.fixed_dictionaries({"action": st.sampled_from(ACTIONS), **FIELDS}, op
 
 @pytest.mark.promise("SC-5-NEVER-RAISES", "SC-3-STORE", "SC-10-TTL-ABSENT", "SC-10-HISTORY-KEPT")
 @given(st.lists(st.tuples(CALLS, st.sampled_from([ROOT, WRITER, READER]), st.integers(0, 10)), max_size=30))
-def test_whatever_happens_what_is_listed_can_be_read_by_somebody_and_no_bound_is_passed(
+def test_random_actions_keep_every_listed_entry_readable_and_all_limits(
     calls: list[tuple[dict[str, object], str, int]],
 ) -> None:
     session, at = Context(), AT
@@ -124,8 +132,8 @@ def test_whatever_happens_what_is_listed_can_be_read_by_somebody_and_no_bound_is
 
 
 @pytest.mark.promise("SC-10-TOLD")
-def test_participants_are_told_what_the_extensions_are_good_for() -> None:
+def test_the_participant_text_explains_the_extensions() -> None:
     assert participant_text(frozenset()) == PARTICIPANT_TEXT
     text = participant_text({"ttl", "hint"})
     assert text.startswith(PARTICIPANT_TEXT)
-    assert [name for name, told in FURTHER.items() if told in text] == ["ttl"]
+    assert [name for name, told in ABOUT_EXTENSIONS.items() if told in text] == ["ttl"]

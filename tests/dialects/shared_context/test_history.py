@@ -1,4 +1,4 @@
-"""Shared context beyond its core: batches, earlier versions, and snapshots."""
+"""Extensions of shared context: batches, earlier versions, and snapshots."""
 
 import json
 from pathlib import Path
@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from retinue.core.errors import BadInput, UnknownName
-from retinue.dialects.shared_context.entries import HISTORY_BYTES
+from retinue.dialects.shared_context.actions import HISTORY_BYTES
 from retinue.providers.scripted import says
 from retinue.store.sqlite.store import SqliteStore
-from tests.dialects.shared_context.stage import AT, NOON, READER, ROOT, WRITER, Context, missing, rows
-from tests.dialects.spec.stage import Answer, Stage, context, read_after, waiting_orchestrator
+from tests.dialects.shared_context.harness import AT, NOON, READER, ROOT, WRITER, Context, missing, rows
+from tests.dialects.spec.harness import Answer, SpecHarness, context, read_after, waiting_orchestrator
 
 # ---- read_batch -----------------------------------------------------------------------------------------------------
 
@@ -162,16 +162,16 @@ def test_a_label_is_short_and_printable(label: str) -> None:
 
 
 @pytest.mark.promise("SC-10-SNAPSHOT-SHOWN")
-async def test_an_operator_takes_snapshots_and_sees_what_they_hold(tmp_path: Path) -> None:
-    stage = Stage(store=SqliteStore(tmp_path / "state.db"))
-    stage.script.play(
+async def test_an_operator_takes_snapshots_and_reads_their_entries(tmp_path: Path) -> None:
+    harness = SpecHarness(store=SqliteStore(tmp_path / "state.db"))
+    harness.script.play(
         "main",
         context("write", key="scope", value="all", ttl_seconds=3600, readable_by=["orchestrator"]),
         context("snapshot", label="first"),
         context("write", key="scope", value="staging"),
         says("enough"),
     )
-    async with stage.open() as opened:
+    async with harness.open() as opened:
         await opened.run("Go.")
         taken = await opened.sessions.snapshot("s1", "second")
         now, first, second = [
@@ -216,8 +216,8 @@ async def test_an_operator_takes_snapshots_and_sees_what_they_hold(tmp_path: Pat
 
 @pytest.mark.promise("SC-4-KEYED", "SC-10-SNAPSHOT")
 async def test_a_snapshot_that_is_entered_again_is_taken_once() -> None:
-    stage = Stage()
-    async with waiting_orchestrator(stage) as (opened, caller):
+    harness = SpecHarness()
+    async with waiting_orchestrator(harness) as (opened, caller):
         first = await read_after(opened, caller(0), "shared_context", action="snapshot", label="x")
         await read_after(opened, caller(1), "shared_context", action="write", key="scope", value="v")
         again = await read_after(opened, caller(0, again=True), "shared_context", action="snapshot", label="x")

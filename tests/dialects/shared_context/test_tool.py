@@ -1,4 +1,4 @@
-"""Shared context through the front door: who writes, which session is seen, and what closing a session means."""
+"""The tool `shared_context` in runs: participants, sessions, and closed sessions."""
 
 import json
 from dataclasses import replace
@@ -13,7 +13,15 @@ from retinue.core.run import HandleRef
 from retinue.dialects.shared_context.tool import participant
 from retinue.providers.scripted import calls, calls_verbatim, says, together
 from retinue.store.sqlite.store import SqliteStore
-from tests.dialects.spec.stage import Answer, Stage, answers, context, other_work, subagent, waiting_orchestrator
+from tests.dialects.spec.harness import (
+    Answer,
+    SpecHarness,
+    answers,
+    context,
+    other_work,
+    subagent,
+    waiting_orchestrator,
+)
 from tests.internals import tool_of
 
 DEFINE = {"action": "define", "name": "a", "description": "d", "system_prompt": "p"}
@@ -36,11 +44,11 @@ async def call(
 
 
 @pytest.mark.promise("SPEC-8.6-IDENTITY", "SC-7-IDENTITY", "SC-2-SIGNED", "SPEC-8.5-SAME-STORE", "SC-1-EQUAL")
-async def test_entries_are_signed_with_who_really_wrote_them() -> None:
-    stage = Stage(agents=(WRITER,))
-    stage.script.play("writer", context("write", key="scope", value="mine", written_by="orchestrator"), says("done"))
+async def test_entries_have_the_real_author() -> None:
+    harness = SpecHarness(agents=(WRITER,))
+    harness.script.play("writer", context("write", key="scope", value="mine", written_by="orchestrator"), says("done"))
 
-    played = await stage.play(
+    played = await harness.play(
         context("write", key="scope", value="ours", written_by="subagent:writer:t_01"),
         together(
             subagent("spawn", agent="writer", task="Write."),
@@ -68,8 +76,8 @@ async def test_entries_are_signed_with_who_really_wrote_them() -> None:
 
 
 @pytest.mark.promise("SC-7-IDENTITY")
-async def test_who_is_not_a_subagent_of_this_dialect_is_named_as_well_as_can_be() -> None:
-    async with waiting_orchestrator(Stage()) as (_, caller):
+async def test_participants_are_named_by_agent_and_task_id_if_known() -> None:
+    async with waiting_orchestrator(SpecHarness()) as (_, caller):
         root = caller(0)
 
     def below(agent: str, handle: HandleRef | None) -> str:
@@ -83,9 +91,9 @@ async def test_who_is_not_a_subagent_of_this_dialect_is_named_as_well_as_can_be(
 
 @pytest.mark.promise("SC-1-ISOLATED")
 async def test_sessions_see_nothing_of_each_other() -> None:
-    first = Stage()
+    first = SpecHarness()
     await first.play(context("write", key="scope", value="secret"), says("done"))
-    second = Stage(store=first.store, session="s2")
+    second = SpecHarness(store=first.store, session="s2")
     second.script.play("main", together(context("list_keys"), context("read", key="scope")), says("done"))
 
     async with second.open(ids="second") as opened:
@@ -100,10 +108,10 @@ async def test_sessions_see_nothing_of_each_other() -> None:
 @pytest.mark.promise("SC-4-DURABLE")
 async def test_entries_are_there_for_the_next_run_of_the_session(tmp_path: Path) -> None:
     file = tmp_path / "retinue.db"
-    first = Stage(agents=(WRITER,), store=SqliteStore(file))
+    first = SpecHarness(agents=(WRITER,), store=SqliteStore(file))
     first.script.play("writer", context("write", key="findings_summary", value="It was the pool."), says("done"))
     await first.play(subagent("spawn", agent="writer", task="Write."), other_work(5), says("later"))
-    second = Stage(store=SqliteStore(file))
+    second = SpecHarness(store=SqliteStore(file))
     second.script.play("main", context("read", key="findings_summary"), says("done"))
 
     async with second.open(ids="second") as opened:
@@ -119,7 +127,7 @@ async def test_entries_are_there_for_the_next_run_of_the_session(tmp_path: Path)
 )
 async def test_an_archived_session_can_be_read_and_not_written() -> None:
     archived = {"error": "SESSION_ARCHIVED", "message": "Session 's1' is archived (read-only)."}
-    async with waiting_orchestrator(Stage(agents=(WRITER,))) as (opened, caller):
+    async with waiting_orchestrator(SpecHarness(agents=(WRITER,))) as (opened, caller):
         await call(opened, caller(0), action="write", key="scope", value="all")
         await opened.sessions.archive("s1")
 
@@ -133,9 +141,9 @@ async def test_an_archived_session_can_be_read_and_not_written() -> None:
 
 
 @pytest.mark.promise("SC-6-DELETE", "SC-5-SESSION-NOT-FOUND", "SC-3-READ-ORDER")
-async def test_a_deleted_session_is_gone_with_its_entries_and_starts_empty_if_it_is_made_again() -> None:
+async def test_a_deleted_session_loses_its_entries_and_starts_empty_again() -> None:
     gone = {"error": "SESSION_NOT_FOUND", "message": "Session 's1' not found."}
-    async with waiting_orchestrator(Stage(agents=(WRITER,))) as (opened, caller):
+    async with waiting_orchestrator(SpecHarness(agents=(WRITER,))) as (opened, caller):
         await call(opened, caller(0), action="write", key="scope", value="all")
         await opened.sessions.delete("s1")
 
@@ -152,8 +160,8 @@ async def test_a_deleted_session_is_gone_with_its_entries_and_starts_empty_if_it
 
 
 @pytest.mark.promise("SC-6-CREATE", "SC-6-DELETE")
-async def test_a_session_is_made_once_and_what_is_not_there_cannot_be_closed() -> None:
-    async with Stage().open() as opened:
+async def test_a_session_is_created_once_and_unknown_ones_cannot_be_closed() -> None:
+    async with SpecHarness().open() as opened:
         await opened.sessions.create("s2")
         with pytest.raises(BadInput, match="already exists"):
             await opened.sessions.create("s2")
@@ -165,9 +173,9 @@ async def test_a_session_is_made_once_and_what_is_not_there_cannot_be_closed() -
 
 @pytest.mark.promise("SC-6-LIST", "SC-9-INSPECT")
 async def test_an_operator_sees_the_sessions_and_everything_in_them() -> None:
-    stage = Stage()
-    await stage.play(context("write", key="scope", value="x" * 40), context("write", key="b", value=""), says("done"))
-    async with Stage(store=stage.store).open(ids="later") as opened:
+    harness = SpecHarness()
+    await harness.play(context("write", key="scope", value="x" * 40), context("write", key="b", value=""), says("done"))
+    async with SpecHarness(store=harness.store).open(ids="later") as opened:
         await opened.sessions.create("s2")
         await opened.sessions.archive("s1")
         rows = await opened.sessions.list()
@@ -194,7 +202,7 @@ async def test_an_operator_sees_the_sessions_and_everything_in_them() -> None:
 
 
 async def test_errors_are_marked_as_failures_but_for_those_that_are_expected() -> None:
-    async with waiting_orchestrator(Stage()) as (opened, caller):
+    async with waiting_orchestrator(SpecHarness()) as (opened, caller):
         probing = await result_of(opened, caller(0), action="read", key="optional")
         wrong = await result_of(opened, caller(1), action="explode")
         right = await result_of(opened, caller(2), action="list_keys")
@@ -203,10 +211,10 @@ async def test_errors_are_marked_as_failures_but_for_those_that_are_expected() -
 
 
 @pytest.mark.promise("SC-5-NEVER-RAISES", "SPEC-5-NEVER-RAISES")
-async def test_calls_that_are_no_json_are_answered_and_the_run_goes_on() -> None:
-    stage = Stage()
+async def test_calls_without_valid_json_are_answered_and_the_run_goes_on() -> None:
+    harness = SpecHarness()
 
-    played = await stage.play(
+    played = await harness.play(
         together(calls_verbatim("shared_context", "{"), calls_verbatim("subagent", "spawn please"), calls("subagent")),
         says("never mind"),
     )

@@ -1,4 +1,4 @@
-"""What the `spec` dialect promises about its `subagent` tool; the companion, shared context, has a list of its own."""
+"""Promises of the `spec` dialect about `subagent`; shared context has a list of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Delegating through the front door: who may be started, how many at once, with which tools, model and words."""
+"""The actions of `subagent` in runs: agents, running tasks, tools, models and system texts."""
 
 import asyncio
 from typing import cast
@@ -13,7 +13,7 @@ from retinue.dialects.spec.results import cancelled_notice
 from retinue.dialects.spec.settings import DEFAULTS
 from retinue.providers.scripted import calls, says, together
 from retinue.testing.virtual_time import VirtualClock
-from tests.dialects.spec.stage import Answer, Stage, answers, context, other_work, read_by, subagent
+from tests.dialects.spec.harness import Answer, SpecHarness, answers, context, other_work, read_by, subagent
 
 WORKER = retinue.Agent(name="worker", description="Works", system_prompt="You work.")
 
@@ -32,11 +32,11 @@ def running(number: int, turns: int | None = None) -> Answer:
 
 @pytest.mark.promise("SPEC-4.3-FIVE", "SPEC-4.3-RUNNING-ONLY", "SPEC-8.3-IDS", "SPEC-3.3-AT-ONCE")
 async def test_five_tasks_run_at_once_and_ended_ones_make_room_collected_or_not() -> None:
-    stage = Stage(agents=(WORKER,))
-    stage.script.play("worker", says("done"))
+    harness = SpecHarness(agents=(WORKER,))
+    harness.script.play("worker", says("done"))
     spawn = subagent("spawn", agent="worker", task="Work.")
 
-    played = await stage.play(
+    played = await harness.play(
         together(*[spawn] * 6),
         other_work(5),
         spawn,
@@ -57,11 +57,11 @@ async def test_five_tasks_run_at_once_and_ended_ones_make_room_collected_or_not(
 
 @pytest.mark.promise("SPEC-3.4-LIVE", "SPEC-3.5-NOT-READY", "SPEC-3.5-ONCE", "SPEC-3.5-NOT-FOUND")
 async def test_a_task_is_watched_then_collected_once() -> None:
-    stage = Stage(agents=(WORKER,))
-    stage.script.play("worker", *[calls("unheard_of")] * 6, says("found it"))
+    harness = SpecHarness(agents=(WORKER,))
+    harness.script.play("worker", *[calls("unheard_of")] * 6, says("found it"))
     gone = {"error": "TASK_NOT_FOUND", "message": "Unknown or already-collected task: 't_01'"}
 
-    played = await stage.play(
+    played = await harness.play(
         subagent("spawn", agent="worker", task="Work."),
         subagent("status", task_id="t_01"),
         subagent("status", task_id="t_01"),
@@ -86,14 +86,14 @@ async def test_a_task_is_watched_then_collected_once() -> None:
 
 @pytest.mark.promise("SPEC-3.3-FIRST-MESSAGE", "SPEC-8.4-SUFFIX", "SPEC-2.2-NO-TOOLS")
 async def test_a_subagent_starts_with_its_task_alone() -> None:
-    stage = Stage(agents=(WORKER,))
-    stage.script.play("worker", says("done"))
+    harness = SpecHarness(agents=(WORKER,))
+    harness.script.play("worker", says("done"))
     task = '  Ünïcode — \n\ttabs & "quotes"  \n'
 
-    await stage.play(subagent("spawn", agent="worker", task=task), other_work(3), says("enough"))
+    await harness.play(subagent("spawn", agent="worker", task=task), other_work(3), says("enough"))
 
-    (heard,) = stage.of("worker")
-    assert (heard.messages, heard.system, heard.tools) == (
+    (request,) = harness.requests_of("worker")
+    assert (request.messages, request.system, request.tools) == (
         (UserMessage(text=task),),
         subagent_text("You work.", ()),
         (),
@@ -105,11 +105,13 @@ async def test_a_subagent_has_its_agents_tools_and_cannot_delegate() -> None:
     nested = retinue.Agent(
         name="nested", system_prompt="You delegate.", tools=("shared_context", "subagent", "search_logs")
     )
-    stage = Stage(agents=(nested,), tools=(search_logs,))
-    stage.script.play("nested", calls("subagent", action="spawn", agent="nested", task="Deeper."), says("stayed here"))
-    stage.script.play("main", subagent("spawn", agent="nested", task="Go deep."), other_work(5), says("enough"))
+    harness = SpecHarness(agents=(nested,), tools=(search_logs,))
+    harness.script.play(
+        "nested", calls("subagent", action="spawn", agent="nested", task="Deeper."), says("stayed here")
+    )
+    harness.script.play("main", subagent("spawn", agent="nested", task="Go deep."), other_work(5), says("enough"))
 
-    async with stage.open() as opened:
+    async with harness.open() as opened:
         outcome = await opened.run("Go.")
 
         assert outcome.text == "enough"
@@ -117,23 +119,23 @@ async def test_a_subagent_has_its_agents_tools_and_cannot_delegate() -> None:
             "There is no tool named 'subagent'. Tools you can use: shared_context, search_logs."
         ]
         assert [view.agent for view in await opened.list(everyone=True)] == ["nested", "main"]
-    assert [heard.tools for heard in stage.of("nested")] == [("shared_context", "search_logs")] * 2
+    assert [request.tools for request in harness.requests_of("nested")] == [("shared_context", "search_logs")] * 2
 
 
 @pytest.mark.promise("SPEC-8.1-MODEL", "SPEC-8.1-PROVIDER", "SPEC-3.1-MODEL", "SPEC-3.2-MODEL-DEFAULT")
-async def test_a_subagent_runs_on_its_agents_model_and_the_orchestrators_provider_unless_it_names_another() -> None:
+async def test_a_subagent_has_its_agents_model_on_the_orchestrators_provider() -> None:
     agents = (
         retinue.Agent(name="plain"),
         retinue.Agent(name="bare", model="llama3:8b"),
         retinue.Agent(name="wired", model="beta:fast-model"),
     )
-    stage = Stage(agents=agents)
+    harness = SpecHarness(agents=agents)
     names = ("plain", "bare", "wired", "defined", "chosen")
     for name in names:
-        stage.script.play(name, says("done"))
+        harness.script.play(name, says("done"))
     define = {"description": "d", "system_prompt": "p"}
 
-    played = await stage.play(
+    played = await harness.play(
         together(
             subagent("define", name="defined", **define),
             subagent("define", name="chosen", model="beta:tiny", **define),
@@ -152,7 +154,9 @@ async def test_a_subagent_runs_on_its_agents_model_and_the_orchestrators_provide
         "defined": "lead-model",
         "chosen": "tiny",
     }
-    assert {heard.agent: (heard.provider, heard.model) for heard in stage.heard if heard.agent in names} == {
+    assert {
+        request.agent: (request.provider, request.model) for request in harness.requests if request.agent in names
+    } == {
         "plain": ("alpha", "lead-model"),
         "bare": ("alpha", "llama3:8b"),
         "wired": ("beta", "fast-model"),
@@ -163,17 +167,17 @@ async def test_a_subagent_runs_on_its_agents_model_and_the_orchestrators_provide
 
 @pytest.mark.promise("SPEC-3.3-ORDER", "SPEC-3.3-AGENT-NOT-FOUND", "SPEC-4.2-TASK")
 async def test_a_spawn_is_checked_by_fields_then_task_then_agent_then_count() -> None:
-    stage = Stage(agents=(WORKER,))
-    stage.script.play("worker", *[calls("unheard_of")] * 10)
+    harness = SpecHarness(agents=(WORKER,))
+    harness.script.play("worker", *[calls("unheard_of")] * 10)
     long = "x" * 4004
 
-    played = await stage.play(
+    played = await harness.play(
         together(*[subagent("spawn", agent="worker", task="Work.")] * 5),
         together(
-            subagent("spawn", agent="nobody", task=7),
-            subagent("spawn", agent="nobody", task=long),
+            subagent("spawn", agent="unknown", task=7),
+            subagent("spawn", agent="unknown", task=long),
             subagent("spawn", agent="worker", task=long),
-            subagent("spawn", agent="nobody", task="Work."),
+            subagent("spawn", agent="unknown", task="Work."),
             subagent("spawn", agent="worker", task="Work."),
         ),
         other_work(20),
@@ -184,17 +188,17 @@ async def test_a_spawn_is_checked_by_fields_then_task_then_agent_then_count() ->
         {"error": "INVALID_REQUEST", "message": "Field 'task' must be a string, got a number."},
         {"error": "TASK_TOO_LARGE", "message": "Task string is ~1001 tokens, max is 1000."},
         {"error": "TASK_TOO_LARGE", "message": "Task string is ~1001 tokens, max is 1000."},
-        {"error": "AGENT_NOT_FOUND", "message": "Unknown agent: 'nobody'"},
+        {"error": "AGENT_NOT_FOUND", "message": "Unknown agent: 'unknown'"},
         {"error": "MAX_TASKS_EXCEEDED", "message": "Maximum concurrent tasks (5) reached."},
     ]
 
 
 @pytest.mark.promise("SPEC-3.2-INVALID-TOOL")
 async def test_a_definition_may_name_the_tools_that_the_policy_allows() -> None:
-    stage = Stage(tools=(search_logs,), policy=retinue.Policy(excluded_tools=("search_logs",)))
+    harness = SpecHarness(tools=(search_logs,), policy=retinue.Policy(excluded_tools=("search_logs",)))
     define = {"description": "d", "system_prompt": "p"}
 
-    played = await stage.play(
+    played = await harness.play(
         together(
             subagent("define", name="a", tools=["work", "shared_context"], **define),
             subagent("define", name="b", tools=["search_logs"], **define),
@@ -212,7 +216,7 @@ async def test_a_definition_may_name_the_tools_that_the_policy_allows() -> None:
 
 @pytest.mark.promise("SPEC-2.1-KEPT", "SPEC-8.3-IDS", "SPEC-3.2-ALREADY-EXISTS")
 async def test_defined_agents_and_task_ids_stay_with_their_session() -> None:
-    first = Stage(agents=(WORKER,))
+    first = SpecHarness(agents=(WORKER,))
     first.script.play("worker", says("done"))
     await first.play(
         subagent("define", name="analyst", description="Analyzes", system_prompt="You analyze."),
@@ -220,7 +224,7 @@ async def test_defined_agents_and_task_ids_stay_with_their_session() -> None:
         other_work(3),
         says("later"),
     )
-    again = Stage(agents=(WORKER,), store=first.store)
+    again = SpecHarness(agents=(WORKER,), store=first.store)
     again.script.play("analyst", says("analyzed"))
     again.script.play(
         "main",
@@ -229,7 +233,7 @@ async def test_defined_agents_and_task_ids_stay_with_their_session() -> None:
         subagent("collect", task_id="t_01"),
         says("enough"),
     )
-    other = Stage(agents=(WORKER,), store=first.store, session="s2")
+    other = SpecHarness(agents=(WORKER,), store=first.store, session="s2")
 
     async with again.open(ids="later") as opened:
         handle = await opened.spawn("Go on.")
@@ -252,15 +256,15 @@ async def test_defined_agents_and_task_ids_stay_with_their_session() -> None:
 
 
 @pytest.mark.promise("SPEC-PARENT-ENDS", "SPEC-PARENT-ENDS-TOLD")
-async def test_running_tasks_are_cancelled_when_the_orchestrator_ends_and_a_line_says_which() -> None:
+async def test_running_tasks_are_cancelled_when_the_orchestrator_ends_and_listed() -> None:
     worker = retinue.Agent(name="worker", tools=("work",))
-    stage = Stage(agents=(worker,))
-    stage.script.play("worker", other_work(1000), task="Work on")
-    stage.script.play("worker", says("done"), task="Be quick")
+    harness = SpecHarness(agents=(worker,))
+    harness.script.play("worker", other_work(1000), task="Work on")
+    harness.script.play("worker", says("done"), task="Be quick")
     spawns = [subagent("spawn", agent="worker", task=task) for task in ("Work on A.", "Be quick.", "Work on B.")]
-    stage.script.play("main", together(*spawns), other_work(5), says("I am off"))
+    harness.script.play("main", together(*spawns), other_work(5), says("I am off"))
 
-    async with stage.open() as opened:
+    async with harness.open() as opened:
         handle = await opened.spawn("Go.")
         await handle.wait()
         await opened.wait(*(view.run_id for view in await opened.tree(handle)))
@@ -276,27 +280,29 @@ async def test_running_tasks_are_cancelled_when_the_orchestrator_ends_and_a_line
 
 
 @pytest.mark.promise("SPEC-6.1-AGENTS", "SPEC-6.2-DISCIPLINE", "SPEC-6.3-COMPOSITION", "SPEC-2.2-OFFERED")
-async def test_the_orchestrator_is_told_how_to_delegate() -> None:
-    stage = Stage(agents=(WORKER,))
+async def test_the_orchestrator_has_the_system_text_about_delegation() -> None:
+    harness = SpecHarness(agents=(WORKER,))
 
-    await stage.play(context("list_keys"), says("enough"))
+    await harness.play(context("list_keys"), says("enough"))
 
     offered = ("work", "subagent", "shared_context")
-    assert [heard.tools for heard in stage.of("main")] == [offered, offered]
-    assert {heard.system for heard in stage.of("main")} == {orchestrator_text((WORKER,), offered, DEFAULTS.on)}
+    assert [request.tools for request in harness.requests_of("main")] == [offered, offered]
+    assert {request.system for request in harness.requests_of("main")} == {
+        orchestrator_text((WORKER,), offered, DEFAULTS.on)
+    }
 
 
 @pytest.mark.promise("SPEC-2.3-TIMES")
-async def test_when_a_task_was_created_and_completed_is_kept() -> None:
-    stage = Stage(agents=(WORKER,))
-    stage.script.play("worker", says("found it"))
-    await stage.play(
+async def test_the_times_of_creation_and_completion_are_stored() -> None:
+    harness = SpecHarness(agents=(WORKER,))
+    harness.script.play("worker", says("found it"))
+    await harness.play(
         subagent("spawn", agent="worker", task="Work."),
         other_work(2),
         subagent("collect", task_id="t_01"),
         says("enough"),
     )
 
-    (task,) = [row for row in stage.store.runs(RunQuery()) if row.agent == "worker"]
+    (task,) = [row for row in harness.store.runs(RunQuery()) if row.agent == "worker"]
     began = VirtualClock(asyncio.get_running_loop()).now() - asyncio.get_running_loop().time()
     assert (round(task.accepted_at - began, 1), round((task.progress.ended_at or 0.0) - began, 1)) == (1.0, 2.0)

@@ -1,4 +1,4 @@
-"""The agents of a session: registered ones, defined ones, and what a definition does to the shelf."""
+"""The registered and the defined agents of a session, and the decisions about definitions."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 
 from retinue.core.agent import Agent
 from retinue.dialects.arguments import Coded
-from retinue.dialects.spec.agents import agents_of, define, found, listing
+from retinue.dialects.spec.agents import agent_named, agents_of, define, listing
 from retinue.dialects.spec.requests import Define
 
 RESEARCHER = Agent(
@@ -51,10 +51,10 @@ def test_a_defined_agent_can_be_found_like_a_registered_one() -> None:
         "defined": "remediator",
         "description": "The remediator",
     }
-    assert found(session.agents(), "remediator") == Agent(
+    assert agent_named(session.agents(), "remediator") == Agent(
         name="remediator", description="The remediator", system_prompt="You fix.", tools=("run",), max_turns=15
     )
-    assert found(session.agents(), "writer").system_prompt == "You write."
+    assert agent_named(session.agents(), "writer").system_prompt == "You write."
 
 
 @pytest.mark.promise("SPEC-3.2-ALREADY-EXISTS", "SPEC-5-SHAPE")
@@ -82,7 +82,7 @@ def test_uniqueness_is_checked_last() -> None:
 @pytest.mark.promise("SPEC-3.3-AGENT-NOT-FOUND", "SPEC-5-SHAPE")
 def test_an_unknown_agent_is_refused() -> None:
     with pytest.raises(Coded) as refused:
-        found(Session().agents(), "plumber")
+        agent_named(Session().agents(), "plumber")
 
     assert refused.value.answer == {"error": "AGENT_NOT_FOUND", "message": "Unknown agent: 'plumber'"}
 

@@ -13,7 +13,7 @@ from retinue.dialects.spec.requests import Spawn, parse
 from retinue.dialects.spec.settings import SpecSettings
 from retinue.providers.scripted import says, together
 from retinue.store.sqlite.store import SqliteStore
-from tests.dialects.spec.stage import Stage, other_work, subagent
+from tests.dialects.spec.harness import SpecHarness, other_work, subagent
 
 WORKER = retinue.Agent(name="worker", tools=("work",))
 SPAWN = {"action": "spawn", "agent": "worker", "task": "Work."}
@@ -28,11 +28,11 @@ SPAWN = {"action": "spawn", "agent": "worker", "task": "Work."}
         ({"max_input_tokens": 5000, "max_output_tokens": 100_000}, "Token budget exceeded: used 4900, limit 5000"),
     ],
 )
-async def test_a_task_that_has_spent_its_tokens_fails_and_says_how_many(budget: dict[str, int], error: str) -> None:
-    stage = Stage(agents=(WORKER,))
-    stage.script.play("worker", together(other_work(0), says("x" * 2000, usage=Usage(4900, 1000))))
+async def test_a_task_that_used_up_its_tokens_fails_with_the_numbers(budget: dict[str, int], error: str) -> None:
+    harness = SpecHarness(agents=(WORKER,))
+    harness.script.play("worker", together(other_work(0), says("x" * 2000, usage=Usage(4900, 1000))))
 
-    played = await stage.play(
+    played = await harness.play(
         subagent("spawn", agent="worker", task="Work.", **budget),
         other_work(10),
         subagent("collect", task_id="t_01"),
@@ -51,10 +51,10 @@ async def test_a_task_that_has_spent_its_tokens_fails_and_says_how_many(budget: 
 
 @pytest.mark.promise("SPEC-7.6-TASK")
 async def test_a_task_that_stays_within_its_budget_completes() -> None:
-    stage = Stage(agents=(WORKER,))
-    stage.script.play("worker", says("done", usage=Usage(100, 10)))
+    harness = SpecHarness(agents=(WORKER,))
+    harness.script.play("worker", says("done", usage=Usage(100, 10)))
 
-    played = await stage.play(
+    played = await harness.play(
         subagent("spawn", agent="worker", task="Work.", max_input_tokens=5000, max_output_tokens=5000),
         other_work(10),
         subagent("collect", task_id="t_01"),
@@ -65,16 +65,18 @@ async def test_a_task_that_stays_within_its_budget_completes() -> None:
 
 
 @pytest.mark.promise("SPEC-7.6-TASK")
-async def test_a_task_never_gets_more_than_its_agent_has() -> None:
-    stage = Stage(agents=(retinue.Agent(name="worker", limits=Limits(max_input_tokens=700, max_output_tokens=300)),))
-    stage.script.play("worker", says("done"))
-    stage.script.play(
+async def test_a_tasks_budget_never_exceeds_its_agents() -> None:
+    harness = SpecHarness(
+        agents=(retinue.Agent(name="worker", limits=Limits(max_input_tokens=700, max_output_tokens=300)),)
+    )
+    harness.script.play("worker", says("done"))
+    harness.script.play(
         "main",
         subagent("spawn", agent="worker", task="Work.", max_input_tokens=5000, max_output_tokens=20),
         other_work(5),
         says("enough"),
     )
-    async with stage.open() as opened:
+    async with harness.open() as opened:
         await opened.run("Go.")
         (view,) = [each for each in await opened.list(everyone=True) if each.agent == "worker"]
         limits = (await opened.supervisor.replay(view.run_id)).accepted.limits
@@ -84,14 +86,14 @@ async def test_a_task_never_gets_more_than_its_agent_has() -> None:
 
 @pytest.mark.promise("SPEC-7.6-SESSION", "SPEC-7.6-SUBAGENTS", "SPEC-7.6-SPENT")
 async def test_all_subagents_of_a_session_share_its_budget_and_the_orchestrator_does_not(tmp_path: Path) -> None:
-    def stage() -> Stage:
-        return Stage(
+    def harness() -> SpecHarness:
+        return SpecHarness(
             agents=(WORKER,),
             store=SqliteStore(tmp_path / "state.db"),
             settings=SpecSettings(max_input_tokens=10_000, max_output_tokens=100_000),
         )
 
-    first, second = stage(), stage()
+    first, second = harness(), harness()
     first.script.play("worker", says("done", usage=Usage(4990, 10)))
     played = await first.play(
         together(
@@ -105,7 +107,7 @@ async def test_all_subagents_of_a_session_share_its_budget_and_the_orchestrator_
         *[subagent("collect", task_id=f"t_{number:02d}") for number in (1, 2, 3)],
         says("enough"),
     )
-    later = Stage(agents=(WORKER,), store=second.store, settings=SpecSettings(max_input_tokens=10_000))
+    later = SpecHarness(agents=(WORKER,), store=second.store, settings=SpecSettings(max_input_tokens=10_000))
     later.script.play(
         "main",
         subagent("spawn", agent="worker", task="Four."),
@@ -125,16 +127,16 @@ async def test_all_subagents_of_a_session_share_its_budget_and_the_orchestrator_
 
 
 @pytest.mark.promise("SPEC-7.6-SESSION")
-async def test_a_session_that_is_begun_anew_has_its_whole_budget_again() -> None:
-    stage = Stage(agents=(WORKER,), settings=SpecSettings(max_output_tokens=5000))
-    stage.script.play("worker", says("done", usage=Usage(10, 5000)))
+async def test_a_recreated_session_has_its_whole_budget_again() -> None:
+    harness = SpecHarness(agents=(WORKER,), settings=SpecSettings(max_output_tokens=5000))
+    harness.script.play("worker", says("done", usage=Usage(10, 5000)))
     lines = [subagent("spawn", agent="worker", task="One."), other_work(5), says("enough")]
-    stage.script.play("main", *lines)
-    async with stage.open() as opened:
+    harness.script.play("main", *lines)
+    async with harness.open() as opened:
         await opened.run("Go.")
         await opened.sessions.delete("s1")
-    stage.script.play("main", *lines)
-    async with stage.open(ids="later") as opened:
+    harness.script.play("main", *lines)
+    async with harness.open(ids="later") as opened:
         await opened.run("Go.")
         ends = [view.outcome for view in await opened.list(everyone=True) if view.agent == "worker"]
 
@@ -142,11 +144,11 @@ async def test_a_session_that_is_begun_anew_has_its_whole_budget_again() -> None
 
 
 @pytest.mark.promise("SPEC-7.6-SPENT", "SPEC-7.4-FAILED")
-async def test_a_task_that_depends_on_one_without_tokens_is_told_so() -> None:
-    stage = Stage(agents=(WORKER,), settings=SpecSettings(max_input_tokens=3))
-    stage.script.play("worker")
+async def test_a_dependent_task_reads_that_its_dependency_ran_out_of_tokens() -> None:
+    harness = SpecHarness(agents=(WORKER,), settings=SpecSettings(max_input_tokens=3))
+    harness.script.play("worker")
 
-    played = await stage.play(
+    played = await harness.play(
         subagent("spawn", agent="worker", task="One."),
         subagent("spawn", agent="worker", task="Two.", depends_on=["t_01"]),
         other_work(5),
@@ -179,5 +181,5 @@ def test_a_budget_is_a_whole_number_from_1(field: str, value: object, wanted: st
 
 
 @pytest.mark.parametrize(("asked", "given"), [(1, 1), (50_000.0, 50_000), (10**400, 2**53), (1e308, 2**53)])
-def test_a_budget_that_nobody_can_count_to_is_cut(asked: float, given: int) -> None:
+def test_a_huge_budget_is_cut_to_the_largest_exact_number(asked: float, given: int) -> None:
     assert parse(json.dumps(SPAWN | {"max_input_tokens": asked})) == Spawn("worker", "Work.", (), given)

@@ -1,4 +1,4 @@
-"""Cancelling a task: it stops, what it has is handed over, and its id is gone."""
+"""The action `cancel`: the task stops, its partial result is returned, and its id is invalid."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ import pytest
 
 import retinue
 from retinue.providers.scripted import says, streams, together
-from tests.dialects.spec.stage import Stage, other_work, read_after, subagent, waiting_orchestrator
+from tests.dialects.spec.harness import SpecHarness, other_work, read_after, subagent, waiting_orchestrator
 
 WORKER = retinue.Agent(name="worker", system_prompt="You work.", tools=("work",))
 CANCEL = {"action": "cancel", "task_id": "t_01"}
@@ -15,11 +15,11 @@ UNKNOWN = {"error": "TASK_NOT_FOUND", "message": "Unknown or already-collected t
 
 
 @pytest.mark.promise("SPEC-7.1-CANCEL", "SPEC-7.1-GONE")
-async def test_a_cancelled_task_hands_over_what_it_has_said_and_is_gone() -> None:
-    stage = Stage(agents=(WORKER,))
-    stage.script.play("worker", together(says("The pool looks small."), other_work(1000)))
+async def test_cancel_returns_the_last_text_and_invalidates_the_task_id() -> None:
+    harness = SpecHarness(agents=(WORKER,))
+    harness.script.play("worker", together(says("The pool looks small."), other_work(1000)))
 
-    played = await stage.play(
+    played = await harness.play(
         subagent("spawn", agent="worker", task="Work."),
         other_work(5),
         subagent("cancel", task_id="t_01"),
@@ -42,11 +42,11 @@ async def test_a_cancelled_task_hands_over_what_it_has_said_and_is_gone() -> Non
 
 
 @pytest.mark.promise("SPEC-7.1-CANCEL")
-async def test_even_words_that_are_still_streaming_are_handed_over() -> None:
-    stage = Stage(agents=(WORKER,))
-    stage.script.play("worker", streams("The pool", " is 10", every=10))
+async def test_cancel_returns_text_that_is_still_streaming() -> None:
+    harness = SpecHarness(agents=(WORKER,))
+    harness.script.play("worker", streams("The pool", " is 10", every=10))
 
-    played = await stage.play(
+    played = await harness.play(
         subagent("spawn", agent="worker", task="Work."),
         other_work(8),
         subagent("cancel", task_id="t_01"),
@@ -58,11 +58,11 @@ async def test_even_words_that_are_still_streaming_are_handed_over() -> None:
 
 
 @pytest.mark.promise("SPEC-7.1-SILENT")
-async def test_a_task_that_has_said_nothing_yet_has_no_result() -> None:
-    stage = Stage(agents=(WORKER,))
-    stage.script.play("worker", other_work(1000))
+async def test_a_cancelled_task_without_text_has_no_result() -> None:
+    harness = SpecHarness(agents=(WORKER,))
+    harness.script.play("worker", other_work(1000))
 
-    played = await stage.play(
+    played = await harness.play(
         subagent("spawn", agent="worker", task="Work."), subagent("cancel", task_id="t_01"), says("enough")
     )
 
@@ -71,9 +71,9 @@ async def test_a_task_that_has_said_nothing_yet_has_no_result() -> None:
 
 @pytest.mark.promise("SPEC-7.1-CANCEL", "SPEC-4.3-RUNNING-ONLY")
 async def test_a_cancelled_task_makes_room_for_another() -> None:
-    stage = Stage(agents=(WORKER,))
-    stage.script.play("worker", other_work(1000))
-    async with waiting_orchestrator(stage) as (opened, caller):
+    harness = SpecHarness(agents=(WORKER,))
+    harness.script.play("worker", other_work(1000))
+    async with waiting_orchestrator(harness) as (opened, caller):
         for index in range(5):
             await read_after(opened, caller(index), "subagent", **SPAWN)
         refused = await read_after(opened, caller(5), "subagent", **SPAWN)
@@ -85,11 +85,11 @@ async def test_a_cancelled_task_makes_room_for_another() -> None:
 
 
 @pytest.mark.promise("SPEC-7.1-FINISHED")
-async def test_to_cancel_a_task_that_is_over_is_to_collect_it() -> None:
-    stage = Stage(agents=(WORKER,))
-    stage.script.play("worker", says("found it"))
+async def test_cancel_of_an_ended_task_collects_it() -> None:
+    harness = SpecHarness(agents=(WORKER,))
+    harness.script.play("worker", says("found it"))
 
-    played = await stage.play(
+    played = await harness.play(
         subagent("spawn", agent="worker", task="Work."),
         other_work(5),
         subagent("cancel", task_id="t_01"),
@@ -104,10 +104,10 @@ async def test_to_cancel_a_task_that_is_over_is_to_collect_it() -> None:
 
 
 @pytest.mark.promise("SPEC-7.1-FINISHED")
-async def test_a_task_that_an_operator_has_cancelled_is_over_and_has_failed() -> None:
-    stage = Stage(agents=(WORKER,))
-    stage.script.play("worker", other_work(1000))
-    async with waiting_orchestrator(stage) as (opened, caller):
+async def test_a_task_that_an_operator_cancelled_has_failed() -> None:
+    harness = SpecHarness(agents=(WORKER,))
+    harness.script.play("worker", other_work(1000))
+    async with waiting_orchestrator(harness) as (opened, caller):
         await read_after(opened, caller(0), "subagent", **SPAWN)
         (worker,) = [view for view in await opened.list(everyone=True) if view.agent == "worker"]
         await opened.handle(worker.run_id).cancel()
@@ -119,15 +119,15 @@ async def test_a_task_that_an_operator_has_cancelled_is_over_and_has_failed() ->
 
 @pytest.mark.promise("SPEC-7.1-NOT-FOUND")
 async def test_an_unknown_task_cannot_be_cancelled() -> None:
-    async with waiting_orchestrator(Stage()) as (opened, caller):
+    async with waiting_orchestrator(SpecHarness()) as (opened, caller):
         assert await read_after(opened, caller(0), "subagent", **CANCEL) == UNKNOWN
 
 
 @pytest.mark.promise("SPEC-KEYED", "SPEC-7.1-GONE")
-async def test_a_cancel_that_is_entered_again_answers_the_same_and_nobody_else_gets_it() -> None:
-    stage = Stage(agents=(WORKER,))
-    stage.script.play("worker", together(says("So far."), other_work(1000)))
-    async with waiting_orchestrator(stage) as (opened, caller):
+async def test_a_cancel_that_is_entered_again_answers_the_same_and_other_calls_fail() -> None:
+    harness = SpecHarness(agents=(WORKER,))
+    harness.script.play("worker", together(says("So far."), other_work(1000)))
+    async with waiting_orchestrator(harness) as (opened, caller):
         await read_after(opened, caller(0), "subagent", **SPAWN)
         await asyncio.sleep(5)
         first = await read_after(opened, caller(1), "subagent", **CANCEL)
@@ -141,9 +141,9 @@ async def test_a_cancel_that_is_entered_again_answers_the_same_and_nobody_else_g
 
 @pytest.mark.promise("SPEC-7.1-CANCEL", "SPEC-7.4-PENDING")
 async def test_a_pending_task_can_be_cancelled_and_those_that_depend_on_it_fail() -> None:
-    stage = Stage(agents=(WORKER,))
-    stage.script.play("worker", other_work(1000))
-    async with waiting_orchestrator(stage) as (opened, caller):
+    harness = SpecHarness(agents=(WORKER,))
+    harness.script.play("worker", other_work(1000))
+    async with waiting_orchestrator(harness) as (opened, caller):
         await read_after(opened, caller(0), "subagent", **SPAWN)
         await read_after(opened, caller(1), "subagent", **SPAWN, depends_on=["t_01"])
         await read_after(opened, caller(2), "subagent", **SPAWN, depends_on=["t_02"])

@@ -1,4 +1,4 @@
-"""What happens when a call is entered again: it answers as it did, and nothing happens twice."""
+"""Calls that are entered again after a crash: they answer the same, and nothing happens twice."""
 
 import asyncio
 import json
@@ -18,7 +18,15 @@ from retinue.dialects.spec.results import INTERRUPTED
 from retinue.dialects.spec.settings import SpecSettings
 from retinue.providers.scripted import Line, says, together
 from retinue.store.memory.store import MemoryStore
-from tests.dialects.spec.stage import Answer, Stage, answers, context, other_work, subagent, waiting_orchestrator
+from tests.dialects.spec.harness import (
+    Answer,
+    SpecHarness,
+    answers,
+    context,
+    other_work,
+    subagent,
+    waiting_orchestrator,
+)
 from tests.internals import tool_of
 
 WORKER = retinue.Agent(name="worker", system_prompt="You work.", tools=("shared_context", "work"))
@@ -31,9 +39,9 @@ async def call(opened: retinue.Retinue, tool_name: str, who: CallContext, **argu
 
 @pytest.mark.promise("SPEC-KEYED")
 async def test_a_spawn_that_is_entered_again_finds_the_task_it_started() -> None:
-    stage = Stage(agents=(WORKER,))
-    stage.script.play("worker", says("done"))
-    async with waiting_orchestrator(stage) as (opened, caller):
+    harness = SpecHarness(agents=(WORKER,))
+    harness.script.play("worker", says("done"))
+    async with waiting_orchestrator(harness) as (opened, caller):
         spawn = {"action": "spawn", "agent": "worker", "task": "Work."}
         first = await call(opened, "subagent", caller(0), **spawn)
         await asyncio.sleep(5)
@@ -48,10 +56,10 @@ async def test_a_spawn_that_is_entered_again_finds_the_task_it_started() -> None
 
 
 @pytest.mark.promise("SPEC-KEYED")
-async def test_a_spawn_that_is_entered_again_finds_its_task_although_the_agent_is_gone() -> None:
-    stage = Stage(agents=(WORKER,))
-    stage.script.play("worker", other_work(1000))
-    async with waiting_orchestrator(stage) as (opened, caller):
+async def test_a_spawn_that_is_entered_again_finds_its_task_without_its_agent() -> None:
+    harness = SpecHarness(agents=(WORKER,))
+    harness.script.play("worker", other_work(1000))
+    async with waiting_orchestrator(harness) as (opened, caller):
         first = await call(opened, "subagent", caller(0), action="spawn", agent="worker", task="Work.")
         again = await call(opened, "subagent", caller(0, again=True), action="spawn", agent="gone", task="Work.")
 
@@ -59,10 +67,10 @@ async def test_a_spawn_that_is_entered_again_finds_its_task_although_the_agent_i
 
 
 @pytest.mark.promise("SPEC-KEYED", "SPEC-3.5-ONCE")
-async def test_a_collect_that_is_entered_again_gives_the_result_again_and_nobody_else_gets_it() -> None:
-    stage = Stage(agents=(WORKER,))
-    stage.script.play("worker", says("done"))
-    async with waiting_orchestrator(stage) as (opened, caller):
+async def test_a_collect_that_is_entered_again_answers_the_same_and_others_fail() -> None:
+    harness = SpecHarness(agents=(WORKER,))
+    harness.script.play("worker", says("done"))
+    async with waiting_orchestrator(harness) as (opened, caller):
         await call(opened, "subagent", caller(0), action="spawn", agent="worker", task="Work.")
         await asyncio.sleep(5)
         first = await call(opened, "subagent", caller(1), action="collect", task_id="t_01")
@@ -77,7 +85,7 @@ async def test_a_collect_that_is_entered_again_gives_the_result_again_and_nobody
 @pytest.mark.promise("SPEC-KEYED")
 async def test_a_definition_that_is_entered_again_is_no_duplicate() -> None:
     define = {"action": "define", "name": "analyst", "description": "d", "system_prompt": "p"}
-    async with waiting_orchestrator(Stage()) as (opened, caller):
+    async with waiting_orchestrator(SpecHarness()) as (opened, caller):
         first = await call(opened, "subagent", caller(0), **define)
         again = await call(opened, "subagent", caller(0, again=True), **define)
         other = await call(opened, "subagent", caller(1), **define)
@@ -88,9 +96,9 @@ async def test_a_definition_that_is_entered_again_is_no_duplicate() -> None:
 
 @pytest.mark.promise("SPEC-4.5-NO-NESTING")
 async def test_a_subagent_that_got_hold_of_the_tool_is_refused() -> None:
-    stage = Stage(agents=(WORKER,))
-    stage.script.play("worker", other_work(1000))
-    async with waiting_orchestrator(stage) as (opened, caller):
+    harness = SpecHarness(agents=(WORKER,))
+    harness.script.play("worker", other_work(1000))
+    async with waiting_orchestrator(harness) as (opened, caller):
         await call(opened, "subagent", caller(0), action="spawn", agent="worker", task="Work.")
         (worker,) = [view for view in await opened.list(everyone=True) if view.agent == "worker"]
         below = replace(caller(1), run_id=worker.run_id, depth=1)
@@ -113,7 +121,7 @@ async def test_a_subagent_that_got_hold_of_the_tool_is_refused() -> None:
 @pytest.mark.promise("SC-4-KEYED")
 async def test_a_write_or_delete_that_is_entered_again_happens_once() -> None:
     write = {"action": "write", "key": "scope", "value": "all"}
-    async with waiting_orchestrator(Stage()) as (opened, caller):
+    async with waiting_orchestrator(SpecHarness()) as (opened, caller):
         first = await call(opened, "shared_context", caller(0), **write)
         await asyncio.sleep(60)
         again = await call(opened, "shared_context", caller(0, again=True), **write)
@@ -143,17 +151,15 @@ class FailingStore(MemoryStore):
 
 @pytest.mark.promise("SPEC-4.3-RUNNING-ONLY", "SPEC-3.4-INTERRUPTED")
 @pytest.mark.parametrize("is_gone", [False, True])
-async def test_the_tasks_of_a_process_that_is_gone_take_nobodys_place(
-    is_gone: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_tasks_of_a_dead_process_do_not_count_as_running(is_gone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     store = FailingStore()
-    stage = Stage(agents=(WORKER,), store=store, settings=SpecSettings(max_running=1))
-    stage.script.play("worker", says("worked"))
+    harness = SpecHarness(agents=(WORKER,), store=store, settings=SpecSettings(max_running=1))
+    harness.script.play("worker", says("worked"))
     spawn = {"action": "spawn", "agent": "worker", "task": "Work."}
     with suppress(StoreUnavailable):
-        async with waiting_orchestrator(stage) as (opened, caller):
+        async with waiting_orchestrator(harness) as (opened, caller):
             await call(opened, "subagent", caller(0), **spawn)
-            store.left = 0  # from here on it is as dead as a process can be, and nobody has noticed
+            store.left = 0  # from here on the process is dead, and no other process knows it
     store.left = 1_000_000
 
     def gone(host: str, process: str) -> bool:
@@ -161,9 +167,9 @@ async def test_the_tasks_of_a_process_that_is_gone_take_nobodys_place(
 
     monkeypatch.setattr("retinue.engine.driver_table.is_gone", gone)
 
-    async with stage.open(ids="later") as opened:
+    async with harness.open(ids="later") as opened:
         status = [subagent("status", task_id=task_id) for task_id in ("t_02", "t_01")]
-        stage.script.play("main", subagent(**spawn), other_work(5), *status, says("enough"))
+        harness.script.play("main", subagent(**spawn), other_work(5), *status, says("enough"))
         handle = await opened.spawn("Go on.")
         await handle.wait()
         read = await answers(opened, handle.run_id)
@@ -257,20 +263,20 @@ async def played_with_a_death_after(
 ) -> tuple[str, list[Answer], bool]:
     """The story, in which the process dies after so many commits and another goes on; whether that came to pass."""
     store = FailingStore()
-    stage = Stage(agents=(WORKER,), store=store)
-    stage.script.play("main", *lines)
-    stage.script.play("worker", context("write", key="log", value="done"), other_work(1), says("worked"))
-    stage.script.play("helper", *helper)
+    harness = SpecHarness(agents=(WORKER,), store=store)
+    harness.script.play("main", *lines)
+    harness.script.play("worker", context("write", key="log", value="done"), other_work(1), says("worked"))
+    harness.script.play("helper", *helper)
     store.left = commits
     died = False
     try:
-        async with stage.open() as opened:
+        async with harness.open() as opened:
             await opened.run("Go.", key="story")
     except StoreUnavailable:
         died = True
     store.left = 1_000_000
     store.commit(None, [DeclareDead(driver_id=row.driver_id) for row in store.drivers()])
-    async with stage.open(ids="later") as opened:
+    async with harness.open(ids="later") as opened:
         handle = await opened.spawn("Go.", key="story")
         outcome = await handle.wait()
         read = await answers(opened, handle.run_id)
@@ -286,7 +292,7 @@ def _without_times(answer: Answer) -> Answer:
 
 
 @pytest.mark.promise("SPEC-KEYED", "SC-4-KEYED", "SC-4-DURABLE")
-async def test_a_story_goes_on_to_the_same_end_wherever_its_process_dies() -> None:
+async def test_the_example_reaches_the_same_end_after_a_crash_at_any_write() -> None:
     deaths, died = 0, True
     while died:
         text, read, died = await played_with_a_death_after(deaths, LINES, [says("helped")])
@@ -296,7 +302,7 @@ async def test_a_story_goes_on_to_the_same_end_wherever_its_process_dies() -> No
 
 
 @pytest.mark.promise("SPEC-KEYED", "SC-4-KEYED", "SPEC-7.4-RESULTS", "SPEC-7.1-GONE", "SPEC-9.6-WAIT")
-async def test_a_story_with_all_extensions_goes_on_to_the_same_end_wherever_its_process_dies() -> None:
+async def test_all_extensions_reach_the_same_end_after_a_crash_at_any_write() -> None:
     deaths, died = 0, True
     while died:
         text, read, died = await played_with_a_death_after(deaths, MORE_LINES, [other_work(30), says("helped")])

@@ -1,4 +1,4 @@
-"""Agents that extend others, and agents that are defined again."""
+"""Agents that extend other agents, and redefined agents."""
 
 import json
 
@@ -8,11 +8,11 @@ import retinue
 from retinue.core.agent import Agent
 from retinue.core.run import Limits
 from retinue.dialects.arguments import Coded
-from retinue.dialects.spec.agents import agents_of, define, origin_of, redefine
+from retinue.dialects.spec.agents import agents_of, define, origin_of
 from retinue.dialects.spec.prompts import subagent_text
 from retinue.dialects.spec.requests import Define, Extend, Redefine, parse
 from retinue.providers.scripted import calls, says
-from tests.dialects.spec.stage import Answer, Stage, other_work, read_after, subagent, waiting_orchestrator
+from tests.dialects.spec.harness import Answer, SpecHarness, other_work, read_after, subagent, waiting_orchestrator
 
 RESEARCHER = Agent(
     name="researcher",
@@ -40,7 +40,7 @@ class KeyValue(dict[str, bytes]):
 
     def redefine(self, request: Define | Extend, registered: tuple[Agent, ...] = (RESEARCHER,)) -> Answer:
         """What the orchestrator reads after another definition."""
-        decision = redefine(request, self, registered=registered, is_registered_tool=self.has_tool)
+        decision = define(Redefine(request), self, registered=registered, is_registered_tool=self.has_tool)
         self.update(decision.puts)
         return json.loads(decision.answer)
 
@@ -51,7 +51,7 @@ class KeyValue(dict[str, bytes]):
 
 
 @pytest.mark.promise("SPEC-7.3-INHERITS", "SPEC-7.3-APPEND")
-def test_an_agent_that_extends_another_is_like_it_but_for_what_is_given() -> None:
+def test_an_extending_agent_inherits_all_fields_that_are_not_given() -> None:
     key_value = KeyValue()
     answer = key_value.define(SENIOR)
 
@@ -107,9 +107,9 @@ def test_a_defined_agent_can_be_extended_too() -> None:
 @pytest.mark.parametrize(
     ("request_", "code", "message"),
     [
-        (Extend(name="x", extends="nobody"), "AGENT_NOT_FOUND", "Unknown agent: 'nobody'"),
+        (Extend(name="x", extends="unknown"), "AGENT_NOT_FOUND", "Unknown agent: 'unknown'"),
         (Extend(name="x", extends="x"), "AGENT_NOT_FOUND", "Unknown agent: 'x'"),
-        (Extend(name="X", extends="nobody"), "INVALID_AGENT_NAME", "Agent name must match [a-z0-9_-]+, got: 'X'"),
+        (Extend(name="X", extends="unknown"), "INVALID_AGENT_NAME", "Agent name must match [a-z0-9_-]+, got: 'X'"),
         (
             Extend(name="x", extends="researcher", system_prompt_append="y" * 16000),
             "PROMPT_TOO_LARGE",
@@ -180,7 +180,7 @@ def deploy() -> str:
 
 
 @pytest.mark.promise("SPEC-7.3-RIGHTS")
-async def test_an_agent_that_extends_one_of_the_applications_has_no_more_rights_than_that_one() -> None:
+async def test_an_agent_that_extends_a_registered_one_has_its_permissions() -> None:
     careful = retinue.Agent(
         name="careful",
         description="Looks",
@@ -188,28 +188,28 @@ async def test_an_agent_that_extends_one_of_the_applications_has_no_more_rights_
         tools=("deploy",),
         policy=retinue.Policy(excluded_tools=("deploy",)),
     )
-    stage = Stage(agents=(careful,), tools=(deploy,))
-    stage.script.play("bold", calls("deploy"), says("tried"))
-    stage.script.play("bolder", calls("deploy"), says("tried"))
-    async with waiting_orchestrator(stage) as (opened, caller):
+    harness = SpecHarness(agents=(careful,), tools=(deploy,))
+    harness.script.play("bold", calls("deploy"), says("tried"))
+    harness.script.play("bolder", calls("deploy"), says("tried"))
+    async with waiting_orchestrator(harness) as (opened, caller):
         for index, (name, base) in enumerate((("bold", "careful"), ("bolder", "bold"))):
             define_it = {"action": "define", "name": name, "extends": base, "tools": ["deploy"]}
             await read_after(opened, caller(2 * index), "subagent", **define_it)
             await read_after(opened, caller(2 * index + 1), "subagent", action="spawn", agent=name, task="Go.")
         await read_after(opened, caller(9), "subagent", action="wait", task_ids=["t_01", "t_02"])
 
-    assert {heard.tools for name in ("bold", "bolder") for heard in stage.of(name)} == {()}
+    assert {request.tools for name in ("bold", "bolder") for request in harness.requests_of(name)} == {()}
 
 
-def test_what_binds_an_agent_is_found_through_all_that_it_extends() -> None:
+def test_the_origin_of_an_agent_is_found_through_all_extensions() -> None:
     key_value = KeyValue()
     key_value.define(SENIOR)
     key_value.define(Extend(name="principal", extends="senior"))
     key_value.define(Define(name="free", description="d", system_prompt="p"))
 
-    known = ("researcher", "senior", "principal", "free", "nobody")
+    known = ("researcher", "senior", "principal", "free", "unknown")
     assert [origin_of(name, (RESEARCHER,), key_value) for name in known] == [
-        *("researcher", "researcher", "researcher", "free", "nobody")
+        *("researcher", "researcher", "researcher", "free", "unknown")
     ]
 
 
@@ -242,8 +242,8 @@ def test_an_agent_can_be_refined_by_extending_itself() -> None:
 
 
 @pytest.mark.promise("SPEC-7.5-UNKNOWN", "SPEC-7.5-APPLICATION")
-@pytest.mark.parametrize("name", ["nobody", "researcher"])
-def test_only_what_was_defined_here_can_be_redefined(name: str) -> None:
+@pytest.mark.parametrize("name", ["unknown", "researcher"])
+def test_only_defined_agents_can_be_redefined(name: str) -> None:
     key_value = KeyValue()
     key_value.define(ANALYST)
 
@@ -264,18 +264,18 @@ def test_a_defined_agent_that_the_application_registers_later_is_the_application
 
 @pytest.mark.promise("SPEC-7.5-UNKNOWN")
 def test_a_redefinition_is_checked_as_a_definition_is_before_its_name_is_looked_up() -> None:
-    assert KeyValue().redefine(Define(name="nobody", description="d", system_prompt="x" * 16004))["error"] == (
+    assert KeyValue().redefine(Define(name="unknown", description="d", system_prompt="x" * 16004))["error"] == (
         "PROMPT_TOO_LARGE"
     )
 
 
 @pytest.mark.promise("SPEC-7.5-RUNNING")
-async def test_running_tasks_go_on_as_their_agent_was() -> None:
-    stage = Stage()
-    stage.script.play("analyst", other_work(20), says("done"))
+async def test_running_tasks_keep_the_old_definition_of_their_agent() -> None:
+    harness = SpecHarness()
+    harness.script.play("analyst", other_work(20), says("done"))
     fields = {"name": "analyst", "description": "d", "tools": ["work"]}
 
-    played = await stage.play(
+    played = await harness.play(
         subagent("define", system_prompt="Old.", **fields),
         subagent("spawn", agent="analyst", task="One."),
         subagent("redefine", system_prompt="New.", **fields),
@@ -285,15 +285,15 @@ async def test_running_tasks_go_on_as_their_agent_was() -> None:
     )
 
     assert played.answers[2] == {"redefined": "analyst", "description": "d", "version": 2}
-    heard = {(each.messages[0].text, each.turn): each.system for each in stage.of("analyst")}
+    systems = {(each.messages[0].text, each.turn): each.system for each in harness.requests_of("analyst")}
     old, new = (subagent_text(prompt, ("work",)) for prompt in ("Old.", "New."))
-    assert heard == {("One.", 1): old, ("One.", 2): old, ("Two.", 1): new, ("Two.", 2): new}
+    assert systems == {("One.", 1): old, ("One.", 2): old, ("Two.", 1): new, ("Two.", 2): new}
 
 
 @pytest.mark.promise("SPEC-KEYED", "SPEC-7.5-VERSION")
 async def test_a_redefinition_that_is_entered_again_counts_once() -> None:
     fields = {"name": "analyst", "description": "d", "system_prompt": "p"}
-    async with waiting_orchestrator(Stage()) as (opened, caller):
+    async with waiting_orchestrator(SpecHarness()) as (opened, caller):
         await read_after(opened, caller(0), "subagent", action="define", **fields)
         first = await read_after(opened, caller(1), "subagent", action="redefine", **fields)
         again = await read_after(opened, caller(1, again=True), "subagent", action="redefine", **fields)

@@ -1,4 +1,4 @@
-"""How tasks fail, and what their orchestrator reads of it."""
+"""Failures of tasks, and the errors that the orchestrator reads."""
 
 import asyncio
 import json
@@ -7,7 +7,7 @@ import pytest
 
 import retinue
 from retinue.providers.scripted import Line, calls, fails, hangs, says, streams, together
-from tests.dialects.spec.stage import Answer, Stage, other_work, read_by, subagent
+from tests.dialects.spec.harness import Answer, SpecHarness, other_work, read_by, subagent
 
 NOTICE = "\n[truncated — full response exceeded 1000 token limit]"
 
@@ -25,9 +25,9 @@ def search_logs(query: str) -> str:
 async def told(*lines: Line, max_turns: int = 5) -> tuple[Answer, Answer]:
     """What `status` and `collect` say of a task whose subagent plays these lines."""
     worker = retinue.Agent(name="worker", tools=("search_logs",), max_turns=max_turns)
-    stage = Stage(agents=(worker,), tools=(search_logs,))
-    stage.script.play("worker", *lines)
-    played = await stage.play(
+    harness = SpecHarness(agents=(worker,), tools=(search_logs,))
+    harness.script.play("worker", *lines)
+    played = await harness.play(
         subagent("spawn", agent="worker", task="Work."),
         other_work(100),
         subagent("status", task_id="t_01"),
@@ -82,11 +82,11 @@ async def test_a_tool_that_crashes_fails_the_task_and_names_the_turn() -> None:
 
 
 @pytest.mark.promise("SPEC-8.7-OWN-ERRORS")
-async def test_what_a_tool_announces_is_read_by_the_subagent() -> None:
+async def test_a_tool_error_is_read_by_the_subagent() -> None:
     policy = retinue.Policy(excluded_tools=("forbidden",))
     worker = retinue.Agent(name="worker", tools=("search_logs",))
-    stage = Stage(agents=(worker,), tools=(search_logs,), policy=policy)
-    stage.script.play(
+    harness = SpecHarness(agents=(worker,), tools=(search_logs,), policy=policy)
+    harness.script.play(
         "worker",
         together(
             calls("search_logs", query="sorry"),
@@ -95,7 +95,7 @@ async def test_what_a_tool_announces_is_read_by_the_subagent() -> None:
         ),
         says("I did without."),
     )
-    stage.script.play(
+    harness.script.play(
         "main",
         subagent("spawn", agent="worker", task="W."),
         other_work(9),
@@ -103,7 +103,7 @@ async def test_what_a_tool_announces_is_read_by_the_subagent() -> None:
         says("x"),
     )
 
-    async with stage.open() as opened:
+    async with harness.open() as opened:
         await opened.run("Go.")
         sorry, wrong, forbidden = await read_by(opened, "worker")
         (worker_run,) = [view for view in await opened.list(everyone=True) if view.agent == "worker"]
@@ -116,16 +116,16 @@ async def test_what_a_tool_announces_is_read_by_the_subagent() -> None:
 
 
 @pytest.mark.promise("SPEC-3.5-EMPTY")
-async def test_a_subagent_that_ends_without_a_word_has_completed() -> None:
+async def test_a_subagent_that_ends_without_text_has_completed() -> None:
     assert await told(says("")) == completed("", 1)
 
 
 @pytest.mark.promise("SPEC-4.1-RESULT")
 async def test_a_long_result_is_cut_for_the_orchestrator_and_kept_in_the_store() -> None:
     worker = retinue.Agent(name="worker")
-    stage = Stage(agents=(worker,))
-    stage.script.play("worker", streams("ab" * 5000))
-    stage.script.play(
+    harness = SpecHarness(agents=(worker,))
+    harness.script.play("worker", streams("ab" * 5000))
+    harness.script.play(
         "main",
         subagent("spawn", agent="worker", task="W."),
         other_work(9),
@@ -133,21 +133,21 @@ async def test_a_long_result_is_cut_for_the_orchestrator_and_kept_in_the_store()
         says("x"),
     )
 
-    async with stage.open() as opened:
+    async with harness.open() as opened:
         await opened.run("Go.")
         (child,) = [view for view in await opened.list(everyone=True) if view.agent == "worker"]
 
     assert child.outcome is not None
     assert child.outcome.text == "ab" * 5000
-    assert json.loads(stage.of("main")[-1].messages[-1].text)["result"] == "ab" * 2000 + NOTICE
+    assert json.loads(harness.requests_of("main")[-1].messages[-1].text)["result"] == "ab" * 2000 + NOTICE
 
 
 @pytest.mark.promise("SPEC-8.7-OTHER")
-async def test_a_task_that_somebody_cancels_has_failed_and_says_so() -> None:
+async def test_a_task_that_is_cancelled_from_outside_has_failed() -> None:
     worker = retinue.Agent(name="worker")
-    stage = Stage(agents=(worker,))
-    stage.script.play("worker", hangs("thinking"))
-    stage.script.play(
+    harness = SpecHarness(agents=(worker,))
+    harness.script.play("worker", hangs("thinking"))
+    harness.script.play(
         "main",
         subagent("spawn", agent="worker", task="W."),
         other_work(9),
@@ -155,7 +155,7 @@ async def test_a_task_that_somebody_cancels_has_failed_and_says_so() -> None:
         says("x"),
     )
 
-    async with stage.open() as opened:
+    async with harness.open() as opened:
         handle = await opened.spawn("Go.")
         await asyncio.sleep(3)
         (child,) = [view for view in await opened.list(everyone=True) if view.agent == "worker"]
@@ -163,4 +163,4 @@ async def test_a_task_that_somebody_cancels_has_failed_and_says_so() -> None:
         await handle.wait()
 
     _, collected = failed("Task cancelled: an operator said so", 0)
-    assert json.loads(stage.of("main")[-1].messages[-1].text) == collected
+    assert json.loads(harness.requests_of("main")[-1].messages[-1].text) == collected

@@ -1,4 +1,4 @@
-"""What is logged, and what is not: one line for each operation, without contents unless somebody asks for them."""
+"""Log lines of `spec`: one for each operation, without contents unless the environment asks for them."""
 
 import asyncio
 import logging
@@ -10,10 +10,10 @@ import retinue
 from retinue.core.ports import ToolResult
 from retinue.core.run import HandleRef
 from retinue.dialects.log_format import line
-from retinue.dialects.logging_tool import LoggedTool
+from retinue.dialects.spec.dialect import LoggedTool
 from retinue.providers.scripted import calls, hangs, says, together
 from retinue.testing.virtual_time import VirtualClock
-from tests.dialects.spec.stage import Stage, context, other_work, subagent, waiting_orchestrator, work
+from tests.dialects.spec.harness import SpecHarness, context, other_work, subagent, waiting_orchestrator, work
 from tests.internals import tool_of
 
 WRITER = retinue.Agent(name="writer", system_prompt="You write.", tools=("shared_context",))
@@ -21,21 +21,21 @@ WRITER = retinue.Agent(name="writer", system_prompt="You write.", tools=("shared
 
 async def story() -> None:
     """A task is spawned, looked at and collected; its subagent writes and deletes an entry."""
-    stage = Stage(agents=(WRITER,))
-    stage.script.play(
+    harness = SpecHarness(agents=(WRITER,))
+    harness.script.play(
         "writer",
         context("write", key="findings_summary", value="SECRET VALUE"),
         context("delete", key="findings_summary"),
         says("SECRET RESULT"),
     )
-    await stage.play(
+    await harness.play(
         subagent("spawn", agent="writer", task="SECRET TASK"),
         subagent("status", task_id="t_01"),
         subagent("collect", task_id="t_01"),
         other_work(5),
         subagent("collect", task_id="t_01"),
         subagent("status", task_id="t_01 forged=yes\n"),
-        subagent("spawn", agent="nobody", task="SECRET TASK"),
+        subagent("spawn", agent="unknown", task="SECRET TASK"),
         says("done"),
     )
 
@@ -58,7 +58,7 @@ async def test_spawn_status_and_collect_are_logged_without_contents(caplog: pyte
         f"{task} action=collect status=running turns_used=2 error=TASK_NOT_READY timestamp=2026-01-01T00:00:03Z",
         f"{task} action=collect status=completed turns_used=3 timestamp=2026-01-01T00:00:10Z",
         'session_id=s1 task_id="t_01 forged=yes\\n" action=status error=TASK_NOT_FOUND timestamp=2026-01-01T00:00:11Z',
-        "session_id=s1 agent=nobody action=spawn error=AGENT_NOT_FOUND timestamp=2026-01-01T00:00:12Z",
+        "session_id=s1 agent=unknown action=spawn error=AGENT_NOT_FOUND timestamp=2026-01-01T00:00:12Z",
     ]
     assert "SECRET" not in caplog.text
 
@@ -66,9 +66,9 @@ async def test_spawn_status_and_collect_are_logged_without_contents(caplog: pyte
 @pytest.mark.promise("SPEC-8.8-MORE", "SPEC-8.8-NO-CONTENTS")
 async def test_the_actions_of_the_extensions_are_logged_alike(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "retinue")
-    stage = Stage(agents=(WRITER,))
-    stage.script.play("writer", together(says("SECRET RESULT"), context("list_keys")), hangs())
-    await stage.play(
+    harness = SpecHarness(agents=(WRITER,))
+    harness.script.play("writer", together(says("SECRET RESULT"), context("list_keys")), hangs())
+    await harness.play(
         subagent("spawn", agent="writer", task="SECRET TASK"),
         subagent("spawn", agent="writer", task="SECRET TASK", depends_on=["t_01"]),
         subagent("wait", task_ids=["t_01", "t_02"], timeout_ms=500),
@@ -107,7 +107,7 @@ async def test_writes_and_deletes_are_logged_without_values(caplog: pytest.LogCa
 
 
 @pytest.mark.promise("SPEC-8.8-PAYLOADS")
-async def test_contents_are_logged_for_those_who_ask(
+async def test_contents_are_logged_if_the_environment_asks_for_them(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO, "retinue")
@@ -124,7 +124,7 @@ async def test_contents_are_logged_for_those_who_ask(
 @pytest.mark.promise("SC-9-LOG")
 async def test_a_write_that_is_entered_again_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "retinue")
-    async with waiting_orchestrator(Stage()) as (opened, caller):
+    async with waiting_orchestrator(SpecHarness()) as (opened, caller):
         tool = tool_of(opened, "shared_context", "spec")
         write = '{"action": "write", "key": "scope", "value": "all"}'
         await tool.call(write, caller(0))
@@ -134,7 +134,7 @@ async def test_a_write_that_is_entered_again_is_logged_once(caplog: pytest.LogCa
     assert len(lines_of(caplog, "retinue.context")) == 1
 
 
-async def test_nothing_is_logged_unless_somebody_listens(caplog: pytest.LogCaptureFixture) -> None:
+async def test_nothing_is_logged_below_the_level_info(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "retinue")
     await story()
 
@@ -155,14 +155,14 @@ def search_logs(query: str) -> str:
 async def test_tool_calls_are_logged_those_of_a_subagent_under_its_task_id(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "retinue")
     worker = retinue.Agent(name="worker", tools=("search_logs",))
-    stage = Stage(agents=(worker,), tools=(search_logs,))
-    stage.script.play(
+    harness = SpecHarness(agents=(worker,), tools=(search_logs,))
+    harness.script.play(
         "worker",
         calls("search_logs", query="SECRET"),
         calls("search_logs", query="sorry"),
         calls("search_logs", query="crash"),
     )
-    await stage.play(subagent("spawn", agent="worker", task="W."), other_work(9), says("done"))
+    await harness.play(subagent("spawn", agent="worker", task="W."), other_work(9), says("done"))
 
     said = [record.getMessage() for record in caplog.records if " action=call " in record.getMessage()]
     who = "session_id=s1 task_id=t_01 agent=worker action=call tool=search_logs"
@@ -176,29 +176,26 @@ async def test_tool_calls_are_logged_those_of_a_subagent_under_its_task_id(caplo
     assert "SECRET" not in caplog.text
 
 
-def test_a_line_holds_facts_in_their_order_and_lets_nobody_forge_another() -> None:
+def test_a_line_has_facts_in_order_and_cannot_be_forged() -> None:
     assert line(action="status", task_id="t_01", error=None, turns_used=4) == "action=status task_id=t_01 turns_used=4"
     assert line(task_id="x\nlevel=ERROR") == 'task_id="x\\nlevel=ERROR"'
     assert line(task_id="y" * 500) == f'task_id="{"y" * 80}"'
 
 
 @pytest.mark.promise("SPEC-8.8-CALLS", "SPEC-8.8-NO-CONTENTS", "SPEC-8.8-PAYLOADS")
-async def test_a_tool_around_which_the_dialect_is_works_as_before_and_tells_of_its_calls(
+async def test_a_logged_tool_behaves_like_the_tool_and_logs_its_calls(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO, "retinue")
-    log = logging.getLogger("retinue.spec")
-    logged = LoggedTool(search_logs, log, VirtualClock(), space="spec")
-    async with waiting_orchestrator(Stage()) as (_, caller):
+    logged = LoggedTool(search_logs, VirtualClock())
+    async with waiting_orchestrator(SpecHarness()) as (_, caller):
         subagent_call = replace(caller(0), depth=1, agent="worker", handle=HandleRef("spec", "t_07"))
         found = await logged.call('{"query": "pool"}', subagent_call)
         with pytest.raises(retinue.ToolError, match="rotated"):
             await logged.call('{"query": "sorry"}', subagent_call)
         with pytest.raises(ZeroDivisionError):
             await logged.call('{"query": "crash"}', caller(1))
-        stopped = asyncio.create_task(
-            LoggedTool(work, log, VirtualClock(), space="spec").call('{"seconds": 9}', caller(1))
-        )
+        stopped = asyncio.create_task(LoggedTool(work, VirtualClock()).call('{"seconds": 9}', caller(1)))
         await asyncio.sleep(0)
         stopped.cancel()
         await asyncio.wait([stopped])

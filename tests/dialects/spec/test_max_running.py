@@ -1,4 +1,4 @@
-"""Random webs of tasks that depend on each other: however the process dies, no more run at once than may."""
+"""Random graphs of dependent tasks: the limit of running tasks holds, also after crashes."""
 
 import asyncio
 import json
@@ -54,7 +54,7 @@ class Minds:
 
 @pytest.mark.promise("SPEC-7.4-PLACE", "SPEC-4.3-FIVE", "SPEC-KEYED")
 @pytest.mark.parametrize("with_crashes", [False, True], ids=["alive", "dropped"])
-async def test_never_more_tasks_run_than_may_and_every_one_of_them_runs(with_crashes: bool) -> None:
+async def test_running_tasks_never_exceed_the_limit_and_every_task_runs(with_crashes: bool) -> None:
     reached: set[int] = set()
     crashes = 0
     for seed in range(WEBS):

@@ -1,4 +1,4 @@
-"""What an orchestrator sees of a task while it works, and afterwards."""
+"""The action `progress`, while a task runs and after its end."""
 
 import asyncio
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 import retinue
 from retinue.providers.scripted import says, streams, together
 from retinue.store.sqlite.store import SqliteStore
-from tests.dialects.spec.stage import Answer, Stage, other_work, read_after, subagent, waiting_orchestrator
+from tests.dialects.spec.harness import Answer, SpecHarness, other_work, read_after, subagent, waiting_orchestrator
 
 WORKER = retinue.Agent(name="worker", tools=("work",), max_turns=25)
 PROGRESS = {"action": "progress", "task_id": "t_01"}
@@ -21,11 +21,11 @@ def entries(answer: Answer) -> list[Answer]:
 
 
 @pytest.mark.promise("SPEC-7.2-PROGRESS", "SPEC-7.2-KINDS", "SPEC-7.2-ENDED")
-async def test_the_texts_calls_and_results_of_a_task_are_shown_by_turn_while_it_works_and_when_it_is_over() -> None:
-    stage = Stage(agents=(WORKER,))
-    stage.script.play("worker", together(says("Let me look."), other_work(10)), says("The pool is 10."))
+async def test_progress_lists_texts_calls_and_results_by_turn_during_and_after_a_task() -> None:
+    harness = SpecHarness(agents=(WORKER,))
+    harness.script.play("worker", together(says("Let me look."), other_work(10)), says("The pool is 10."))
 
-    played = await stage.play(
+    played = await harness.play(
         subagent("spawn", agent="worker", task="Work."),
         other_work(3),
         subagent("progress", task_id="t_01"),
@@ -53,10 +53,10 @@ async def test_the_texts_calls_and_results_of_a_task_are_shown_by_turn_while_it_
 
 
 @pytest.mark.promise("SPEC-7.2-NOW")
-async def test_what_a_model_is_saying_just_now_is_the_last_entry() -> None:
-    stage = Stage(agents=(WORKER,))
-    stage.script.play("worker", other_work(1), streams("The pool", " is", " 10", every=100))
-    async with waiting_orchestrator(stage) as (opened, caller):
+async def test_the_text_that_is_being_streamed_is_the_last_entry() -> None:
+    harness = SpecHarness(agents=(WORKER,))
+    harness.script.play("worker", other_work(1), streams("The pool", " is", " 10", every=100))
+    async with waiting_orchestrator(harness) as (opened, caller):
         await read_after(opened, caller(0), "subagent", **SPAWN)
         await asyncio.sleep(120)
         answer = await read_after(opened, caller(1), "subagent", **PROGRESS)
@@ -66,9 +66,9 @@ async def test_what_a_model_is_saying_just_now_is_the_last_entry() -> None:
 
 @pytest.mark.promise("SPEC-7.2-KINDS")
 async def test_results_are_shown_before_the_other_calls_of_their_turn_return() -> None:
-    stage = Stage(agents=(WORKER,))
-    stage.script.play("worker", together(other_work(1), other_work(1000)))
-    async with waiting_orchestrator(stage) as (opened, caller):
+    harness = SpecHarness(agents=(WORKER,))
+    harness.script.play("worker", together(other_work(1), other_work(1000)))
+    async with waiting_orchestrator(harness) as (opened, caller):
         await read_after(opened, caller(0), "subagent", **SPAWN)
         await asyncio.sleep(10)
         answer = await read_after(opened, caller(1), "subagent", **PROGRESS)
@@ -78,10 +78,10 @@ async def test_results_are_shown_before_the_other_calls_of_their_turn_return() -
 
 @pytest.mark.promise("SPEC-7.2-BOUNDED", "SPEC-7.2-MORE")
 async def test_the_newest_twenty_entries_are_given_and_long_ones_are_cut() -> None:
-    stage = Stage(agents=(WORKER,))
-    stage.script.play("worker", *[together(says("x" * 401), other_work(0))] * 10, says("done"))
+    harness = SpecHarness(agents=(WORKER,))
+    harness.script.play("worker", *[together(says("x" * 401), other_work(0))] * 10, says("done"))
 
-    played = await stage.play(
+    played = await harness.play(
         subagent("spawn", agent="worker", task="Work."),
         other_work(100),
         subagent("progress", task_id="t_01"),
@@ -95,9 +95,9 @@ async def test_the_newest_twenty_entries_are_given_and_long_ones_are_cut() -> No
 
 
 async def test_a_task_that_has_not_begun_has_made_no_progress() -> None:
-    stage = Stage(agents=(WORKER,))
-    stage.script.play("worker", other_work(1000))
-    async with waiting_orchestrator(stage) as (opened, caller):
+    harness = SpecHarness(agents=(WORKER,))
+    harness.script.play("worker", other_work(1000))
+    async with waiting_orchestrator(harness) as (opened, caller):
         await read_after(opened, caller(0), "subagent", **SPAWN)
         await read_after(opened, caller(1), "subagent", **SPAWN, depends_on=["t_01"])
         answer = await read_after(opened, caller(2), "subagent", action="progress", task_id="t_02")
@@ -107,18 +107,18 @@ async def test_a_task_that_has_not_begun_has_made_no_progress() -> None:
 
 @pytest.mark.promise("SPEC-7.2-NOT-FOUND")
 async def test_an_unknown_task_makes_no_progress() -> None:
-    async with waiting_orchestrator(Stage()) as (opened, caller):
+    async with waiting_orchestrator(SpecHarness()) as (opened, caller):
         answer = await read_after(opened, caller(0), "subagent", **PROGRESS)
 
     assert answer == {"error": "TASK_NOT_FOUND", "message": "Unknown or already-collected task: 't_01'"}
 
 
 @pytest.mark.promise("SPEC-7.2-ENDED")
-async def test_another_process_sees_the_progress_of_a_task_that_is_over(tmp_path: Path) -> None:
-    def stage() -> Stage:
-        return Stage(agents=(WORKER,), store=SqliteStore(tmp_path / "state.db"))
+async def test_another_process_reads_the_progress_of_an_ended_task(tmp_path: Path) -> None:
+    def harness() -> SpecHarness:
+        return SpecHarness(agents=(WORKER,), store=SqliteStore(tmp_path / "state.db"))
 
-    first, second = stage(), stage()
+    first, second = harness(), harness()
     first.script.play("worker", together(says("Looking."), other_work(0)), says("Done."))
     await first.play(subagent("spawn", agent="worker", task="Work."), other_work(20), says("enough"))
     second.script.play("main", subagent("progress", task_id="t_01"), says("I see"))

@@ -1,9 +1,9 @@
-"""What orchestrators and subagents are told in their system texts."""
+"""The system texts of orchestrators and subagents."""
 
 import pytest
 
 from retinue.core.agent import Agent
-from retinue.dialects.shared_context.prompts import KEY_NAMESPACE, PARTICIPANT_TEXT, READ_PATTERN, WRITE_DISCIPLINE
+from retinue.dialects.shared_context.requests import KEY_NAMESPACE, PARTICIPANT_TEXT, READ_PATTERN, WRITE_DISCIPLINE
 from retinue.dialects.spec.prompts import COMPOSITION, DISCIPLINE, orchestrator_text, subagent_text
 
 SUFFIX = (
@@ -24,13 +24,13 @@ def test_a_subagent_reads_its_prompt_then_the_shared_context_texts_then_the_suff
 
 
 @pytest.mark.promise("SPEC-8.4-SUFFIX")
-def test_a_subagent_without_shared_context_is_not_told_about_keys() -> None:
+def test_a_subagent_without_shared_context_has_no_text_about_keys() -> None:
     assert subagent_text("You write.\n", ()) == f"You write.\n\n\n{SUFFIX}"
     assert subagent_text("", ()) == SUFFIX
 
 
 @pytest.mark.promise("SPEC-6.1-AGENTS")
-def test_the_orchestrator_is_told_of_each_registered_agent() -> None:
+def test_the_system_text_lists_each_registered_agent() -> None:
     text = orchestrator_text(AGENTS, ("subagent",))
 
     assert text.startswith(
@@ -42,20 +42,20 @@ def test_the_orchestrator_is_told_of_each_registered_agent() -> None:
 
 
 @pytest.mark.promise("SPEC-6.1-AGENTS")
-def test_an_orchestrator_without_registered_agents_is_told_to_define_them() -> None:
+def test_without_registered_agents_the_system_text_asks_to_define_them() -> None:
     assert orchestrator_text((), ("subagent",)).startswith(
         "You can delegate to specialist agents with the subagent tool. None is registered yet"
     )
 
 
 @pytest.mark.promise("SPEC-6.2-DISCIPLINE", "SPEC-6.3-COMPOSITION", "SC-8-NAMESPACE", "SC-8-WRITING", "SC-8-READING")
-def test_the_orchestrator_is_told_how_to_delegate_and_how_to_share() -> None:
+def test_the_system_text_explains_delegation_and_shared_context() -> None:
     _, _, text = orchestrator_text(AGENTS, ("subagent", "shared_context")).partition("list_agents shows those too.")
 
     assert text == f"\n\n{DISCIPLINE}\n\n{COMPOSITION}\n\n{PARTICIPANT_TEXT}"
 
 
-def test_nobody_is_told_of_tools_that_are_not_offered() -> None:
+def test_system_texts_do_not_mention_tools_that_are_not_offered() -> None:
     assert orchestrator_text(AGENTS, ()) == ""
     assert orchestrator_text(AGENTS, ("shared_context",)) == PARTICIPANT_TEXT
     assert COMPOSITION not in orchestrator_text(AGENTS, ("subagent",))
@@ -86,5 +86,5 @@ def test_the_neutral_keys_are_announced_in_their_groups() -> None:
         (COMPOSITION, ["BEFORE", "TASK", "DURING", "AFTER", "problem_summary"]),
     ],
 )
-def test_the_texts_cover_what_the_documents_ask_for(text: str, themes: list[str]) -> None:
+def test_the_texts_cover_the_points_of_the_documents(text: str, themes: list[str]) -> None:
     assert [theme for theme in themes if theme not in text] == []

@@ -1,4 +1,4 @@
-"""Whatever a model writes, both tools answer with one JSON object, and with documented codes alone."""
+"""Random arguments: both tools answer with one JSON object and documented codes."""
 
 import json
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import retinue
 from retinue.providers.scripted import says
-from tests.dialects.spec.stage import Answer, Stage, waiting_orchestrator
+from tests.dialects.spec.harness import Answer, SpecHarness, waiting_orchestrator
 from tests.internals import tool_of
 
 CODES = {
@@ -85,9 +85,9 @@ CALLS = st.lists(st.tuples(st.sampled_from(["subagent", "shared_context"]), ARGU
 async def test_every_call_is_answered_with_an_object_and_every_error_has_a_documented_code(
     wishes: list[tuple[str, object]],
 ) -> None:
-    stage = Stage(agents=(WORKER,))
-    stage.script.play("worker", says("done"))
-    async with waiting_orchestrator(stage) as (opened, caller):
+    harness = SpecHarness(agents=(WORKER,))
+    harness.script.play("worker", says("done"))
+    async with waiting_orchestrator(harness) as (opened, caller):
         for index, (name, arguments) in enumerate(wishes):
             tool = tool_of(opened, name, "spec")
             answer: Answer = json.loads((await tool.call(json.dumps(arguments), caller(index))).text)

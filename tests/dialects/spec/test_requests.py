@@ -1,4 +1,4 @@
-"""How the calls of an orchestrator are read and checked, before anything happens."""
+"""Parsing and checking of the arguments of `subagent`."""
 
 import json
 
@@ -14,13 +14,14 @@ from retinue.dialects.spec.requests import (
     ListAgents,
     Spawn,
     Status,
+    actions_of,
     check_agent_name,
     check_definition,
     check_task,
     parse,
+    spec_of,
     tokens,
 )
-from retinue.dialects.spec.schema import actions_of, spec_of
 
 ANALYST = {
     "action": "define",
@@ -240,7 +241,7 @@ ARGUMENTS = st.fixed_dictionaries(
 
 @pytest.mark.promise("SPEC-5-NEVER-RAISES", "SPEC-5-SHAPE")
 @given(ARGUMENTS | ANYTHING)
-def test_whatever_a_model_writes_is_understood_or_refused_with_a_code(arguments: object) -> None:
+def test_random_requests_are_parsed_or_refused_with_a_code(arguments: object) -> None:
     try:
         request = parse(json.dumps(arguments))
         if isinstance(request, Define):
@@ -261,7 +262,7 @@ def test_whatever_a_model_writes_is_understood_or_refused_with_a_code(arguments:
 
 @pytest.mark.promise("SPEC-5-NEVER-RAISES")
 @given(st.text(max_size=200))
-def test_whatever_text_comes_as_arguments_is_refused_with_a_code(arguments: str) -> None:
+def test_random_text_as_arguments_is_refused_with_a_code(arguments: str) -> None:
     assert refusal(arguments)["error"] in {"INVALID_REQUEST", "INVALID_ACTION"}
 
 

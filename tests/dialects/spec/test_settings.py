@@ -1,4 +1,4 @@
-"""What settings switch off and allow, and a session with a thousand tasks."""
+"""Settings that switch extensions off and limit tasks, and a session with a thousand tasks."""
 
 import json
 import time
@@ -11,14 +11,13 @@ import retinue
 from retinue.core.errors import BadInput
 from retinue.dialects.arguments import Coded
 from retinue.dialects.shared_context.requests import parse as parse_context
-from retinue.dialects.shared_context.schema import spec_of as context_spec_of
-from retinue.dialects.spec.prompts import FURTHER, orchestrator_text
-from retinue.dialects.spec.requests import parse
-from retinue.dialects.spec.schema import spec_of
+from retinue.dialects.shared_context.requests import spec_of as context_spec_of
+from retinue.dialects.spec.prompts import ABOUT_EXTENSIONS, orchestrator_text
+from retinue.dialects.spec.requests import parse, spec_of
 from retinue.dialects.spec.settings import EXTENSIONS, SpecSettings
 from retinue.providers.scripted import says, together
 from tests.config.settings_files import error_message, settings
-from tests.dialects.spec.stage import Answer, Stage, other_work, read_after, subagent, waiting_orchestrator
+from tests.dialects.spec.harness import Answer, SpecHarness, other_work, read_after, subagent, waiting_orchestrator
 from tests.internals import tool_of
 
 WORKER = retinue.Agent(name="worker", tools=("work",))
@@ -91,8 +90,8 @@ def test_a_field_that_is_switched_off_is_refused_and_is_not_shown(
 
 @pytest.mark.promise("SPEC-7-OFF", "SC-10-OFF")
 async def test_with_everything_off_the_tools_are_those_of_the_core() -> None:
-    stage = Stage(settings=SpecSettings(extensions=()))
-    async with waiting_orchestrator(stage) as (opened, caller):
+    harness = SpecHarness(settings=SpecSettings(extensions=()))
+    async with waiting_orchestrator(harness) as (opened, caller):
         answers = [
             await read_after(opened, caller(0), "subagent", action="cancel", task_id="t_01"),
             await read_after(opened, caller(1), "shared_context", action="snapshot", label="x"),
@@ -109,15 +108,15 @@ async def test_with_everything_off_the_tools_are_those_of_the_core() -> None:
         ],
         ["action", "key", "value"],
     ]
-    assert not any(told in stage.of("main")[0].system for told in FURTHER.values())
+    assert not any(told in harness.requests_of("main")[0].system for told in ABOUT_EXTENSIONS.values())
 
 
 @pytest.mark.promise("SPEC-7-TOLD")
-def test_the_orchestrator_is_told_of_the_extensions_that_are_on() -> None:
+def test_the_system_text_lists_the_extensions_that_are_on() -> None:
     text = orchestrator_text((), ("subagent",), without("cancel"))
 
     assert "The subagent tool can do more:" in text
-    assert [name for name, told in FURTHER.items() if told not in text] == ["cancel"]
+    assert [name for name, told in ABOUT_EXTENSIONS.items() if told not in text] == ["cancel"]
 
 
 @pytest.mark.promise("SPEC-7-SETTINGS")
@@ -155,18 +154,18 @@ def test_other_settings_are_mistakes(tmp_path: Path, text: str, told: str) -> No
 
 
 @pytest.mark.promise("SPEC-7-SETTINGS")
-async def test_a_program_is_told_of_extensions_that_there_are_not() -> None:
-    stage = Stage(settings=SpecSettings(extensions=("undo",)))
+async def test_unknown_extensions_are_refused_in_the_python_api() -> None:
+    harness = SpecHarness(settings=SpecSettings(extensions=("undo",)))
     with pytest.raises(BadInput, match=r"spec\.extensions: unknown extension 'undo'; known: cancel, "):
-        async with stage.open():
+        async with harness.open():
             pass
 
 
 @pytest.mark.promise("SPEC-4.3-SETTING")
-async def test_settings_say_how_many_tasks_may_run() -> None:
-    stage = Stage(agents=(WORKER,), settings=SpecSettings(max_running=2))
-    stage.script.play("worker", other_work(100), says("done"))
-    async with waiting_orchestrator(stage) as (opened, caller):
+async def test_settings_limit_the_running_tasks() -> None:
+    harness = SpecHarness(agents=(WORKER,), settings=SpecSettings(max_running=2))
+    harness.script.play("worker", other_work(100), says("done"))
+    async with waiting_orchestrator(harness) as (opened, caller):
         answers = [await read_after(opened, caller(index), "subagent", **SPAWN) for index in range(3)]
 
     assert [answer.get("task_id") for answer in answers] == ["t_01", "t_02", None]
@@ -175,9 +174,9 @@ async def test_settings_say_how_many_tasks_may_run() -> None:
 
 @pytest.mark.promise("SPEC-8.3-MANY", "SPEC-4.3-SETTING")
 async def test_a_thousand_tasks_have_a_thousand_ids_and_none_is_lost() -> None:
-    stage = Stage(agents=(WORKER,), settings=SpecSettings(max_running=1000))
-    stage.script.play("worker", other_work(100), says("done"))
-    async with waiting_orchestrator(stage) as (opened, caller):
+    harness = SpecHarness(agents=(WORKER,), settings=SpecSettings(max_running=1000))
+    harness.script.play("worker", other_work(100), says("done"))
+    async with waiting_orchestrator(harness) as (opened, caller):
         ids = [
             cast("str", (await read_after(opened, caller(index), "subagent", **SPAWN))["task_id"])
             for index in range(1000)
@@ -202,10 +201,10 @@ async def test_the_status_of_a_task_costs_the_same_among_a_thousand() -> None:
 
 async def _cost_of_status(tasks: int) -> float:
     """The least seconds of CPU of several calls: other work on the machine makes a call dearer, and not cheaper."""
-    stage = Stage(agents=(WORKER,), settings=SpecSettings(max_running=tasks))
-    stage.script.play("worker", other_work(100), says("done"))
+    harness = SpecHarness(agents=(WORKER,), settings=SpecSettings(max_running=tasks))
+    harness.script.play("worker", other_work(100), says("done"))
     seconds: list[float] = []
-    async with waiting_orchestrator(stage) as (opened, caller):
+    async with waiting_orchestrator(harness) as (opened, caller):
         spawned = [await read_after(opened, caller(index), "subagent", **SPAWN) for index in range(tasks)]
         for index in range(100):
             task_id = spawned[index * tasks // 100]["task_id"]
@@ -218,11 +217,11 @@ async def _cost_of_status(tasks: int) -> float:
 
 @pytest.mark.promise("SPEC-8.3-MANY", "SPEC-3.3-AT-ONCE")
 async def test_a_thousand_tasks_may_be_spawned_with_one_reply() -> None:
-    stage = Stage(agents=(WORKER,), settings=SpecSettings(max_running=1000))
-    stage.script.play("worker", other_work(10), says("done"))
+    harness = SpecHarness(agents=(WORKER,), settings=SpecSettings(max_running=1000))
+    harness.script.play("worker", other_work(10), says("done"))
     ids = [f"t_{number:02d}" for number in range(1, 1001)]
 
-    played = await stage.play(
+    played = await harness.play(
         together(*(subagent("spawn", agent="worker", task=f"Work on part {number}.") for number in range(1000))),
         subagent("wait", task_ids=ids),
         together(*(subagent("collect", task_id=task_id) for task_id in ids)),
@@ -232,4 +231,6 @@ async def test_a_thousand_tasks_may_be_spawned_with_one_reply() -> None:
     assert sorted(str(each["task_id"]) for each in played.answers[:1000]) == sorted(ids)
     assert played.answers[1000] == {"done": ids, "pending": [], "timed_out": False}
     assert [(each["task_id"], each["result"]) for each in played.answers[1001:]] == [(each, "done") for each in ids]
-    assert {heard.messages[0].text for heard in stage.of("worker")} == {f"Work on part {n}." for n in range(1000)}
+    assert {request.messages[0].text for request in harness.requests_of("worker")} == {
+        f"Work on part {n}." for n in range(1000)
+    }

@@ -1,4 +1,4 @@
-"""The documents' own example, played from beginning to end through the front door."""
+"""The example of the documents, from beginning to end."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from retinue.dialects.spec.settings import DEFAULTS
 from retinue.providers.scripted import Line, calls, says, together
 from retinue.store.memory.store import MemoryStore
 from retinue.store.sqlite.store import SqliteStore
-from tests.dialects.spec.stage import Stage, context, other_work, subagent
+from tests.dialects.spec.harness import SpecHarness, context, other_work, subagent
 
 SUMMARY = (
     "Root cause identified: connection pool reduced from 200 to 20 in Feb 18 config change. "
@@ -104,9 +104,11 @@ async def test_an_orchestrator_finds_and_mends_a_production_issue_with_three_spe
     kept: str, tmp_path: Path
 ) -> None:
     store = SqliteStore(tmp_path / "retinue.db") if kept == "in a file" else MemoryStore()
-    stage = Stage(agents=AGENTS, tools=(search_logs, query_metrics, run_staging_command, update_config), store=store)
-    stage.script.play("researcher", *researcher_lines())
-    stage.script.play(
+    harness = SpecHarness(
+        agents=AGENTS, tools=(search_logs, query_metrics, run_staging_command, update_config), store=store
+    )
+    harness.script.play("researcher", *researcher_lines())
+    harness.script.play(
         "remediator",
         context("read", key="decisions_made"),
         calls("run_staging_command", command="revert"),
@@ -114,7 +116,7 @@ async def test_an_orchestrator_finds_and_mends_a_production_issue_with_three_spe
         context("write", key="remediation_status", value="Reverted in staging."),
         says("Config reverted in staging."),
     )
-    stage.script.play(
+    harness.script.play(
         "writer",
         context("read", key="findings_summary"),
         context("write", key="incident_report", value="The pool was too small."),
@@ -122,7 +124,7 @@ async def test_an_orchestrator_finds_and_mends_a_production_issue_with_three_spe
     )
     remediation_prompt = "You are a remediation specialist. Execute the approved fix."
 
-    played = await stage.play(
+    played = await harness.play(
         together(
             context("write", key="problem_summary", value="Throughput dropped 30% after config change on Feb 18."),
             context("write", key="scope", value="Identify root cause. Read-only access to production."),
@@ -224,8 +226,10 @@ async def test_an_orchestrator_finds_and_mends_a_production_issue_with_three_spe
         },
     ]
 
-    first = stage.of("researcher")[0]
+    first = harness.requests_of("researcher")[0]
     assert first.messages == (UserMessage(text=INVESTIGATE),)
     assert first.tools == ("search_logs", "query_metrics", "shared_context")
     assert first.system == subagent_text("You are a researcher.", first.tools, DEFAULTS.on)
-    assert stage.of("remediator")[0].system == subagent_text(remediation_prompt, ("shared_context",), DEFAULTS.on)
+    assert harness.requests_of("remediator")[0].system == subagent_text(
+        remediation_prompt, ("shared_context",), DEFAULTS.on
+    )

@@ -1,4 +1,4 @@
-"""How a task is told to its orchestrator: statuses, results cut to size, and reasons for failure."""
+"""Answers about tasks: statuses, results cut to size, and failures."""
 
 import pytest
 from hypothesis import given
@@ -42,7 +42,7 @@ def test_the_status_of_a_completed_task_has_no_result() -> None:
 
 
 @pytest.mark.promise("SPEC-3.4-FAILED", "SPEC-8.7-TURN-LIMIT")
-def test_the_status_of_a_failed_task_says_why() -> None:
+def test_the_status_of_a_failed_task_has_its_error() -> None:
     assert status(task("exhausted", "max_turns")) == {
         "task_id": "t_01",
         "agent": "researcher",
@@ -92,7 +92,7 @@ def test_a_running_task_is_not_collected() -> None:
 
 
 @pytest.mark.promise("SPEC-3.5-NOT-FOUND", "SPEC-4.3-FIVE", "SPEC-5-SHAPE")
-def test_refusals_have_the_documented_words() -> None:
+def test_refusals_have_the_documented_texts() -> None:
     assert not_found("t_99").answer == {
         "error": "TASK_NOT_FOUND",
         "message": "Unknown or already-collected task: 't_99'",
@@ -120,7 +120,7 @@ def test_refusals_have_the_documented_words() -> None:
         ("exhausted", "max_tokens", "the token budget is spent", "Task exhausted: the token budget is spent"),
     ],
 )
-def test_every_failure_is_told_in_the_dialects_words(how: Result, reason: EndReason, error: str, told: str) -> None:
+def test_every_failure_has_the_documented_text(how: Result, reason: EndReason, error: str, told: str) -> None:
     failed = task(how, reason, error=error)
 
     assert failed.outcome is not None
@@ -132,7 +132,7 @@ def test_every_failure_is_told_in_the_dialects_words(how: Result, reason: EndRea
     ("length", "expected"),
     [(4000, "é" * 4000), (4003, "é" * 4003), (4004, "é" * 4000 + NOTICE), (50_000, "é" * 4000 + NOTICE)],
 )
-def test_a_result_above_1000_tokens_is_cut_and_says_so(length: int, expected: str) -> None:
+def test_a_result_above_1000_tokens_is_cut_with_a_notice(length: int, expected: str) -> None:
     assert collected(task("completed", text="é" * length))["result"] == expected
 
 

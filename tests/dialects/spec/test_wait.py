@@ -1,4 +1,4 @@
-"""Waiting for tasks instead of asking again and again, and the hint for those who do not."""
+"""The action `wait`, and the hint for orchestrators that poll."""
 
 import asyncio
 import json
@@ -8,22 +8,22 @@ import pytest
 import retinue
 from retinue.core.run import Limits
 from retinue.dialects.arguments import Coded
-from retinue.dialects.spec.actions import REMEMBERED, Polls
+from retinue.dialects.spec.dialect import REMEMBERED, StatusPolls
 from retinue.dialects.spec.requests import Wait, parse
 from retinue.dialects.spec.settings import EXTENSIONS, SpecSettings
 from retinue.providers.scripted import Line, says, together
 from retinue.testing.virtual_time import VirtualClock
-from tests.dialects.spec.stage import Answer, Stage, other_work, read_after, subagent, waiting_orchestrator
+from tests.dialects.spec.harness import Answer, SpecHarness, other_work, read_after, subagent, waiting_orchestrator
 
 QUICK = retinue.Agent(name="quick", tools=("work",))
 SLOW = retinue.Agent(name="slow", tools=("work",))
 
 
-def stage_with_both() -> Stage:
-    stage = Stage(agents=(QUICK, SLOW))
-    stage.script.play("quick", other_work(10), says("soon"))
-    stage.script.play("slow", other_work(100), says("later"))
-    return stage
+def harness_with_both() -> SpecHarness:
+    harness = SpecHarness(agents=(QUICK, SLOW))
+    harness.script.play("quick", other_work(10), says("soon"))
+    harness.script.play("slow", other_work(100), says("later"))
+    return harness
 
 
 SPAWN_THREE: list[Line] = [
@@ -49,10 +49,10 @@ ALL_THREE = ["t_01", "t_02", "t_03"]
         ({"mode": 99}, ALL_THREE, 102),
     ],
 )
-async def test_waiting_ends_when_enough_tasks_are_over(mode: Answer, done: list[str], seconds: float) -> None:
+async def test_wait_returns_when_enough_tasks_have_ended(mode: Answer, done: list[str], seconds: float) -> None:
     began: list[float] = []
-    stage = stage_with_both()
-    async with waiting_orchestrator(stage) as (opened, caller):
+    harness = harness_with_both()
+    async with waiting_orchestrator(harness) as (opened, caller):
         for index, agent in enumerate(("quick", "quick", "slow")):
             await read_after(opened, caller(index), "subagent", action="spawn", agent=agent, task="Go.")
         began.append(asyncio.get_running_loop().time())
@@ -65,8 +65,8 @@ async def test_waiting_ends_when_enough_tasks_are_over(mode: Answer, done: list[
 
 
 @pytest.mark.promise("SPEC-9.6-TIMEOUT")
-async def test_waiting_ends_after_its_time_and_tells_who_is_over() -> None:
-    played = await stage_with_both().play(
+async def test_wait_returns_at_its_timeout_with_the_ended_tasks() -> None:
+    played = await harness_with_both().play(
         *SPAWN_THREE,
         subagent("wait", task_ids=ALL_THREE, timeout_ms=50_000),
         subagent("wait", task_ids=["t_03", "t_01"], mode="any", timeout_ms=0),
@@ -93,10 +93,10 @@ def test_the_time_is_ten_minutes_by_default_and_an_hour_at_most() -> None:
 
 
 @pytest.mark.promise("SPEC-9.6-WAIT")
-async def test_to_wait_for_nobody_or_for_the_same_task_twice_is_no_mistake() -> None:
-    stage = Stage(agents=(QUICK,))
-    stage.script.play("quick", says("soon"))
-    played = await stage.play(
+async def test_wait_accepts_no_tasks_and_repeated_tasks() -> None:
+    harness = SpecHarness(agents=(QUICK,))
+    harness.script.play("quick", says("soon"))
+    played = await harness.play(
         subagent("spawn", agent="quick", task="One."),
         subagent("wait", task_ids=[]),
         subagent("wait", task_ids=["t_01", "t_01"]),
@@ -110,12 +110,12 @@ async def test_to_wait_for_nobody_or_for_the_same_task_twice_is_no_mistake() -> 
 
 
 @pytest.mark.promise("SPEC-9.6-BLOCKS")
-async def test_who_waits_is_shown_as_waiting_and_is_not_stopped_by_the_deadline_of_tools() -> None:
-    stage = stage_with_both()
-    stage.script.play(
+async def test_a_waiting_run_is_shown_as_waiting_and_has_no_tool_timeout() -> None:
+    harness = harness_with_both()
+    harness.script.play(
         "main", subagent("spawn", agent="slow", task="One."), subagent("wait", task_ids=["t_01"]), says("enough")
     )
-    async with stage.open() as opened:
+    async with harness.open() as opened:
         handle = await opened.spawn("Go.", limits=Limits(tool_seconds=5))
         await asyncio.sleep(1.5)
         spawning = await handle.look()
@@ -132,14 +132,14 @@ async def test_who_waits_is_shown_as_waiting_and_is_not_stopped_by_the_deadline_
 
 @pytest.mark.promise("SPEC-9.6-BLOCKS")
 async def test_other_calls_of_the_same_turn_go_on_while_one_waits() -> None:
-    stage = stage_with_both()
-    stage.script.play(
+    harness = harness_with_both()
+    harness.script.play(
         "main",
         subagent("spawn", agent="slow", task="One."),
         together(subagent("wait", task_ids=["t_01"]), subagent("list_agents"), other_work(20)),
         says("enough"),
     )
-    async with stage.open() as opened:
+    async with harness.open() as opened:
         handle = await opened.spawn("Go.")
         await asyncio.sleep(10)
         both = await handle.look()
@@ -152,8 +152,8 @@ async def test_other_calls_of_the_same_turn_go_on_while_one_waits() -> None:
 
 @pytest.mark.promise("SPEC-9.6-NOT-FOUND")
 async def test_waiting_for_an_unknown_task_is_refused_at_once() -> None:
-    stage = stage_with_both()
-    async with waiting_orchestrator(stage) as (opened, caller):
+    harness = harness_with_both()
+    async with waiting_orchestrator(harness) as (opened, caller):
         await read_after(opened, caller(0), "subagent", action="spawn", agent="slow", task="One.")
         before = asyncio.get_running_loop().time()
         answer = await read_after(opened, caller(1), "subagent", action="wait", task_ids=["t_01", "t_02"])
@@ -197,8 +197,8 @@ HINT = (
 
 @pytest.mark.promise("SPEC-9.6-HINT")
 async def test_the_eleventh_question_within_ten_seconds_is_answered_with_a_hint() -> None:
-    stage = stage_with_both()
-    async with waiting_orchestrator(stage) as (opened, caller):
+    harness = harness_with_both()
+    async with waiting_orchestrator(harness) as (opened, caller):
         for index in range(2):
             await read_after(opened, caller(index), "subagent", action="spawn", agent="slow", task="One.")
 
@@ -217,11 +217,11 @@ async def test_the_eleventh_question_within_ten_seconds_is_answered_with_a_hint(
 
 
 @pytest.mark.promise("SPEC-9.6-HINT")
-async def test_the_hint_names_no_action_that_is_not_there_and_can_be_switched_off() -> None:
+async def test_the_hint_names_only_available_actions_and_can_be_switched_off() -> None:
     async def eleventh(*extensions: str) -> Answer:
-        stage = Stage(agents=(SLOW,), settings=SpecSettings(extensions=extensions))
-        stage.script.play("slow", other_work(100), says("later"))
-        async with waiting_orchestrator(stage) as (opened, caller):
+        harness = SpecHarness(agents=(SLOW,), settings=SpecSettings(extensions=extensions))
+        harness.script.play("slow", other_work(100), says("later"))
+        async with waiting_orchestrator(harness) as (opened, caller):
             await read_after(opened, caller(0), "subagent", action="spawn", agent="slow", task="One.")
             asked = [
                 await read_after(opened, caller(1), "subagent", action="status", task_id="t_01") for _ in range(11)
@@ -235,8 +235,8 @@ async def test_the_hint_names_no_action_that_is_not_there_and_can_be_switched_of
     assert "hint" not in without_hint
 
 
-async def test_questions_are_counted_for_each_task_and_those_long_ago_are_forgotten() -> None:
-    polls = Polls(VirtualClock())
+async def test_status_requests_are_counted_per_task_and_old_ones_forgotten() -> None:
+    polls = StatusPolls(VirtualClock())
 
     assert [polls.is_storm("s1", "t_01") for _ in range(11)] == [*[False] * 10, True]
     assert not polls.is_storm("s2", "t_01")

@@ -1,4 +1,4 @@
-"""What the `xzatoma` dialect promises about its tools, its settings and what can be read afterwards."""
+"""Promises of the `xzatoma` dialect: its tools, its settings and `retinue replay`."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ PROMISES = (
     Promise(
         "XZ-SETTINGS-RANGES",
         "Configuration Reference",
-        "A setting out of its range is `Configuration error: <why>` in the document's words.",
+        "A setting out of its range is `Configuration error: <why>` in the document's text.",
     ),
     Promise("XZ-YAML", "Configuration Reference", "The settings can be written in YAML, as the document does."),
     Promise("XZ-SETTINGS", "Configuration Reference", "The settings set depth, default turns and the output's size."),
@@ -103,7 +103,9 @@ PROMISES = (
     Promise("XZ-TELEMETRY-REFUSALS", "Event: error", "A call that makes no sense emits no event."),
     Promise("XZ-TELEMETRY-OFF", "telemetry_enabled", "With telemetry_enabled false nothing is emitted or measured."),
     Promise(
-        "XZ-METRICS", "Telemetry Events", "Executions, ends, errors, durations, turns and tokens are told to a meter."
+        "XZ-METRICS",
+        "Telemetry Events",
+        "Executions, ends, errors, durations, turns and tokens are measured.",
     ),
     # Quotas
     Promise(
@@ -175,7 +177,7 @@ PROMISES = (
     Promise(
         "XZ-PARALLEL-FAIL-FAST",
         "parallel_subagent",
-        "With fail_fast the first that fails is told of and the others are cancelled.",
+        "With fail_fast the first failure is reported and the others are cancelled.",
     ),
     Promise("XZ-PARALLEL-ITEMS", "parallel_subagent", "What is wrong with one task is the error of its result."),
     Promise(

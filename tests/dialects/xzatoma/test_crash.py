@@ -1,4 +1,4 @@
-"""A process that dies at any moment of a delegation: the next one finds the subagents and goes on."""
+"""Crashes during a delegation of `xzatoma`: the next process finds the subagents and goes on."""
 
 import asyncio
 from contextlib import suppress
@@ -15,12 +15,13 @@ from retinue.dialects.xzatoma.dialect import XzatomaDialect
 from retinue.providers.scripted import Line, hangs
 from retinue.store.memory.store import MemoryStore
 from retinue.store.sqlite.store import SqliteStore
-from tests.dialects.xzatoma.stage import ROOT, TASK, Stage, answered, said, says, subagent, uses
+from tests.dialects.recording import conversation
+from tests.dialects.xzatoma.harness import ROOT, TASK, XzatomaHarness, answered, says, subagent, uses
 
 
-def story(store: Store) -> Stage:
+def story(store: Store) -> XzatomaHarness:
     """A root delegates once; its subagent looks, delegates once itself, and both are asked for a summary."""
-    return Stage(
+    return XzatomaHarness(
         subagent(max_turns=2),
         says("Thanks."),
         tasks={
@@ -31,10 +32,10 @@ def story(store: Store) -> Stage:
     )
 
 
-async def told(stage: Stage) -> dict[str, list[str]]:
+async def told(harness: XzatomaHarness) -> dict[str, list[str]]:
     """Every run's whole conversation, by label."""
-    runs = {label: await stage.retinue.supervisor.replay(row.run_id) for label, row in stage.rows().items()}
-    return {label: said(run.history) for label, run in runs.items()}
+    runs = {label: await harness.retinue.supervisor.replay(row.run_id) for label, row in harness.rows().items()}
+    return {label: conversation(run.history) for label, run in runs.items()}
 
 
 @pytest.mark.promise("XZ-KEYED")
@@ -53,31 +54,31 @@ async def test_a_crash_after_any_write_changes_nothing_but_the_time(kind: str, t
 
     cut_short = 0
     for n in range(writes + 1):
-        stage = story(new_store(str(n)))
+        harness = story(new_store(str(n)))
         with suppress(StoreError):
-            await stage.open(killed_after=n)
-        if stage.alive:
+            await harness.open(killed_after=n)
+        if harness.alive:
             with suppress(StoreError):
-                await stage.run(TASK, key="root")
-            await stage.kill()
-        paths = {row.run_id: row.path for row in stage.rows().values()}
-        stored = {(paths[run_id], turn) for run_id, turn in stage.replies()}
-        cut_short += any(row.progress.phase != "ended" for row in stage.rows().values())
-        asked = len(stage.provider.asked)
+                await harness.run(TASK, key="root")
+            await harness.kill()
+        paths = {row.run_id: row.path for row in harness.rows().values()}
+        stored = {(paths[run_id], turn) for run_id, turn in harness.replies()}
+        cut_short += any(row.progress.phase != "ended" for row in harness.rows().values())
+        asked = len(harness.provider.asked)
 
-        await stage.open(adopt=True)
-        outcome = await stage.run(TASK, key="root")
-        conversations = await told(stage)
-        await stage.close()
+        await harness.open(adopt=True)
+        outcome = await harness.run(TASK, key="root")
+        conversations = await told(harness)
+        await harness.close()
 
         assert (n, outcome.text, conversations) == (n, "Thanks.", whole)
-        assert stage.answers(ROOT) == undisturbed.answers(ROOT), n
-        again = {(question.path, question.turn) for question in stage.provider.asked[asked:]}
+        assert harness.answers(ROOT) == undisturbed.answers(ROOT), n
+        again = {(question.path, question.turn) for question in harness.provider.asked[asked:]}
         assert stored & again == set(), n
-        ends = {label: row.progress.outcome and row.progress.outcome.result for label, row in stage.rows().items()}
+        ends = {label: row.progress.outcome and row.progress.outcome.result for label, row in harness.rows().items()}
         assert ends == dict.fromkeys(whole, "completed"), n
-        stage.provider.script.verify()
-        stage.store.close()
+        harness.provider.script.verify()
+        harness.store.close()
     undisturbed.store.close()
     assert cut_short > 20  # so many of these lives ended in the middle of the story
 
@@ -96,7 +97,7 @@ async def test_a_subagent_that_todays_settings_would_refuse_is_still_gone_on_wit
         return XzatomaDialect(dialect_context, XzatomaSettings(max_depth=3 - len(lives), persistence_enabled=True))
 
     monkeypatch.setattr(DialectEntry, "make", ever_smaller)
-    stage = Stage(
+    harness = XzatomaHarness(
         subagent(),
         says("Thanks."),
         tasks={
@@ -104,10 +105,10 @@ async def test_a_subagent_that_todays_settings_would_refuse_is_still_gone_on_wit
             "look below": [looks, says("Twenty.")],
         },
     )
-    async with stage:
-        await stage.retinue.spawn(TASK, key="root")
+    async with harness:
+        await harness.retinue.spawn(TASK, key="root")
         await asyncio.sleep(1)
-        await stage.restart()
-        assert (await stage.run(TASK, key="root")).text == "Thanks."
+        await harness.restart()
+        assert (await harness.run(TASK, key="root")).text == "Thanks."
 
-    assert stage.answers("dig") == [answered("Twenty.", label="below", depth=2)]
+    assert harness.answers("dig") == [answered("Twenty.", label="below", depth=2)]

@@ -1,4 +1,4 @@
-"""`parallel_subagent` of `xzatoma`: several tasks in one call, and one answer about all of them."""
+"""`parallel_subagent`: several tasks in one call, and one answer with all results."""
 
 import asyncio
 import json
@@ -15,14 +15,14 @@ from retinue.core.errors import ProviderError, StoreError
 from retinue.core.policy import Policy
 from retinue.core.ports import CallContext, Store
 from retinue.core.usage import Usage
-from retinue.dialects.xzatoma.parallel import CANCELLED, parse
-from retinue.dialects.xzatoma.requests import SubagentRefused
+from retinue.dialects.xzatoma.dialect import CANCELLED
+from retinue.dialects.xzatoma.requests import SubagentRefused, parse_batch
 from retinue.dialects.xzatoma.settings import XzatomaSettings
 from retinue.providers import scripted
 from retinue.providers.scripted import ScriptedReply, calls_verbatim, fails, hangs
 from retinue.store.memory.store import MemoryStore
 from retinue.store.sqlite.store import SqliteStore
-from tests.dialects.xzatoma.stage import ROOT, TASK, Stage, says, uses
+from tests.dialects.xzatoma.harness import ROOT, TASK, XzatomaHarness, says, uses
 from tests.internals import tool_of
 
 OUT_OF_TURNS = "Subagent execution failed: the turn limit was reached without a final answer: used 1, limit 1"
@@ -52,9 +52,9 @@ def refused(error: str) -> dict[str, object]:
     return {"success": False, "output": "", "error": error, "metadata": {}}
 
 
-def batch(stage: Stage) -> dict[str, Any]:
+def batch(harness: XzatomaHarness) -> dict[str, Any]:
     """What the one call of the root came to; the four fields around it are looked at first."""
-    (answer,) = stage.answers(ROOT)
+    (answer,) = harness.answers(ROOT)
     output = answer.pop("output")
     assert answer == {"success": True, "error": None, "metadata": {}}
     assert isinstance(output, str)
@@ -62,8 +62,8 @@ def batch(stage: Stage) -> dict[str, Any]:
 
 
 @pytest.mark.promise("XZ-PARALLEL", "XZ-PARALLEL-SHAPE", "XZ-PARALLEL-SUMMARY", "XZ-PARALLEL-NO-NESTING")
-async def test_tasks_work_at_the_same_time_and_are_told_in_their_order() -> None:
-    stage = Stage(
+async def test_tasks_run_concurrently_and_results_are_in_their_order() -> None:
+    harness = XzatomaHarness(
         parallel(
             task("a", "one"), task("b", "two", summary_prompt="List them."), task("c", "three", allowed_tools=["grep"])
         ),
@@ -75,9 +75,9 @@ async def test_tasks_work_at_the_same_time_and_are_told_in_their_order() -> None
         },
         latency=1.0,
     )
-    assert (await stage.play()).text == "ok"
+    assert (await harness.play()).text == "ok"
 
-    assert batch(stage) == {
+    assert batch(harness) == {
         "results": [
             result("a", "One.", ms=1000, tokens=12),
             result("b", "Two.", ms=2000),
@@ -87,51 +87,51 @@ async def test_tasks_work_at_the_same_time_and_are_told_in_their_order() -> None
         "successful": 2,
         "failed": 1,
     }
-    assert [stage.heard(label)[0].tools for label in ("a", "b", "c")] == [
+    assert [harness.requests(label)[0].tools for label in ("a", "b", "c")] == [
         ("fetch", "grep", "file_ops"),
         ("fetch", "grep", "file_ops"),
         ("grep",),
     ]
-    asked, summary = stage.heard("b")
+    asked, summary = harness.requests("b")
     assert (len(asked.messages), summary.messages[-1].text, summary.tools) == (1, "List them.", ())
-    assert stage.heard(ROOT)[0].tools[-2:] == ("subagent", "parallel_subagent")
+    assert harness.requests(ROOT)[0].tools[-2:] == ("subagent", "parallel_subagent")
 
 
 @pytest.mark.promise("XZ-PARALLEL-ROOT")
 async def test_only_the_root_is_offered_it() -> None:
-    stage = Stage(
+    harness = XzatomaHarness(
         uses("subagent", label="dig", task_prompt="find it"),
         says("ok"),
         tasks={"find it": [parallel(task("a", "one")), says("Found."), says("The pool.")]},
     )
-    await stage.play()
+    await harness.play()
 
-    assert stage.heard("dig")[0].tools[-1] == "subagent"
-    (refusal,) = stage.texts("dig")
+    assert harness.requests("dig")[0].tools[-1] == "subagent"
+    (refusal,) = harness.texts("dig")
     assert "parallel_subagent" in refusal
-    assert sorted(stage.rows()) == ["", "dig"]
+    assert sorted(harness.rows()) == ["", "dig"]
 
 
 @pytest.mark.promise("XZ-PARALLEL-CONCURRENT")
 @pytest.mark.parametrize(("asked", "seconds"), [({}, 2), ({"max_concurrent": 2}, 3), ({"max_concurrent": 10**30}, 1)])
-async def test_no_more_work_at_the_same_time_than_were_asked_for(asked: dict[str, object], seconds: int) -> None:
+async def test_concurrency_never_exceeds_max_concurrent(asked: dict[str, object], seconds: int) -> None:
     names = [str(number) for number in range(6)]
-    stage = Stage(
+    harness = XzatomaHarness(
         parallel(*(task(name, name) for name in names), **asked),
         says("ok"),
         tasks={name: [says(f"{name}.")] for name in names},
         latency=1.0,
     )
-    await stage.play()
+    await harness.play()
 
-    told = batch(stage)
+    told = batch(harness)
     assert told["total_duration_ms"] == seconds * 1000
     assert [each["output"] for each in told["results"]] == [f"{name}." for name in names]
 
 
 @pytest.mark.promise("XZ-PARALLEL-FAIL-FAST")
-async def test_fail_fast_cancels_the_rest_and_tells_of_the_one_that_failed() -> None:
-    stage = Stage(
+async def test_fail_fast_cancels_the_rest_and_reports_the_failure() -> None:
+    harness = XzatomaHarness(
         parallel(
             task("slow", "wait"),
             task("bad", "break"),
@@ -143,9 +143,9 @@ async def test_fail_fast_cancels_the_rest_and_tells_of_the_one_that_failed() -> 
         tasks={"wait": [hangs()], "break": [BROKEN]},
         latency=1.0,
     )
-    await stage.play()
+    await harness.play()
 
-    assert batch(stage) == {
+    assert batch(harness) == {
         "results": [
             result("slow", ms=1000, error=CANCELLED),
             result("bad", ms=1000, error="Subagent execution failed: gone"),
@@ -155,15 +155,15 @@ async def test_fail_fast_cancels_the_rest_and_tells_of_the_one_that_failed() -> 
         "successful": 0,
         "failed": 3,
     }
-    ended = stage.outcome("slow")
+    ended = harness.outcome("slow")
     assert ended is not None
     assert ended.result == "cancelled"
-    assert sorted(stage.rows()) == ["", "bad", "slow"]
+    assert sorted(harness.rows()) == ["", "bad", "slow"]
 
 
 @pytest.mark.promise("XZ-PARALLEL-ITEMS")
-async def test_what_is_wrong_with_a_task_is_that_tasks_error() -> None:
-    stage = Stage(
+async def test_an_invalid_task_is_an_error_of_that_task_alone() -> None:
+    harness = XzatomaHarness(
         parallel(
             task("a", "one", allowed_tools=["nope"]),
             task("b", "two", allowed_tools=["subagent"]),
@@ -178,9 +178,9 @@ async def test_what_is_wrong_with_a_task_is_that_tasks_error() -> None:
         says("ok"),
         tasks={"eight": [uses("grep")], "nine": [says("Nine.")]},
     )
-    await stage.play()
+    await harness.play()
 
-    assert batch(stage) == {
+    assert batch(harness) == {
         "results": [
             result("a", error="Unknown tool in allowed_tools: nope"),
             result("b", error="Tool 'subagent' cannot be used by subagents"),
@@ -199,16 +199,16 @@ async def test_what_is_wrong_with_a_task_is_that_tasks_error() -> None:
 
 
 @pytest.mark.promise("XZ-PARALLEL-ITEMS", "XZ-TRUNCATION")
-async def test_a_task_at_its_last_turn_is_summarized_if_that_was_asked_for_and_outputs_are_cut() -> None:
-    stage = Stage(
+async def test_tasks_at_the_turn_limit_are_summarized_on_request_and_outputs_cut() -> None:
+    harness = XzatomaHarness(
         parallel(task("a", "one", max_turns=1, summary_prompt="Sum up."), task("b", "two")),
         says("ok"),
         tasks={"one": [uses("grep"), says("Enough.")], "two": [says("x" * 1025)]},
         settings=XzatomaSettings(output_max_size=1024),
     )
-    await stage.play()
+    await harness.play()
 
-    assert batch(stage)["results"] == [
+    assert batch(harness)["results"] == [
         result("a", "Enough."),
         result("b", "x" * 1024 + "[Output truncated]"),
     ]
@@ -246,11 +246,11 @@ async def test_a_task_at_its_last_turn_is_summarized_if_that_was_asked_for_and_o
         ("[]", "Invalid input: Expected `object`, got `array`"),
     ],
 )
-async def test_a_call_that_makes_no_sense_is_refused_as_a_whole(arguments: str, error: str) -> None:
-    stage = Stage(calls_verbatim("parallel_subagent", arguments), says("ok"))
-    await stage.play()
+async def test_an_invalid_call_is_refused_as_a_whole(arguments: str, error: str) -> None:
+    harness = XzatomaHarness(calls_verbatim("parallel_subagent", arguments), says("ok"))
+    await harness.play()
 
-    assert stage.answers(ROOT) == [refused(error)]
+    assert harness.answers(ROOT) == [refused(error)]
 
 
 @pytest.mark.promise("XZ-PARALLEL-ERRORS", "XZ-NEVER-RAISES")
@@ -264,17 +264,17 @@ async def test_a_call_that_makes_no_sense_is_refused_as_a_whole(arguments: str, 
         ),
     ).map(json.dumps)
 )
-def test_whatever_a_model_writes_is_read_or_refused(arguments: str) -> None:
+def test_random_arguments_are_parsed_or_refused(arguments: str) -> None:
     with suppress(SubagentRefused):
-        assert parse(arguments).tasks
+        assert parse_batch(arguments).tasks
 
 
 @pytest.mark.promise("XZ-PARALLEL-DEPTH")
 async def test_a_caller_at_the_greatest_depth_is_refused_before_its_input_is_looked_at() -> None:
-    stage = Stage(says("ok"))
-    async with stage:
-        await stage.run(TASK)
-        tool = tool_of(stage.retinue, "parallel_subagent", "xzatoma")
+    harness = XzatomaHarness(says("ok"))
+    async with harness:
+        await harness.run(TASK)
+        tool = tool_of(harness.retinue, "parallel_subagent", "xzatoma")
         answered = await tool.call("nonsense", replace(CONTEXT, depth=3))
 
     assert answered.failed
@@ -283,16 +283,16 @@ async def test_a_caller_at_the_greatest_depth_is_refused_before_its_input_is_loo
 
 @pytest.mark.promise("XZ-PARALLEL-QUOTA")
 async def test_every_task_of_a_batch_is_one_execution() -> None:
-    stage = Stage(
+    harness = XzatomaHarness(
         parallel(task("a", "one"), task("b", "two"), task("c", "three")),
         parallel(task("d", "four")),
         says("ok"),
         tasks={"one": [says("One.")], "two": [says("Two.")]},
         settings=XzatomaSettings(max_executions=2),
     )
-    await stage.play()
+    await harness.play()
 
-    first, second = stage.answers(ROOT)
+    first, second = harness.answers(ROOT)
     quota = "Resource quota exceeded: Execution limit reached: 2/2"
     assert json.loads(str(first["output"]))["results"] == [
         result("a", "One."),
@@ -306,18 +306,18 @@ async def test_every_task_of_a_batch_is_one_execution() -> None:
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 @pytest.mark.parametrize("fail_fast", [False, True])
 async def test_a_crash_after_any_write_finds_every_subagent_again(kind: str, fail_fast: bool, tmp_path: Path) -> None:
-    def story(name: str) -> Stage:
+    def story(name: str) -> XzatomaHarness:
         store: Store = MemoryStore() if kind == "memory" else SqliteStore(tmp_path / f"{name}.db")
         tasks = [task("a", "one"), task("b", "two", summary_prompt="Sum up."), task("c", "three")]
-        return Stage(
+        return XzatomaHarness(
             parallel(*tasks, max_concurrent=1, fail_fast=fail_fast),
             says("Thanks."),
             tasks={"one": [uses("grep"), says("One.")], "two": [says("Looked."), says("Two.")], "three": [BROKEN]},
             store=store,
         )
 
-    def outputs(stage: Stage) -> list[tuple[str, str, str | None]]:
-        return [(each["label"], each["output"], each["error"]) for each in batch(stage)["results"]]
+    def outputs(harness: XzatomaHarness) -> list[tuple[str, str, str | None]]:
+        return [(each["label"], each["output"], each["error"]) for each in batch(harness)["results"]]
 
     undisturbed = story("undisturbed")
     async with undisturbed:
@@ -327,38 +327,38 @@ async def test_a_crash_after_any_write_finds_every_subagent_again(kind: str, fai
     assert [output for _, output, _ in expected] == ["One.", "Two.", ""]
 
     for n in range(writes + 1):
-        stage = story(str(n))
+        harness = story(str(n))
         with suppress(StoreError):
-            await stage.open(killed_after=n)
-        if stage.alive:
+            await harness.open(killed_after=n)
+        if harness.alive:
             with suppress(StoreError):
-                await stage.run(TASK, key="root")
-            await stage.kill()
-        paths = {row.run_id: row.path for row in stage.rows().values()}
-        stored = {(paths[run_id], turn) for run_id, turn in stage.replies()}
-        asked = len(stage.provider.asked)
-        await stage.open(adopt=True)
-        assert (await stage.run(TASK, key="root")).text == "Thanks.", n
-        await stage.close()
+                await harness.run(TASK, key="root")
+            await harness.kill()
+        paths = {row.run_id: row.path for row in harness.rows().values()}
+        stored = {(paths[run_id], turn) for run_id, turn in harness.replies()}
+        asked = len(harness.provider.asked)
+        await harness.open(adopt=True)
+        assert (await harness.run(TASK, key="root")).text == "Thanks.", n
+        await harness.close()
 
-        assert outputs(stage) == expected, n
-        assert sorted(stage.rows()) == ["", "a", "b", "c"], n
-        assert stored & {(question.path, question.turn) for question in stage.provider.asked[asked:]} == set(), n
-        stage.store.close()
+        assert outputs(harness) == expected, n
+        assert sorted(harness.rows()) == ["", "a", "b", "c"], n
+        assert stored & {(question.path, question.turn) for question in harness.provider.asked[asked:]} == set(), n
+        harness.store.close()
     undisturbed.store.close()
 
 
 @pytest.mark.promise("XZ-PARENT-ENDS")
 async def test_all_are_cancelled_with_their_caller() -> None:
-    stage = Stage(parallel(task("a", "one"), task("b", "two")), tasks={"one": [hangs()], "two": [hangs()]})
-    async with stage:
-        root = await stage.retinue.spawn(TASK)
+    harness = XzatomaHarness(parallel(task("a", "one"), task("b", "two")), tasks={"one": [hangs()], "two": [hangs()]})
+    async with harness:
+        root = await harness.retinue.spawn(TASK)
         await asyncio.sleep(1)
         await root.cancel()
         await root.wait()
         await asyncio.sleep(1)
 
-    outcomes = [stage.outcome(label) for label in ("a", "b")]
+    outcomes = [harness.outcome(label) for label in ("a", "b")]
     assert [outcome and outcome.result for outcome in outcomes] == ["cancelled", "cancelled"]
 
 

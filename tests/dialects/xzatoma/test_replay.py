@@ -1,4 +1,4 @@
-"""`retinue replay` as `xzatoma` describes it: flags, lines and exit codes, over runs of earlier processes."""
+"""`retinue replay`: flags, lines and exit codes, over runs of earlier processes."""
 
 import asyncio
 from pathlib import Path
@@ -8,13 +8,13 @@ import pytest
 
 from retinue.__main__ import main
 from retinue.core.errors import ProviderError
+from retinue.core.text import rfc3339
 from retinue.core.usage import Usage
-from retinue.dialects.text import rfc3339
 from retinue.dialects.xzatoma.settings import XzatomaSettings
 from retinue.providers import scripted
 from retinue.providers.scripted import fails, together
 from retinue.store.sqlite.store import SqliteStore
-from tests.dialects.xzatoma.stage import KEEPS, Stage, says, subagent, uses
+from tests.dialects.xzatoma.harness import KEEPS, XzatomaHarness, says, subagent, uses
 
 FOUND = (says("It is the pool."), says("The pool is too small."))
 
@@ -45,7 +45,7 @@ class Replays:
     def story(self, settings: XzatomaSettings = KEEPS) -> dict[str, str]:
         """A tree of four subagents, one below another and one that fails; their ids by label, and when they began."""
         store = SqliteStore(self.home / "retinue.db")
-        stage = Stage(
+        harness = XzatomaHarness(
             subagent("dig", "find it", allowed_tools=["grep"]),
             subagent("short", "look once", max_turns=1),
             subagent("bad", "break"),
@@ -64,8 +64,8 @@ class Replays:
             store=store,
             settings=settings,
         )
-        asyncio.run(stage.play())
-        rows = stage.rows()
+        asyncio.run(harness.play())
+        rows = harness.rows()
         store.close()
         self.started = {label: rfc3339(row.accepted_at) for label, row in rows.items()}
         self.ended = {label: rfc3339(row.progress.ended_at or 0) for label, row in rows.items()}
@@ -181,7 +181,7 @@ Allowed Tools: ["grep"]
 
 
 @pytest.mark.promise("XZ-REPLAY")
-def test_a_tree_stands_alone_or_below_one_conversation(replay: Replays) -> None:
+def test_the_tree_is_printed_for_all_roots_or_below_one_conversation(replay: Replays) -> None:
     ids = replay.story()
 
     assert replay("--tree") == Ended(
@@ -206,21 +206,21 @@ Conversation tree:
 
 
 @pytest.mark.promise("XZ-REPLAY-ERRORS")
-def test_what_cannot_be_shown(replay: Replays) -> None:
+def test_unknown_conversations_and_invalid_flags_are_errors(replay: Replays) -> None:
     ids = replay.story()
 
     assert replay() == Ended(1, "", "Error: Must specify --list or --id\n")
     assert replay("--limit", "3") == Ended(1, "", "Error: Must specify --list or --id\n")
-    for nobody in ("01ARZ3NDEKTSV4RRFFQ69G5FAV", ids[""], ""):
-        assert replay("--id", nobody) == Ended(1, "", f"Error: Conversation {nobody} not found\n")
-        assert replay("--tree", "--id", nobody) == Ended(1, "", f"Error: Conversation {nobody} not found\n")
+    for unknown in ("01ARZ3NDEKTSV4RRFFQ69G5FAV", ids[""], ""):
+        assert replay("--id", unknown) == Ended(1, "", f"Error: Conversation {unknown} not found\n")
+        assert replay("--tree", "--id", unknown) == Ended(1, "", f"Error: Conversation {unknown} not found\n")
     assert replay("--list", "--limit", "-1").code == 2
     assert replay("--list", "--db-path", "nowhere.db") == Ended(2, "", "error: there is no database at nowhere.db\n")
     assert not Path("nowhere.db").exists()
 
 
 @pytest.mark.promise("XZ-DROPPED", "XZ-REPLAY-ERRORS")
-def test_what_was_not_to_be_kept_is_not_there(replay: Replays) -> None:
+def test_conversations_without_persistence_are_not_listed(replay: Replays) -> None:
     ids = replay.story(XzatomaSettings())
 
     assert replay("--list").out == "Conversations (showing 10 starting at 0):\n"

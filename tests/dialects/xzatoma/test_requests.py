@@ -1,4 +1,4 @@
-"""How calls of the `subagent` tool of `xzatoma` are read, checked and refused."""
+"""Parsing, checking and refusing calls of `subagent`."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from retinue.core.events import CallReturned
 from retinue.dialects.xzatoma.requests import Delegation, SubagentRefused, parse
 from retinue.providers.scripted import calls_verbatim
 from tests.conftest import STRESS
-from tests.dialects.xzatoma.stage import TASK, Stage, refused, says
+from tests.dialects.xzatoma.harness import TASK, XzatomaHarness, refused, says
 
 FINE: dict[str, object] = {"label": "dig", "task_prompt": "find it"}
 NO_LABEL = "Invalid input: missing field `label`"
@@ -23,14 +23,14 @@ BLOCKED = "Tool 'subagent' cannot be used by subagents"
 
 async def answer(arguments: str) -> dict[str, Any]:
     """What a root reads when it makes this call; a subagent, if there is one, has its lines."""
-    stage = Stage(calls_verbatim("subagent", arguments), says("done"))
-    stage.script("main", says("Looked."), says("Found."))
-    await stage.open()
-    outcome = await stage.run(TASK)
-    await stage.close()
+    harness = XzatomaHarness(calls_verbatim("subagent", arguments), says("done"))
+    harness.script("main", says("Looked."), says("Found."))
+    await harness.open()
+    outcome = await harness.run(TASK)
+    await harness.close()
     assert outcome.text == "done"
-    (root,) = [row for row in stage.rows().values() if row.parent_id is None]
-    (returned,) = [event for event in stage.events(root.run_id) if isinstance(event, CallReturned)]
+    (root,) = [row for row in harness.rows().values() if row.parent_id is None]
+    (returned,) = [event for event in harness.events(root.run_id) if isinstance(event, CallReturned)]
     assert not returned.crashed
     read = json.loads(returned.text)
     assert returned.failed is not read["success"]
@@ -73,7 +73,7 @@ async def answer(arguments: str) -> dict[str, Any]:
         ({"max_turns": 2.5}, "Invalid input: Expected `int`, got `float` - at `$.max_turns`", "dig"),
     ],
 )
-async def test_a_call_that_cannot_be_met_says_why(change: dict[str, object], error: str, label: str) -> None:
+async def test_a_refused_call_gives_its_reason(change: dict[str, object], error: str, label: str) -> None:
     assert await answer(json.dumps(FINE | change)) == refused(error, label=label)
 
 
@@ -171,7 +171,7 @@ ARGUMENTS = (PARAMETERS | ONE_CHANGED).map(json.dumps) | ANYTHING.map(json.dumps
 @pytest.mark.promise("XZ-NEVER-RAISES", "XZ-SHAPE", "XZ-STRINGS", "XZ-ERROR-METADATA")
 @settings(max_examples=1000 if STRESS else 100)
 @given(arguments=ARGUMENTS)
-async def test_whatever_a_model_writes_is_answered_with_the_documented_object(arguments: str) -> None:
+async def test_random_arguments_are_answered_with_the_documented_object(arguments: str) -> None:
     read = await answer(arguments)
 
     assert list(read) == ["success", "output", "error", "metadata"]

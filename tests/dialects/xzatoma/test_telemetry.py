@@ -1,4 +1,4 @@
-"""The six log lines of `xzatoma`, word by word, and its metrics."""
+"""The six log lines of `xzatoma` and its metrics."""
 
 import logging
 from collections import Counter
@@ -8,12 +8,12 @@ import pytest
 
 from retinue.core.errors import ProviderError, TooManyRunning
 from retinue.core.usage import Usage
+from retinue.dialects.xzatoma.child import TARGET
 from retinue.dialects.xzatoma.settings import XzatomaSettings
-from retinue.dialects.xzatoma.telemetry import TARGET
 from retinue.engine import StartedRun
 from retinue.providers import scripted
 from retinue.providers.scripted import calls_verbatim, fails, together
-from tests.dialects.xzatoma.stage import TASK, Stage, refused, says, subagent, uses
+from tests.dialects.xzatoma.harness import TASK, XzatomaHarness, refused, says, subagent, uses
 
 FOUND = (says("It is the pool."), says("The pool is too small."))
 
@@ -59,13 +59,13 @@ def meter(monkeypatch: pytest.MonkeyPatch) -> Counting:
 
 
 @pytest.mark.promise("XZ-TELEMETRY", "XZ-TELEMETRY-SPAWN", "XZ-TELEMETRY-COMPLETE")
-async def test_a_subagent_is_told_of_when_it_begins_and_when_it_is_done(told: pytest.LogCaptureFixture) -> None:
+async def test_start_and_completion_of_a_subagent_are_logged(told: pytest.LogCaptureFixture) -> None:
     played = [
         scripted.says("It is the pool.", usage=Usage(input=1500, output=100)),
         scripted.says("Too small.", usage=Usage(input=1500, output=100)),
     ]
     call = subagent("research_quantum", max_turns=8, allowed_tools=["grep", "fetch"])
-    await Stage(call, says("ok"), tasks={"find it": played}).play()
+    await XzatomaHarness(call, says("ok"), tasks={"find it": played}).play()
 
     assert lines(told) == [
         "INFO subagent.event=spawn subagent.label=research_quantum subagent.depth=1 subagent.max_turns=8 "
@@ -77,13 +77,13 @@ async def test_a_subagent_is_told_of_when_it_begins_and_when_it_is_done(told: py
 
 @pytest.mark.promise("XZ-TELEMETRY-MAX-TURNS", "XZ-TELEMETRY-TRUNCATION", "XZ-TELEMETRY-COMPLETE")
 async def test_limits_that_are_met_are_warned_of(told: pytest.LogCaptureFixture) -> None:
-    stage = Stage(
+    harness = XzatomaHarness(
         subagent("research_quantum", max_turns=1),
         says("ok"),
         tasks={"find it": [uses("grep"), says("x" + "é" * 1000)]},
         settings=XzatomaSettings(output_max_size=1024),
     )
-    await stage.play()
+    await harness.play()
 
     assert lines(told)[1:] == [
         "WARNING subagent.event=max_turns_exceeded subagent.label=research_quantum subagent.depth=1 "
@@ -96,9 +96,9 @@ async def test_limits_that_are_met_are_warned_of(told: pytest.LogCaptureFixture)
 
 
 @pytest.mark.promise("XZ-TELEMETRY-ERROR", "XZ-TELEMETRY")
-async def test_a_failure_is_told_with_its_reason(told: pytest.LogCaptureFixture) -> None:
+async def test_a_failure_is_logged_with_its_reason(told: pytest.LogCaptureFixture) -> None:
     broken = fails(ProviderError('no such model: "m"\nINFO forged', fault="bad_request"))
-    await Stage(subagent("two words"), says("ok"), tasks={"find it": [broken]}).play()
+    await XzatomaHarness(subagent("two words"), says("ok"), tasks={"find it": [broken]}).play()
 
     assert lines(told)[1:] == [
         'ERROR subagent.event=error subagent.label="two words" subagent.depth=1 '
@@ -110,14 +110,14 @@ async def test_a_failure_is_told_with_its_reason(told: pytest.LogCaptureFixture)
 @pytest.mark.parametrize(
     ("arguments", "label"), [('{"label": "research_quantum"}', "research_quantum"), ("[]", "unknown")]
 )
-async def test_a_caller_that_is_too_deep_is_told_of(told: pytest.LogCaptureFixture, arguments: str, label: str) -> None:
-    stage = Stage(
+async def test_a_depth_refusal_is_logged(told: pytest.LogCaptureFixture, arguments: str, label: str) -> None:
+    harness = XzatomaHarness(
         subagent(),
         says("ok"),
         tasks={"find it": [calls_verbatim("subagent", arguments), *FOUND]},
         settings=XzatomaSettings(max_depth=1),
     )
-    await stage.play()
+    await harness.play()
 
     assert lines(told)[1] == (
         f"DEBUG subagent.event=depth_limit subagent.label={label} subagent.current_depth=1 subagent.max_depth=1 "
@@ -128,7 +128,7 @@ async def test_a_caller_that_is_too_deep_is_told_of(told: pytest.LogCaptureFixtu
 @pytest.mark.promise("XZ-TELEMETRY-REFUSALS")
 async def test_a_call_that_makes_no_sense_is_no_failure_of_a_subagent(told: pytest.LogCaptureFixture) -> None:
     nonsense = [subagent(""), subagent(task_prompt=" "), subagent(max_turns=51), subagent(allowed_tools=["nope"])]
-    await Stage(together(*nonsense), says("ok")).play()
+    await XzatomaHarness(together(*nonsense), says("ok")).play()
 
     assert lines(told) == []
 
@@ -136,23 +136,23 @@ async def test_a_call_that_makes_no_sense_is_no_failure_of_a_subagent(told: pyte
 @pytest.mark.promise("XZ-TELEMETRY-OFF")
 async def test_telemetry_can_be_switched_off(told: pytest.LogCaptureFixture, meter: Counting) -> None:
     broken = fails(ProviderError("gone", fault="bad_request"))
-    stage = Stage(
+    harness = XzatomaHarness(
         together(subagent(), subagent("other", "find more")),
         says("ok"),
         tasks={"find it": [broken], "find more": FOUND},
         settings=XzatomaSettings(telemetry_enabled=False),
     )
-    await stage.play()
+    await harness.play()
 
     assert (lines(told), meter.counted, meter.measured) == ([], Counter(), [])
 
 
 @pytest.mark.promise("XZ-TELEMETRY-SPAWN")
-async def test_a_nested_subagent_is_told_of_with_its_own_depth(told: pytest.LogCaptureFixture) -> None:
-    stage = Stage(
+async def test_a_nested_subagent_is_logged_with_its_own_depth(told: pytest.LogCaptureFixture) -> None:
+    harness = XzatomaHarness(
         subagent(), says("ok"), tasks={"find it": [subagent("below", "look below"), *FOUND], "look below": FOUND}
     )
-    await stage.play()
+    await harness.play()
 
     depths = [line.split()[1:4] for line in lines(told)]
     assert depths == [
@@ -170,13 +170,13 @@ async def test_a_subagent_that_cannot_be_started_has_failed(
     async def refuse(*_: object, **__: object) -> StartedRun:
         raise TooManyRunning(running=5, limit=5)
 
-    stage = Stage(subagent(), says("ok"))
-    async with stage:
-        root = await stage.retinue.spawn(TASK)
-        monkeypatch.setattr(stage.retinue.supervisor, "spawn", refuse)
+    harness = XzatomaHarness(subagent(), says("ok"))
+    async with harness:
+        root = await harness.retinue.spawn(TASK)
+        monkeypatch.setattr(harness.retinue.supervisor, "spawn", refuse)
         await root.wait()
 
-    assert stage.answers() == [refused("Subagent execution failed: 5 runs are running already; the limit is 5")]
+    assert harness.answers() == [refused("Subagent execution failed: 5 runs are running already; the limit is 5")]
     assert lines(told) == [
         "ERROR subagent.event=error subagent.label=dig subagent.depth=1 "
         'subagent.error="5 runs are running already; the limit is 5" Subagent execution failed'
@@ -187,7 +187,7 @@ async def test_a_subagent_that_cannot_be_started_has_failed(
 @pytest.mark.promise("XZ-METRICS")
 async def test_everything_is_counted(meter: Counting) -> None:
     broken = fails(ProviderError("gone", fault="bad_request"))
-    stage = Stage(
+    harness = XzatomaHarness(
         together(subagent(), subagent("other", "find more", max_turns=1), subagent("third", "find all")),
         together(subagent(""), uses("parallel_subagent", tasks=[])),
         says("ok"),
@@ -199,7 +199,7 @@ async def test_everything_is_counted(meter: Counting) -> None:
         settings=XzatomaSettings(max_depth=1),
         latency=1.0,
     )
-    await stage.play()
+    await harness.play()
 
     assert meter.counted == {
         "subagent_executions_total depth=1": 3,

@@ -1,4 +1,4 @@
-"""What the `zeroclaw` dialect promises about its tools `spawn_subagent` and `delegate`."""
+"""Promises of the `zeroclaw` dialect about `spawn_subagent` and `delegate`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SPAWNING = (
     ),
     Promise("ZC-SPAWN-REGISTRY", "Permission inheritance", "It is offered the tools that its caller is offered."),
     Promise("ZC-MEMORY", "What gets delivered back", "What a subagent stores, it stores for its agent."),
-    Promise("ZC-SPAWN-EMPTY", "Lifecycle", "An empty response is told as `subagent completed without output`."),
+    Promise("ZC-SPAWN-EMPTY", "Lifecycle", "An empty response is `subagent completed without output`."),
     Promise("ZC-SPAWN-FAILED", "refusal strings", "A failing subagent is `subagent run failed: <wrapped error>`."),
     Promise("ZC-SPAWN-NO-TIMEOUT", "What's not supported", "A subagent has no time limit of its own."),
     Promise("ZC-SPAWN-EACH", "Lifecycle", "Equal calls of one reply are all made, and at the same time."),
@@ -71,7 +71,7 @@ RIGHTS = (
     Promise(
         "ZC-CEILING",
         "Choosing between",
-        'With `delegation_ceiling = "caller"` it has what both may do, and so has whoever it hands tasks to.',
+        'With `delegation_ceiling = "caller"` it has what both may do, and so have the agents that it delegates to.',
     ),
     Promise("ZC-HIDDEN", "How a user makes one fire", "A tool that a profile takes away is not shown to the model."),
     Promise(
@@ -105,7 +105,7 @@ DELEGATING = (
         "delegate: output strings",
         "A response follows the line `[Agent '<target>' (<provider>/<model>)]`, the provider by its wire's name.",
     ),
-    Promise("ZC-DELEGATE-EMPTY", "delegate: output strings", "An empty response is told as `[Empty response]`."),
+    Promise("ZC-DELEGATE-EMPTY", "delegate: output strings", "An empty response is `[Empty response]`."),
     Promise(
         "ZC-DELEGATE-FAILED",
         "delegate: output strings",
@@ -124,7 +124,7 @@ DELEGATING = (
     ),
     Promise("ZC-DELEGATE-TOOLS", "Permission inheritance", "A target that names no tools has all its profile allows."),
     Promise("ZC-ROOT-TOOLS", "Permission inheritance", "So has a root that an agent of the settings works as."),
-    Promise("ZC-DELEGATE-SPAWNS", "What's not supported", "Whoever was delegated to may spawn one level of subagents."),
+    Promise("ZC-DELEGATE-SPAWNS", "What's not supported", "A delegated agent may spawn one level of subagents."),
     Promise("ZC-AGENTIC", "runtime_profile", "With `agentic = false` a target answers in one turn without tools."),
     Promise(
         "ZC-ITERATIONS",
@@ -164,13 +164,13 @@ DELEGATING = (
     Promise(
         "ZC-PARALLEL",
         "delegate: output strings",
-        "Several targets work at the same time and are told in the order of the request, with the document's headers.",
+        "Several targets run concurrently; the results are in the order of the request, with the document's headers.",
     ),
     Promise("ZC-PARALLEL-CONTEXT", "delegate", "Each of them gets the same prompt and context."),
     Promise(
         "ZC-PARALLEL-FAILED",
         "delegate: output strings",
-        "A failing one is told in its block, and the whole ends with `Error: One or more parallel agents failed`.",
+        "A failed one has its error in its block, and the whole ends with `Error: One or more parallel agents failed`.",
     ),
     Promise(
         "ZC-PARALLEL-UNKNOWN",
@@ -221,14 +221,14 @@ BACKGROUND = (
     Promise(
         "ZC-AWAIT",
         "delegate",
-        "`await` tells of up to 128 tasks at once, within 30 seconds or `timeout_ms`, at most 120 seconds.",
+        "`await` reports up to 128 tasks at once, within 30 seconds or `timeout_ms`, at most 120 seconds.",
     ),
-    Promise("ZC-NOT-ANNOUNCED", "delegate", "The end of a background task is told only to those who ask."),
-    Promise("ZC-ROOT-ANSWER", "delegate", "Background tasks change nothing of the answer of whoever started them."),
+    Promise("ZC-NOT-ANNOUNCED", "delegate", "The end of a background task gives no notice to its caller."),
+    Promise("ZC-ROOT-ANSWER", "delegate", "Background tasks change nothing of the answer of their caller."),
     Promise(
         "ZC-INTERRUPTED",
         "delegate: output strings",
-        "A task that nobody works on is Failed in its file, which says how to go on with it.",
+        "A task without a live process is Failed in its file, which says how to go on with it.",
     ),
     Promise("ZC-RESUMED", "delegate", "Tasks survive their process, and a process that adopts goes on with them."),
     Promise("ZC-ONCE", "delegate", "Each of them ends once, however often processes are killed."),
@@ -246,11 +246,9 @@ SETTINGS = (
     Promise(
         "ZC-ESCALATION",
         "Permission inheritance",
-        "Of thirteen axes the first that goes beyond the parent's is told, in the published words.",
+        "Of thirteen axes the first that exceeds the parent's is named, in the published text.",
     ),
-    Promise(
-        "ZC-KEYS", "risk_profile", "A key without a meaning here is a warning, and one that nobody knows an error."
-    ),
+    Promise("ZC-KEYS", "risk_profile", "A key without a meaning here is a warning, and an unknown key an error."),
 )
 
 MEMORY = (

@@ -1,4 +1,4 @@
-"""`delegate` in the background: its files, and what `check_result`, `list_results`, `cancel_task` and `await` tell."""
+"""Background tasks: result files, `check_result`, `list_results`, `cancel_task` and `await`."""
 
 import asyncio
 import json
@@ -13,11 +13,11 @@ from retinue.core.errors import ProviderError
 from retinue.core.events import CallReturned
 from retinue.core.profiles import RuntimeProfile
 from retinue.core.run import Limits
-from retinue.dialects.zeroclaw.result_files import Result, Results
+from retinue.dialects.zeroclaw.result_files import ResultFolder, TaskResult
 from retinue.providers.scripted import ScriptedReply, calls, fails, hangs, says, streams, together
 from retinue.store.memory.store import MemoryStore
 from retinue.store.sqlite.store import SqliteStore
-from tests.dialects.zeroclaw.stage import REVIEWER, TASK, WRITER, Stage, act, delegate, files, header
+from tests.dialects.zeroclaw.harness import REVIEWER, TASK, WRITER, ZeroclawHarness, act, delegate, files, header
 
 REVIEW = ("reviewer", "review")
 UNKNOWN = "0198c2f4-7d1e-7abc-8def-0123456789ab"
@@ -30,9 +30,9 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def about(stage: Stage, action: str, agent: str = "reviewer") -> ScriptedReply:
-    """Somebody asks about a task that was started before."""
-    return act(action, task_id=stage.row(agent).run_id)
+def about(harness: ZeroclawHarness, action: str, agent: str = "reviewer") -> ScriptedReply:
+    """A call about a task that was started before."""
+    return act(action, task_id=harness.row(agent).run_id)
 
 
 def result(task_id: str, **facts: object) -> dict[str, object]:
@@ -50,14 +50,14 @@ def result(task_id: str, **facts: object) -> dict[str, object]:
 
 
 def forges(workspace: Path, task_id: str) -> ScriptedReply:
-    """Somebody has written a file that says that another run is a task of its own."""
+    """Write a file that names another run as a background task."""
     (workspace / "delegate_results").mkdir()
     (workspace / "delegate_results" / f"{task_id}.json").write_text(json.dumps(result(task_id)))
     return calls("look")
 
 
 def interrupted(task_id: str) -> str:
-    """The error of a task that nobody works on."""
+    """The error of a task without a live process."""
     return (
         "Interrupted: the process that worked on this task stopped before it was done. "
         f"Go on with it: retinue runs resume {task_id}"
@@ -68,33 +68,35 @@ def interrupted(task_id: str) -> str:
 
 
 @pytest.mark.promise("ZC-BACKGROUND-START")
-async def test_the_start_is_told_in_three_lines_while_the_task_goes_on() -> None:
-    stage = Stage(delegate(background=True), says("Thanks."), tasks={REVIEW: [hangs()]})
-    async with stage:
-        assert (await stage.run(TASK)).text == "Thanks."
-        task_id = stage.row("reviewer").run_id
-        view = await stage.retinue.supervisor.look(task_id)
+async def test_a_background_start_returns_three_lines_at_once() -> None:
+    harness = ZeroclawHarness(delegate(background=True), says("Thanks."), tasks={REVIEW: [hangs()]})
+    async with harness:
+        assert (await harness.run(TASK)).text == "Thanks."
+        task_id = harness.row("reviewer").run_id
+        view = await harness.retinue.supervisor.look(task_id)
         assert view is not None
         assert view.outcome is None
 
-    assert stage.texts() == [
+    assert harness.texts() == [
         "Background task started for agent 'reviewer'.\n"
         f"task_id: {task_id}\n"
         f"Use action='check_result' with task_id='{task_id}' to retrieve the result."
     ]
-    assert stage.failed() == [False]
+    assert harness.failed() == [False]
 
 
 @pytest.mark.promise("ZC-FILE", "ZC-FILE-STATUS")
-async def test_the_file_says_running_and_then_how_it_ended(workspace: Path) -> None:
-    stage = Stage(delegate(background=True), says("Thanks."), tasks={REVIEW: [calls("look"), says("Good.")]}, latency=2)
-    async with stage:
-        await stage.run(TASK)
-        task_id = stage.row("reviewer").run_id
+async def test_the_file_has_running_and_then_the_end(workspace: Path) -> None:
+    harness = ZeroclawHarness(
+        delegate(background=True), says("Thanks."), tasks={REVIEW: [calls("look"), says("Good.")]}, latency=2
+    )
+    async with harness:
+        await harness.run(TASK)
+        task_id = harness.row("reviewer").run_id
         path = workspace / "delegate_results" / f"{task_id}.json"
         running = result(task_id, started_at="2026-01-01T00:00:02Z")
         assert path.read_text() == json.dumps(running, indent=2)
-        await stage.retinue.wait(task_id)
+        await harness.retinue.wait(task_id)
         await asyncio.sleep(0.1)
         ended = running | {
             "status": "Completed",
@@ -109,13 +111,13 @@ async def test_the_file_says_running_and_then_how_it_ended(workspace: Path) -> N
 async def test_failures_and_timeouts_are_failed_with_the_text_that_a_caller_would_have_read(workspace: Path) -> None:
     broken = fails(ProviderError("no such model", fault="bad_request"))
     slow = replace(WRITER, runtime=RuntimeProfile(delegation_timeout_secs=1))
-    stage: Stage = Stage(
+    harness: ZeroclawHarness = ZeroclawHarness(
         together(delegate(background=True), delegate("writer", background=True)),
         says("Thanks."),
         agents=(REVIEWER, slow),
         tasks={REVIEW: [broken], ("writer", "review"): [hangs()]},
     )
-    await stage.play()
+    await harness.play()
 
     ended = [(each["agent"], each["status"], each["output"], each["error"]) for each in files(workspace).values()]
     assert ended == [
@@ -128,34 +130,36 @@ async def test_failures_and_timeouts_are_failed_with_the_text_that_a_caller_woul
 async def test_files_are_in_the_workspace_of_the_caller(workspace: Path) -> None:
     front = Agent(name="front", tools=("look",), workspace=str(workspace / "front" / "desk"))
     reviewer = replace(REVIEWER, workspace=str(workspace / "reviews"))
-    stage: Stage = Stage(
+    harness: ZeroclawHarness = ZeroclawHarness(
         delegate(background=True),
         says("Thanks."),
         root="front",
         agents=(front, reviewer),
         tasks={REVIEW: [says("Good.")]},
     )
-    await stage.play()
+    await harness.play()
 
     assert [each["status"] for each in files(workspace / "front" / "desk").values()] == ["Completed"]
     assert (files(workspace), files(workspace / "reviews")) == ({}, {})
 
 
 @pytest.mark.promise("ZC-NOT-ANNOUNCED", "ZC-ROOT-ANSWER")
-async def test_the_end_of_a_task_is_no_news_to_its_caller_and_changes_nothing_of_its_answer() -> None:
-    stage = Stage(delegate(background=True), calls("look"), says("Thanks."), tasks={REVIEW: [says("Good.")]}, latency=1)
-    outcome = await stage.play()
+async def test_the_end_of_a_background_task_gives_no_notice_to_its_caller() -> None:
+    harness = ZeroclawHarness(
+        delegate(background=True), calls("look"), says("Thanks."), tasks={REVIEW: [says("Good.")]}, latency=1
+    )
+    outcome = await harness.play()
 
     assert (outcome.text, outcome.turns) == ("Thanks.", 3)
-    assert [len(heard.messages) for heard in stage.heard(stage.root_row)] == [1, 3, 5]
+    assert [len(request.messages) for request in harness.requests(harness.root_row)] == [1, 3, 5]
 
 
 @pytest.mark.promise("ZC-FILE-KEYS")
 async def test_a_file_never_holds_a_key(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "my-very-own-key")
     says_it = says("The key is my-very-own-key, another sk-ant-abcdefghijklmnopqrst, and sk_buff_head is none.")
-    stage = Stage(delegate(background=True), says("Thanks."), tasks={REVIEW: [says_it]})
-    await stage.play()
+    harness = ZeroclawHarness(delegate(background=True), says("Thanks."), tasks={REVIEW: [says_it]})
+    await harness.play()
 
     (written,) = files(workspace).values()
     assert written["output"] == f"{header()}\nThe key is [key], another [key], and sk_buff_head is none."
@@ -165,35 +169,37 @@ async def test_a_file_never_holds_a_key(workspace: Path, monkeypatch: pytest.Mon
 async def test_a_folder_that_is_a_link_elsewhere_is_not_written_to(workspace: Path) -> None:
     (workspace / "elsewhere").mkdir()
     (workspace / "delegate_results").symlink_to(workspace / "elsewhere")
-    stage = Stage(delegate(background=True), act("check_result", task_id=UNKNOWN), act("list_results"), says("Thanks."))
-    await stage.play()
+    harness = ZeroclawHarness(
+        delegate(background=True), act("check_result", task_id=UNKNOWN), act("list_results"), says("Thanks.")
+    )
+    await harness.play()
 
-    assert stage.texts()[0].startswith(f"Results cannot be kept in {workspace}/delegate_results: ")
-    assert stage.texts()[1:] == [
+    assert harness.texts()[0].startswith(f"Results cannot be kept in {workspace}/delegate_results: ")
+    assert harness.texts()[1:] == [
         f"No result found for task_id '{UNKNOWN}'",
         "No background delegate results found.",
     ]
-    assert (len(stage.rows()), os.listdir(workspace / "elsewhere")) == (1, [])
+    assert (len(harness.rows()), os.listdir(workspace / "elsewhere")) == (1, [])
 
 
 @pytest.mark.promise("ZC-FOLDER")
 def test_a_link_in_the_place_of_a_file_is_replaced_and_never_followed(workspace: Path) -> None:
     secret = workspace / "secret"
     secret.write_text(json.dumps({"task_id": UNKNOWN, "status": "Completed", "output": "secret"}))
-    results = Results(str(workspace))
+    results = ResultFolder(str(workspace))
     results.prepare()
     place = workspace / "delegate_results" / f"{UNKNOWN}.json"
     place.symlink_to(secret)
 
-    assert (results.read(UNKNOWN), results.everything()) == (None, [])
-    results.write(Result(task_id=UNKNOWN, agent="a", status="Running", started_at=""))
+    assert (results.read(UNKNOWN), results.all()) == (None, [])
+    results.write(TaskResult(task_id=UNKNOWN, agent="a", status="Running", started_at=""))
     assert not place.is_symlink()
     assert "secret" in secret.read_text()
 
 
 @pytest.mark.promise("ZC-FOLDER")
-def test_what_is_no_result_is_not_read(workspace: Path) -> None:
-    results = Results(str(workspace))
+def test_files_that_are_no_results_are_ignored(workspace: Path) -> None:
+    results = ResultFolder(str(workspace))
     results.prepare()
     folder = workspace / "delegate_results"
     os.mkfifo(folder / f"{UNKNOWN}.json")
@@ -204,10 +210,10 @@ def test_what_is_no_result_is_not_read(workspace: Path) -> None:
     (folder / f"{swapped}.json").write_text(json.dumps({"task_id": UNKNOWN, "status": "Completed"}))
 
     (folder / f"{UNKNOWN.replace('0', '3')}.json").mkdir()
-    good = Result(task_id=UNKNOWN.replace("0", "4"), agent="a", status="Failed", error="no", started_at="")
+    good = TaskResult(task_id=UNKNOWN.replace("0", "4"), agent="a", status="Failed", error="no", started_at="")
     results.write(good)
 
-    assert results.everything() == [good]
+    assert results.all() == [good]
     assert [results.read(task_id) for task_id in (UNKNOWN, other, swapped)] == [None] * 3
 
 
@@ -215,51 +221,53 @@ def test_what_is_no_result_is_not_read(workspace: Path) -> None:
 
 
 @pytest.mark.promise("ZC-CHECK")
-async def test_check_result_shows_the_file_and_succeeds_when_the_task_has() -> None:
-    stage: Stage = Stage(
+async def test_check_result_returns_the_file_and_fails_unless_completed() -> None:
+    harness: ZeroclawHarness = ZeroclawHarness(
         delegate(background=True),
-        lambda _: about(stage, "check_result"),
-        lambda _: about(stage, "check_result"),
+        lambda _: about(harness, "check_result"),
+        lambda _: about(harness, "check_result"),
         says("Thanks."),
         tasks={REVIEW: [calls("look"), says("Good.")]},
         latency=1,
     )
-    await stage.play()
+    await harness.play()
 
-    task_id = stage.row("reviewer").run_id
+    task_id = harness.row("reviewer").run_id
     running = result(task_id, started_at="2026-01-01T00:00:01Z")
     ended = running | {"status": "Completed", "output": f"{header()}\nGood.", "finished_at": "2026-01-01T00:00:03Z"}
-    assert stage.texts()[1:] == [json.dumps(running, indent=2), json.dumps(ended, indent=2)]
-    assert stage.failed()[1:] == [True, False]
+    assert harness.texts()[1:] == [json.dumps(running, indent=2), json.dumps(ended, indent=2)]
+    assert harness.failed()[1:] == [True, False]
 
 
 @pytest.mark.promise("ZC-CHECK-UNKNOWN", "ZC-CANCEL")
-async def test_a_task_that_nobody_knows_is_refused_in_two_ways() -> None:
-    stage = Stage(together(act("check_result", task_id=UNKNOWN), act("cancel_task", task_id=UNKNOWN)), says("Thanks."))
-    await stage.play()
+async def test_unknown_tasks_are_refused_by_check_result_and_cancel_task() -> None:
+    harness = ZeroclawHarness(
+        together(act("check_result", task_id=UNKNOWN), act("cancel_task", task_id=UNKNOWN)), says("Thanks.")
+    )
+    await harness.play()
 
-    assert stage.texts() == [f"No result found for task_id '{UNKNOWN}'", f"No task found for task_id '{UNKNOWN}'"]
-    assert stage.failed() == [True, True]
+    assert harness.texts() == [f"No result found for task_id '{UNKNOWN}'", f"No task found for task_id '{UNKNOWN}'"]
+    assert harness.failed() == [True, True]
 
 
 @pytest.mark.promise("ZC-CHECK-UNKNOWN")
 async def test_neither_other_runs_nor_tasks_of_other_workspaces_are_results(workspace: Path) -> None:
     front = Agent(name="front", tools=("look",), workspace=str(workspace / "front"))
-    stage: Stage = Stage(
+    harness: ZeroclawHarness = ZeroclawHarness(
         delegate("front", "start"),
         lambda _: together(
-            act("check_result", task_id=stage.root_row.run_id),
-            about(stage, "check_result"),
-            about(stage, "cancel_task"),
+            act("check_result", task_id=harness.root_row.run_id),
+            about(harness, "check_result"),
+            about(harness, "cancel_task"),
         ),
         says("Thanks."),
         agents=(front, REVIEWER),
         tasks={("front", "start"): [delegate(background=True), says("Started.")], REVIEW: [says("Good.")]},
     )
-    await stage.play()
+    await harness.play()
 
-    root, task = stage.root_row.run_id, stage.row("reviewer").run_id
-    assert stage.texts()[1:] == [
+    root, task = harness.root_row.run_id, harness.row("reviewer").run_id
+    assert harness.texts()[1:] == [
         f"No result found for task_id '{root}'",
         f"No result found for task_id '{task}'",
         f"No task found for task_id '{task}'",
@@ -268,9 +276,9 @@ async def test_neither_other_runs_nor_tasks_of_other_workspaces_are_results(work
 
 @pytest.mark.promise("ZC-FILE-TRUTH")
 @pytest.mark.parametrize("damage", ["delete", "break", "forge", "age"])
-async def test_a_file_that_is_not_what_the_store_says_is_made_again(workspace: Path, damage: str) -> None:
-    stage = Stage(delegate(background=True), says("Thanks."), tasks={REVIEW: [says("Good.")]})
-    await stage.play()
+async def test_a_file_that_differs_from_the_store_is_rewritten(workspace: Path, damage: str) -> None:
+    harness = ZeroclawHarness(delegate(background=True), says("Thanks."), tasks={REVIEW: [says("Good.")]})
+    await harness.play()
     ((task_id, written),) = files(workspace).items()
     path = workspace / "delegate_results" / f"{task_id}.json"
     match damage:
@@ -283,7 +291,9 @@ async def test_a_file_that_is_not_what_the_store_says_is_made_again(workspace: P
         case _:
             path.write_text(json.dumps(written | {"status": "Running", "output": None, "finished_at": None}))
 
-    again = Stage(act("check_result", task_id=task_id), says("Thanks."), store=stage.store, session="another")
+    again = ZeroclawHarness(
+        act("check_result", task_id=task_id), says("Thanks."), store=harness.store, session="another"
+    )
     async with again:
         if damage != "forge":
             assert files(workspace) == {task_id: written}  # as soon as a process opens
@@ -293,23 +303,23 @@ async def test_a_file_that_is_not_what_the_store_says_is_made_again(workspace: P
 
 
 @pytest.mark.promise("ZC-FILE-CASE")
-async def test_files_of_the_upstream_program_are_read_whatever_the_case_of_their_status(workspace: Path) -> None:
-    Results(str(workspace)).prepare()
+async def test_files_of_the_upstream_program_are_read_with_any_case_of_status(workspace: Path) -> None:
+    ResultFolder(str(workspace)).prepare()
     theirs = result(UNKNOWN, status="completed", output="Theirs.", started_at="2025-06-01T10:00:00+00:00")
     (workspace / "delegate_results" / f"{UNKNOWN}.json").write_text(json.dumps(theirs))
     running = UNKNOWN.replace("0", "1")
     (workspace / "delegate_results" / f"{running}.json").write_text(
         json.dumps(theirs | {"task_id": running, "status": "RUNNING"})
     )
-    stage: Stage = Stage(
+    harness: ZeroclawHarness = ZeroclawHarness(
         act("check_result", task_id=UNKNOWN),
         act("cancel_task", task_id=UNKNOWN),
         act("cancel_task", task_id=running),
         says("Thanks."),
     )
-    await stage.play()
+    await harness.play()
 
-    assert stage.texts() == [
+    assert harness.texts() == [
         json.dumps(theirs | {"status": "Completed"}, indent=2),
         f"Task '{UNKNOWN}' is not running (status: Completed)",
         f"Task '{running}' cancellation requested.",
@@ -321,8 +331,8 @@ async def test_files_of_the_upstream_program_are_read_whatever_the_case_of_their
 
 
 @pytest.mark.promise("ZC-LIST")
-async def test_list_results_has_every_task_in_short_the_oldest_first() -> None:
-    stage: Stage = Stage(
+async def test_list_results_summarizes_every_task_oldest_first() -> None:
+    harness: ZeroclawHarness = ZeroclawHarness(
         act("list_results"),
         delegate("writer", background=True),
         delegate(background=True),
@@ -331,49 +341,49 @@ async def test_list_results_has_every_task_in_short_the_oldest_first() -> None:
         tasks={REVIEW: [hangs()], ("writer", "review"): [says("Written.")]},
         latency=1,
     )
-    async with stage:
-        await stage.run(TASK)
+    async with harness:
+        await harness.run(TASK)
 
-    first, last = stage.texts()[0], json.loads(stage.texts()[-1])
+    first, last = harness.texts()[0], json.loads(harness.texts()[-1])
     assert first == "No background delegate results found."
     assert last == [
         {
-            "task_id": stage.row("writer").run_id,
+            "task_id": harness.row("writer").run_id,
             "agent": "writer",
             "status": "Completed",
             "started_at": "2026-01-01T00:00:02Z",
             "finished_at": "2026-01-01T00:00:03Z",
         },
         {
-            "task_id": stage.row("reviewer").run_id,
+            "task_id": harness.row("reviewer").run_id,
             "agent": "reviewer",
             "status": "Running",
             "started_at": "2026-01-01T00:00:03Z",
             "finished_at": None,
         },
     ]
-    assert stage.texts()[-1] == json.dumps(last, indent=2)
+    assert harness.texts()[-1] == json.dumps(last, indent=2)
 
 
 # ---- cancel_task ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.promise("ZC-CANCEL")
-async def test_cancel_task_really_stops_the_task_and_nothing_overwrites_that(workspace: Path) -> None:
-    stage: Stage = Stage(
+async def test_cancel_task_stops_the_task_for_good(workspace: Path) -> None:
+    harness: ZeroclawHarness = ZeroclawHarness(
         delegate(background=True),
-        lambda _: about(stage, "cancel_task"),
-        lambda _: together(about(stage, "cancel_task"), about(stage, "check_result")),
+        lambda _: about(harness, "cancel_task"),
+        lambda _: together(about(harness, "cancel_task"), about(harness, "check_result")),
         says("Thanks."),
         tasks={REVIEW: [streams("Good", ".", every=5)]},
         latency=1,
     )
-    await stage.open()
-    await stage.play_on()
+    await harness.open()
+    await harness.play_on()
     await asyncio.sleep(60)
-    await stage.close()
+    await harness.close()
 
-    task_id = stage.row("reviewer").run_id
+    task_id = harness.row("reviewer").run_id
     ended = result(
         task_id,
         status="Cancelled",
@@ -381,65 +391,65 @@ async def test_cancel_task_really_stops_the_task_and_nothing_overwrites_that(wor
         started_at="2026-01-01T00:00:01Z",
         finished_at="2026-01-01T00:00:02Z",
     )
-    assert stage.texts()[1:] == [
+    assert harness.texts()[1:] == [
         f"Task '{task_id}' cancellation requested.",
         f"Task '{task_id}' is not running (status: Cancelled)",
         json.dumps(ended, indent=2),
     ]
-    assert stage.failed()[1:] == [False, True, True]
-    assert (len(stage.heard(stage.row("reviewer"))), files(workspace)) == (1, {task_id: ended})
-    outcome = stage.row("reviewer").progress.outcome
+    assert harness.failed()[1:] == [False, True, True]
+    assert (len(harness.requests(harness.row("reviewer"))), files(workspace)) == (1, {task_id: ended})
+    outcome = harness.row("reviewer").progress.outcome
     assert outcome is not None
     assert outcome.result == "cancelled"
 
 
 @pytest.mark.promise("ZC-CANCEL")
-async def test_a_file_that_somebody_made_up_stops_no_run_that_is_no_background_task(workspace: Path) -> None:
-    stage: Stage = Stage(
-        lambda _: forges(workspace, stage.root_row.run_id),
-        lambda _: act("cancel_task", task_id=stage.root_row.run_id),
+async def test_a_forged_file_cannot_cancel_another_run(workspace: Path) -> None:
+    harness: ZeroclawHarness = ZeroclawHarness(
+        lambda _: forges(workspace, harness.root_row.run_id),
+        lambda _: act("cancel_task", task_id=harness.root_row.run_id),
         says("Thanks."),
     )
-    outcome = await stage.play()
+    outcome = await harness.play()
 
     assert (outcome.result, outcome.text) == ("completed", "Thanks.")
-    assert files(workspace)[stage.root_row.run_id]["status"] == "Cancelled"
+    assert files(workspace)[harness.root_row.run_id]["status"] == "Cancelled"
 
 
 @pytest.mark.promise("ZC-CANCEL")
 async def test_a_task_that_has_ended_cannot_be_cancelled() -> None:
     broken = fails(ProviderError("no such model", fault="bad_request"))
-    stage: Stage = Stage(
+    harness: ZeroclawHarness = ZeroclawHarness(
         together(delegate(background=True), delegate("writer", background=True)),
         calls("look"),
-        lambda _: together(about(stage, "cancel_task"), about(stage, "cancel_task", agent="writer")),
+        lambda _: together(about(harness, "cancel_task"), about(harness, "cancel_task", agent="writer")),
         says("Thanks."),
         tasks={REVIEW: [says("Good.")], ("writer", "review"): [broken]},
         latency=1,
     )
-    await stage.play()
+    await harness.play()
 
-    assert stage.texts()[-2:] == [
-        f"Task '{stage.row('reviewer').run_id}' is not running (status: Completed)",
-        f"Task '{stage.row('writer').run_id}' is not running (status: Failed)",
+    assert harness.texts()[-2:] == [
+        f"Task '{harness.row('reviewer').run_id}' is not running (status: Completed)",
+        f"Task '{harness.row('writer').run_id}' is not running (status: Failed)",
     ]
 
 
 @pytest.mark.promise("ZC-CANCEL-PARENT")
-async def test_a_task_that_is_cancelled_with_its_tree_says_so(workspace: Path) -> None:
-    stage: Stage = Stage(
+async def test_a_task_that_is_cancelled_with_its_tree_has_that_error(workspace: Path) -> None:
+    harness: ZeroclawHarness = ZeroclawHarness(
         together(delegate(background=True), delegate("writer", background=True)),
         hangs(),
         tasks={REVIEW: [hangs()], ("writer", "review"): [hangs()]},
     )
-    async with stage:
-        root = await stage.retinue.spawn(TASK)
+    async with harness:
+        root = await harness.retinue.spawn(TASK)
         await asyncio.sleep(1)
-        await stage.retinue.cancel(stage.row("writer").run_id)
+        await harness.retinue.cancel(harness.row("writer").run_id)
         await asyncio.sleep(1)
         await root.cancel()
         await root.wait()
-        await stage.retinue.wait(stage.row("reviewer").run_id)
+        await harness.retinue.wait(harness.row("reviewer").run_id)
 
     ends = {each["agent"]: (each["status"], each["error"]) for each in files(workspace).values()}
     assert ends == {
@@ -452,21 +462,23 @@ async def test_a_task_that_is_cancelled_with_its_tree_says_so(workspace: Path) -
 
 
 @pytest.mark.promise("ZC-AWAIT")
-async def test_await_tells_of_many_at_once(workspace: Path) -> None:
+async def test_await_reports_several_tasks(workspace: Path) -> None:
     broken = fails(ProviderError("no such model", fault="bad_request"))
-    stage: Stage = Stage(
+    harness: ZeroclawHarness = ZeroclawHarness(
         together(delegate(background=True), delegate("writer", background=True)),
         lambda _: act(
-            "await", task_ids=[stage.row("writer").run_id, UNKNOWN, stage.row("reviewer").run_id], timeout_ms=120_000
+            "await",
+            task_ids=[harness.row("writer").run_id, UNKNOWN, harness.row("reviewer").run_id],
+            timeout_ms=120_000,
         ),
         says("Thanks."),
         tasks={REVIEW: [calls("look"), calls("look"), says("Good.")], ("writer", "review"): [broken]},
         latency=5,
     )
-    await stage.play()
+    await harness.play()
 
-    good, bad = stage.row("reviewer").run_id, stage.row("writer").run_id
-    told = json.loads(stage.texts()[-1])
+    good, bad = harness.row("reviewer").run_id, harness.row("writer").run_id
+    told = json.loads(harness.texts()[-1])
     assert told == {
         "status": "complete",
         "completed": [good],
@@ -475,25 +487,25 @@ async def test_await_tells_of_many_at_once(workspace: Path) -> None:
         "failed": [bad],
         "results": [files(workspace)[bad], files(workspace)[good]],
     }
-    assert (stage.texts()[-1], stage.failed()[-1]) == (json.dumps(told, indent=2), False)
+    assert (harness.texts()[-1], harness.failed()[-1]) == (json.dumps(told, indent=2), False)
 
 
 @pytest.mark.promise("ZC-AWAIT")
 @pytest.mark.parametrize(("asked", "seconds"), [({}, 30), ({"timeout_ms": 1500}, 1.5), ({"timeout_ms": 0}, 0)])
 async def test_await_gives_up_after_its_time(asked: dict[str, object], seconds: float) -> None:
-    stage: Stage = Stage(
+    harness: ZeroclawHarness = ZeroclawHarness(
         delegate(background=True),
-        lambda _: act("await", task_ids=[stage.row("reviewer").run_id], **asked),
+        lambda _: act("await", task_ids=[harness.row("reviewer").run_id], **asked),
         says("Thanks."),
         tasks={REVIEW: [hangs()]},
     )
-    async with stage:
+    async with harness:
         began = asyncio.get_running_loop().time()
-        await stage.run(TASK, limits=Limits(max_turns=5))
+        await harness.run(TASK, limits=Limits(max_turns=5))
         assert asyncio.get_running_loop().time() - began == pytest.approx(seconds, abs=0.1)
 
-    task_id = stage.row("reviewer").run_id
-    assert json.loads(stage.texts()[-1]) == {
+    task_id = harness.row("reviewer").run_id
+    assert json.loads(harness.texts()[-1]) == {
         "status": "timeout",
         "completed": [],
         "pending": [task_id],
@@ -508,30 +520,30 @@ async def test_await_gives_up_after_its_time(asked: dict[str, object], seconds: 
 
 @pytest.mark.promise("ZC-INTERRUPTED", "ZC-RESUMED")
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
-async def test_a_process_that_leaves_says_so_in_the_file_and_the_next_goes_on(workspace: Path, kind: str) -> None:
+async def test_a_leaving_process_marks_its_files_and_the_next_goes_on(workspace: Path, kind: str) -> None:
     lives: list[int] = []
     store = MemoryStore() if kind == "memory" else SqliteStore(workspace / "store.db")
-    stage: Stage = Stage(
+    harness: ZeroclawHarness = ZeroclawHarness(
         delegate(background=True),
         says("Thanks."),
         tasks={REVIEW: [lambda _: calls("look") if lives else hangs(), says("Good.")]},
         store=store,
         latency=1,
     )
-    async with stage:
-        await stage.run(TASK)
-        task_id = stage.row("reviewer").run_id
+    async with harness:
+        await harness.run(TASK)
+        task_id = harness.row("reviewer").run_id
         assert files(workspace)[task_id]["status"] == "Running"
-        await stage.close()
+        await harness.close()
         left = files(workspace)[task_id]
         assert (left["status"], left["error"]) == ("Failed", interrupted(task_id))
 
         lives.append(1)
-        await stage.open()
+        await harness.open()
         assert files(workspace)[task_id] == left  # who only looks starts nothing, and says nothing new
-        await stage.retinue.resume(task_id)
+        await harness.retinue.resume(task_id)
         assert files(workspace)[task_id]["status"] == "Running"
-        await stage.retinue.wait(task_id)
+        await harness.retinue.wait(task_id)
     store.close()
 
     assert files(workspace)[task_id]["output"] == f"{header()}\nGood."
@@ -541,22 +553,22 @@ async def test_a_process_that_leaves_says_so_in_the_file_and_the_next_goes_on(wo
 @pytest.mark.parametrize("adopt", [True, False])
 async def test_no_file_is_left_at_running_by_a_dead_process(workspace: Path, adopt: bool) -> None:
     lives: list[int] = []
-    stage: Stage = Stage(
+    harness: ZeroclawHarness = ZeroclawHarness(
         delegate(background=True),
         says("Thanks."),
         tasks={REVIEW: [lambda _: says("Good.") if lives else hangs()]},
     )
-    async with stage:
-        await stage.run(TASK)
-        task_id = stage.row("reviewer").run_id
-        await stage.kill()
+    async with harness:
+        await harness.run(TASK)
+        task_id = harness.row("reviewer").run_id
+        await harness.kill()
         running = result(task_id, started_at=str(files(workspace)[task_id]["started_at"]))
         (workspace / "delegate_results" / f"{task_id}.json").write_text(json.dumps(running))  # as a real kill leaves it
         lives.append(1)
-        await stage.open(adopt=adopt)
+        await harness.open(adopt=adopt)
         now = files(workspace)[task_id]
         if adopt:
-            await stage.retinue.wait(task_id)
+            await harness.retinue.wait(task_id)
         else:
             assert (now["status"], now["error"]) == ("Failed", interrupted(task_id))
             lives.clear()
@@ -566,8 +578,8 @@ async def test_no_file_is_left_at_running_by_a_dead_process(workspace: Path, ado
 
 
 @pytest.mark.promise("ZC-FILE-ATOMIC")
-def test_what_a_killed_process_left_beside_a_file_is_swept(workspace: Path) -> None:
-    results = Results(str(workspace))
+def test_temporary_files_of_a_killed_process_are_removed(workspace: Path) -> None:
+    results = ResultFolder(str(workspace))
     results.prepare()
     folder = workspace / "delegate_results"
     old, young = folder / f".{UNKNOWN}.00.tmp", folder / f".{UNKNOWN}.01.tmp"
@@ -580,9 +592,9 @@ def test_what_a_killed_process_left_beside_a_file_is_swept(workspace: Path) -> N
 
 
 @pytest.mark.promise("ZC-FILE-TRUTH", "ZC-INTERRUPTED")
-async def test_another_process_tells_of_a_task_what_its_own_does_until_that_is_gone(workspace: Path) -> None:
+async def test_another_process_reports_a_task_until_its_driver_is_gone(workspace: Path) -> None:
     store = SqliteStore(workspace / "store.db")
-    one = Stage(delegate(background=True), says("Thanks."), tasks={REVIEW: [hangs()]}, store=store)
+    one = ZeroclawHarness(delegate(background=True), says("Thanks."), tasks={REVIEW: [hangs()]}, store=store)
     await one.open()
     await one.run(TASK)
     task_id = one.row("reviewer").run_id
@@ -590,7 +602,7 @@ async def test_another_process_tells_of_a_task_what_its_own_does_until_that_is_g
     path = workspace / "delegate_results" / f"{task_id}.json"
 
     async def asked_elsewhere() -> str:
-        other = Stage(act("check_result", task_id=task_id), says("Thanks."), store=store, session="other")
+        other = ZeroclawHarness(act("check_result", task_id=task_id), says("Thanks."), store=store, session="other")
         async with other:
             run = await other.retinue.spawn(TASK)
             await run.wait()

@@ -1,4 +1,4 @@
-"""`zeroclaw` on the command line: profiles out of a settings file, and background tasks that outlive an answer."""
+"""`zeroclaw` on the command line: profiles in a settings file, and background tasks that outlive an answer."""
 
 import json
 import signal
@@ -9,7 +9,7 @@ import pytest
 from retinue.providers.scripted import Line, calls, says, together
 from retinue.testing.fake_server import ReceivedRequest
 from tests.cli.stage import VARIABLES, Command, retinue, serving
-from tests.dialects.zeroclaw.stage import files
+from tests.dialects.zeroclaw.harness import files
 
 pytestmark = pytest.mark.real_time
 
@@ -112,7 +112,7 @@ async def _ended_root() -> dict[str, str]:
 
 
 @pytest.mark.promise("ZC-TIMEOUT", "ZC-DEPTH", "ZC-HIDDEN", "ZC-SPAWN-GATE")
-async def test_profiles_of_the_settings_bind_whoever_names_them(folder: Path) -> None:
+async def test_profiles_of_the_settings_apply_to_agents_that_name_them(folder: Path) -> None:
     spawns: dict[str, object] = {"call": {"name": "spawn_subagent", "arguments": {"prompt": "dig"}}}
     flags = plays(folder, frontline=[hands("sleeper", "rest"), {"say": "Thanks."}], sleeper=[SILENT])
     late = await retinue(*flags, "--agent", "frontline", "Go.")
@@ -131,12 +131,12 @@ async def _roots() -> list[str]:
 
 
 @pytest.mark.promise("ZC-MODEL-PROVIDER")
-async def test_an_agent_and_its_subagents_are_asked_where_model_provider_says_with_its_temperature(
+async def test_model_provider_decides_server_and_temperature_of_agents(
     folder: Path,
 ) -> None:
-    def answers(heard: ReceivedRequest) -> Line:
-        task = heard.body["messages"][1]["content"]
-        if heard.body["messages"][-1]["role"] == "tool" or task in ("dig", "look"):
+    def answers(request: ReceivedRequest) -> Line:
+        task = request.body["messages"][1]["content"]
+        if request.body["messages"][-1]["role"] == "tool" or task in ("dig", "look"):
             return says("Done.")
         return together(calls("spawn_subagent", prompt="dig"), calls("delegate", agent="reviewer", prompt="look"))
 
@@ -167,9 +167,13 @@ async def test_an_agent_and_its_subagents_are_asked_where_model_provider_says_wi
         ended = await retinue("run", "--dialect", "zeroclaw", "--agent", "frontline", "--quiet", "Go.")
 
     assert (ended.code, ended.stdout) == (0, "Done.\n")
-    assert [_asked(heard) for heard in warm.requests] == [("big", 0.9, "Go."), ("big", 0.9, "dig"), ("big", 0.9, "Go.")]
-    assert [_asked(heard) for heard in cold.requests] == [("small", 0.1, "look")]
+    assert [_asked(request) for request in warm.requests] == [
+        ("big", 0.9, "Go."),
+        ("big", 0.9, "dig"),
+        ("big", 0.9, "Go."),
+    ]
+    assert [_asked(request) for request in cold.requests] == [("small", 0.1, "look")]
 
 
-def _asked(heard: ReceivedRequest) -> tuple[str, float, str]:
-    return heard.body["model"], heard.body["temperature"], heard.body["messages"][1]["content"]
+def _asked(request: ReceivedRequest) -> tuple[str, float, str]:
+    return request.body["model"], request.body["temperature"], request.body["messages"][1]["content"]

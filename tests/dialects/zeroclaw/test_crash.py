@@ -1,4 +1,4 @@
-"""A process that dies at any moment of a delegation: the next one finds what was begun, and every task ends once."""
+"""Crashes during a delegation of `zeroclaw`: the next process finds the runs, and every task ends once."""
 
 import json
 import re
@@ -18,15 +18,15 @@ from retinue.core.ports import Store
 from retinue.providers.scripted import calls, hangs, logged_turns, says, together
 from retinue.store.memory.store import MemoryStore
 from retinue.store.sqlite.store import SqliteStore
+from tests.dialects.zeroclaw.harness import TASK, ZeroclawHarness, act, delegate, files, header, spawn
 from tests.dialects.zeroclaw.killed import asked
-from tests.dialects.zeroclaw.stage import TASK, Stage, act, delegate, files, header, spawn
 
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
-def story(store: Store) -> Stage:
+def story(store: Store) -> ZeroclawHarness:
     """A root does all that the two tools can do, and reads what became of it."""
-    stage: Stage = Stage(
+    harness: ZeroclawHarness = ZeroclawHarness(
         together(
             spawn("dig"),
             delegate("reviewer", "review"),
@@ -34,8 +34,8 @@ def story(store: Store) -> Stage:
             delegate("reviewer", "guard", background=True),
             delegate(None, "both", parallel=["reviewer", "writer"]),
         ),
-        lambda _: act("cancel_task", task_id=stage.row_of("guard")),
-        lambda _: act("await", task_ids=[stage.row_of("draft"), stage.row_of("guard")]),
+        lambda _: act("cancel_task", task_id=harness.row_of("guard")),
+        lambda _: act("await", task_ids=[harness.row_of("draft"), harness.row_of("guard")]),
         says("Thanks."),
         tasks={
             ("main", "dig"): [calls("look", where="below"), says("Dug.")],
@@ -47,12 +47,12 @@ def story(store: Store) -> Stage:
         },
         store=store,
     )
-    return stage
+    return harness
 
 
-def told(stage: Stage) -> list[str]:
+def told(harness: ZeroclawHarness) -> list[str]:
     """What the root read, in the order of its calls, with one name for all ids and no moments."""
-    returned = [event for event in stage.events(stage.root_row.run_id) if isinstance(event, CallReturned)]
+    returned = [event for event in harness.events(harness.root_row.run_id) if isinstance(event, CallReturned)]
     texts = [event.text for event in sorted(returned, key=lambda event: (event.turn, event.index))]
     return [re.sub(r"2026-01-01T[0-9:]+Z", "NOW", UUID.sub("ID", text)) for text in texts]
 
@@ -82,30 +82,30 @@ async def test_a_crash_after_any_write_changes_nothing_but_the_time(
     cut_short = 0
     for n in range(writes + 1):
         place = go_to(f"life {n}")
-        stage = story(new_store(str(n)))
+        harness = story(new_store(str(n)))
         with suppress(StoreError):
-            await stage.open(killed_after=n)
-        if stage.alive:
+            await harness.open(killed_after=n)
+        if harness.alive:
             with suppress(StoreError):
-                await stage.run(TASK, key="root")
-            await stage.kill()
-        cut_short += any(row.progress.phase != "ended" for row in stage.rows())
+                await harness.run(TASK, key="root")
+            await harness.kill()
+        cut_short += any(row.progress.phase != "ended" for row in harness.rows())
 
-        await stage.open(adopt=True)
-        assert (await stage.run(TASK, key="root")).text == "Thanks.", n
-        await stage.retinue.wait(*(row.run_id for row in stage.rows()))
-        await stage.close()
+        await harness.open(adopt=True)
+        assert (await harness.run(TASK, key="root")).text == "Thanks.", n
+        await harness.retinue.wait(*(row.run_id for row in harness.rows()))
+        await harness.close()
 
-        assert told(stage) == whole, n
-        assert len(stage.rows()) == len(undisturbed.rows()), n
-        ends = [event for row in stage.rows() for event in stage.events(row.run_id) if isinstance(event, RunEnded)]
-        assert len(ends) == len(stage.rows()), n
+        assert told(harness) == whole, n
+        assert len(harness.rows()) == len(undisturbed.rows()), n
+        ends = [event for row in harness.rows() for event in harness.events(row.run_id) if isinstance(event, RunEnded)]
+        assert len(ends) == len(harness.rows()), n
         said = {(each["status"], each["output"], each["error"]) for each in files(place).values()}
         assert said == {
             ("Completed", f"{header('writer')}\nDrafted.", None),
             ("Cancelled", None, "Cancelled by user request"),
         }, n
-        stage.store.close()
+        harness.store.close()
     undisturbed.store.close()
     assert cut_short > 20  # so many of these lives ended in the middle of the story
 
@@ -126,7 +126,7 @@ class Polling(threading.Thread):
         self.changed: list[str] = []
 
     def run(self) -> None:
-        """Until somebody says stop."""
+        """Wait until the run is stopped."""
         while not self._stopped.wait(0.002):
             for path in self._folder.glob("*.json"):
                 text = path.read_text()

@@ -1,4 +1,4 @@
-"""Rights under `zeroclaw`: a subagent never has more than its caller, a target never more than its operator says."""
+"""Permissions in `zeroclaw`: a subagent has those of its caller at most, a target those of its profile."""
 
 from typing import Literal
 
@@ -11,7 +11,7 @@ from retinue.core.events import RunAccepted
 from retinue.core.policy import Autonomy, Policy, intersect, narrow
 from retinue.core.profiles import RuntimeProfile
 from retinue.providers.scripted import calls, says, together
-from tests.dialects.zeroclaw.stage import Stage, delegate, spawn
+from tests.dialects.zeroclaw.harness import ZeroclawHarness, delegate, spawn
 
 TOOLS = ("look", "count", "spawn_subagent", "delegate")
 
@@ -37,10 +37,10 @@ def policies(draw: some.DrawFn) -> Policy:
     )
 
 
-def accepted(stage: Stage, agent: str, label: str = "") -> RunAccepted:
+def accepted(harness: ZeroclawHarness, agent: str, label: str = "") -> RunAccepted:
     """The acceptance of the one run of an agent below the root with that label."""
-    (found,) = [row for row in stage.rows() if row.agent == agent and row.label == label and row.depth > 0]
-    (event,) = [event for event in stage.events(found.run_id) if isinstance(event, RunAccepted)]
+    (found,) = [row for row in harness.rows() if row.agent == agent and row.label == label and row.depth > 0]
+    (event,) = [event for event in harness.events(found.run_id) if isinstance(event, RunAccepted)]
     return event
 
 
@@ -60,7 +60,7 @@ async def test_rights_are_the_callers_for_a_subagent_and_the_operators_for_a_tar
         Agent(name="front", tools=("look", "count"), policy=front, runtime=runtime),
         Agent(name="reviewer", tools=("look", "count"), policy=target),
     )
-    stage = Stage(
+    harness = ZeroclawHarness(
         together(spawn(), delegate()),
         says("Thanks."),
         root="front",
@@ -69,24 +69,24 @@ async def test_rights_are_the_callers_for_a_subagent_and_the_operators_for_a_tar
         tasks={("front", "dig"): [says("Dug.")], ("reviewer", "review"): [spawn("deep"), says("Good.")]}
         | {("reviewer", "deep"): [says("Deep.")]},
     )
-    await stage.play()
+    await harness.play()
 
     mine = front if session is None else intersect(session, front)
-    assert accepted(stage, "front", "subagent").policy == mine
+    assert accepted(harness, "front", "subagent").policy == mine
     operators = target if session is None else session if target is None else intersect(session, target)
     operators = Policy() if operators is None else operators
-    given = accepted(stage, "reviewer").policy
+    given = accepted(harness, "reviewer").policy
     assert given == (operators if ceiling == "target" else intersect(operators, mine))
     narrow(operators, given)  # raises for what is more
-    assert accepted(stage, "reviewer", "subagent").policy == given
-    for row in stage.rows():
-        policy = next(event for event in stage.events(row.run_id) if isinstance(event, RunAccepted)).policy
-        shown = set(stage.heard(row)[0].tools)
+    assert accepted(harness, "reviewer", "subagent").policy == given
+    for row in harness.rows():
+        policy = next(event for event in harness.events(row.run_id) if isinstance(event, RunAccepted)).policy
+        shown = set(harness.requests(row)[0].tools)
         assert shown <= set(policy.tool_ceiling or TOOLS) - set(policy.excluded_tools)
 
 
 @pytest.mark.promise("ZC-CEILING")
-async def test_a_callers_ceiling_binds_whomever_its_targets_hand_tasks_to() -> None:
+async def test_a_callers_ceiling_applies_to_targets_of_its_targets() -> None:
     front = Policy(allowed_tools=("look", "spawn_subagent", "delegate"), max_actions_per_hour=9)
     bound = RuntimeProfile(delegation_ceiling="caller")
     free = Policy(autonomy=Autonomy.FULL, max_actions_per_hour=50)
@@ -95,7 +95,7 @@ async def test_a_callers_ceiling_binds_whomever_its_targets_hand_tasks_to() -> N
         Agent(name="reviewer", tools=("look", "count"), policy=free),
         Agent(name="helper", tools=("look", "count"), policy=free),
     )
-    stage = Stage(
+    harness = ZeroclawHarness(
         delegate(),
         says("Thanks."),
         root="front",
@@ -106,43 +106,43 @@ async def test_a_callers_ceiling_binds_whomever_its_targets_hand_tasks_to() -> N
             ("helper", "help"): [calls("count"), says("Helped.")],
         },
     )
-    await stage.play()
+    await harness.play()
 
-    assert accepted(stage, "helper").policy == intersect(free, front)
-    assert stage.texts(stage.row("helper")) == [
+    assert accepted(harness, "helper").policy == intersect(free, front)
+    assert harness.texts(harness.row("helper")) == [
         "There is no tool named 'count'. Tools you can use: look, spawn_subagent, delegate."
     ]
 
 
 @pytest.mark.promise("ZC-OWN-POLICY")
-async def test_no_argument_of_the_caller_changes_what_a_target_may_do() -> None:
+async def test_no_argument_of_the_caller_changes_the_policy_of_a_target() -> None:
     own = Policy(allowed_tools=("look",), max_actions_per_hour=3)
     wishes = {"policy": {"autonomy": "full"}, "allowed_tools": ["count"], "risk_profile": "root", "tools": ["count"]}
-    stage = Stage(
+    harness = ZeroclawHarness(
         delegate(**wishes),
         says("Thanks."),
         agents=(Agent(name="reviewer", tools=("look", "count"), policy=own),),
         tasks={("reviewer", "review"): [together(calls("count"), calls("look", where="here")), says("Good.")]},
     )
-    await stage.play()
+    await harness.play()
 
-    assert accepted(stage, "reviewer").policy == own
-    assert stage.texts(stage.row("reviewer")) == [
+    assert accepted(harness, "reviewer").policy == own
+    assert harness.texts(harness.row("reviewer")) == [
         "There is no tool named 'count'. Tools you can use: look.",
         "seen here",
     ]
 
 
 @pytest.mark.promise("ZC-WINDOWS")
-async def test_what_an_agent_uses_counts_for_it_in_later_runs_and_for_everyone_above_it() -> None:
+async def test_usage_counts_in_later_runs_and_for_all_runs_above() -> None:
     front = Agent(name="front", tools=("look",), policy=Policy(max_actions_per_hour=9))
     busy = Agent(name="reviewer", tools=("look",), policy=Policy(max_actions_per_hour=1))
     on = {("reviewer", "review"): [delegate("front", "on"), says("Handed on.")], ("front", "on"): [says("Done.")]}
-    stage = Stage(
+    harness = ZeroclawHarness(
         delegate(), delegate(prompt="review again"), says("Thanks."), root="front", agents=(front, busy), tasks=on
     )
-    await stage.play()
+    await harness.play()
 
-    first, second = stage.row("reviewer"), stage.row("reviewer", 1)
-    assert stage.texts(first) == ["[Agent 'front' (custom/m)]\nDone."]
-    assert stage.texts(second) == ["Rate limit exceeded: action budget exhausted"]
+    first, second = harness.row("reviewer"), harness.row("reviewer", 1)
+    assert harness.texts(first) == ["[Agent 'front' (custom/m)]\nDone."]
+    assert harness.texts(second) == ["Rate limit exceeded: action budget exhausted"]

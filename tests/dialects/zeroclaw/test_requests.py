@@ -1,4 +1,4 @@
-"""How calls of `zeroclaw` are read: the parameters that a model sees, and a documented refusal for everything else."""
+"""The parameters of the `zeroclaw` tools, and the refusals of invalid arguments."""
 
 import json
 from typing import Any
@@ -109,7 +109,7 @@ def test_an_unknown_action_is_refused_with_those_that_there_are(action: object, 
         ({"action": "await", "task_ids": ID}, "Missing 'task_ids' parameter for await"),
     ],
 )
-def test_what_is_missing_or_of_another_type_is_named(asked: object, text: str) -> None:
+def test_missing_and_mistyped_parameters_are_named(asked: object, text: str) -> None:
     assert refusal(asked) == text
 
 
@@ -151,7 +151,7 @@ def test_blanks_are_refused(asked: object, text: str) -> None:
         ),
     ],
 )
-def test_other_wrong_values_are_refused(asked: object, text: str) -> None:
+def test_other_invalid_values_are_refused(asked: object, text: str) -> None:
     assert refusal(asked) == text
 
 
@@ -185,7 +185,7 @@ def test_nothing_that_a_model_can_write_is_more_than_refused(asked: dict[str, ob
 
 @pytest.mark.promise("ZC-TASK-ID")
 @hypothesis.given(some.text() | some.text(alphabet="0123456789abcdef-{}/.\\urn:", min_size=30, max_size=48))
-def test_whatever_passes_for_a_task_id_has_one_spelling_that_stays_in_its_folder(task_id: str) -> None:
+def test_an_accepted_task_id_is_canonical_and_stays_in_its_folder(task_id: str) -> None:
     try:
         request = parse(json.dumps({"action": "check_result", "task_id": task_id}))
     except CallRefused:

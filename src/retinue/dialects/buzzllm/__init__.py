@@ -1,9 +1,8 @@
-"""The `buzzllm` dialect: `call_subagent` runs a subagent in a process of its own and answers with what it said."""
+"""The `buzzllm` dialect: `call_subagent` runs a subagent in a process of its own and returns its text."""
 
 from retinue.dialects.base import ChildProcesses, Deferred, DialectEntry, SettingsSection
-from retinue.dialects.buzzllm.prompts import PROMPTS
 from retinue.dialects.buzzllm.requests import CALL_SUBAGENT
-from retinue.dialects.buzzllm.settings import SECTION, BuzzllmSettings
+from retinue.dialects.buzzllm.settings import PROMPTS, SECTION, BuzzllmSettings
 
 __all__ = ["DIALECT", "NAME", "SETTINGS", "TOOL_NAMES", "BuzzllmSettings"]
 
@@ -12,7 +11,7 @@ SETTINGS = BuzzllmSettings
 TOOL_NAMES = (CALL_SUBAGENT,)
 
 PROCESS = "call"
-"""The kind of provider: `call:NAME` asks the models of the provider NAME from a child process, `retinue call`."""
+"""The kind of provider: `call:NAME` uses the models of the provider NAME from a child process, `retinue call`."""
 
 DIALECT = DialectEntry(
     name=NAME,

@@ -1,4 +1,4 @@
-"""The tool `call_subagent`: a run whose only model call is a child process, and whose text is the answer."""
+"""The tool `call_subagent`: it starts a run whose only model call is a child process, and returns its text."""
 
 from __future__ import annotations
 
@@ -10,27 +10,18 @@ from retinue.core.budget import Caps
 from retinue.core.errors import Refused
 from retinue.core.ids import RunId
 from retinue.core.ports import CallContext, Tool, ToolResult
-from retinue.core.run import Exchange, Lifecycle, Limits
+from retinue.core.run import Lifecycle, Limits
 from retinue.dialects.arguments import CallRefused
 from retinue.dialects.base import Dialect, DialectTool
 from retinue.dialects.buzzllm import NAME
 from retinue.dialects.buzzllm.process_provider import process_provider_name
-from retinue.dialects.buzzllm.requests import (
-    CALL_SUBAGENT,
-    CATALOG,
-    NOT_CONFIGURED,
-    SPEC,
-    SubagentCall,
-    parse,
-    subset,
-)
+from retinue.dialects.buzzllm.requests import CALL_SUBAGENT, CATALOG, NOT_CONFIGURED, SPEC, parse, subset
 from retinue.dialects.buzzllm.settings import DEFAULTS, BuzzllmSettings
 from retinue.dialects.context import DialectContext
 from retinue.engine import SpawnRequest
 
-LABEL = "subagent"
 MARGIN = 60.0
-"""Seconds that the engine waits longer than the process, which is to end first and report why."""
+"""Seconds that the engine waits longer than the process, which should end first and report why."""
 
 
 class BuzzllmDialect(Dialect):
@@ -42,15 +33,13 @@ class BuzzllmDialect(Dialect):
         self._tools: dict[str, Tool] = {CALL_SUBAGENT: CallSubagent(dialect_context, settings)}
 
     def tools(self) -> Mapping[str, Tool]:
-        """The dialect's tools."""
         return self._tools
 
 
 class CallSubagent(DialectTool):
-    """The `call_subagent` tool: a run of the tree whose model calls are one process, and whose text is the answer.
+    """The `call_subagent` tool: starts a process with the caller's model, its rights and a share of its budget.
 
-    The process has the caller's model, its rights and a share of what it has left. Entered again after a crash, the
-    call finds its run and goes on waiting.
+    Entered again after a crash, the call finds its run and goes on waiting.
     """
 
     spec = SPEC
@@ -62,74 +51,68 @@ class CallSubagent(DialectTool):
         self._seconds = settings.timeout_secs + MARGIN
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
-        """Delegate, and wait for the answer; every refusal and every failure is the text `Error: ` and the reason."""
+        """Delegate and wait for the answer; the result of a refusal or failure is `Error: ` and the reason."""
         try:
             begun = await self._dialect_context.begun(context)
             run_id = await self._begin(arguments, context) if begun is None else begun.run_id
             exchange = await self._supervisor.exchange(run_id, 1)
-            return ToolResult(_text(exchange))
+            if exchange.result != "completed":
+                raise CallRefused(exchange.error or exchange.reason)
+            return ToolResult(exchange.text)
         except Refused as error:
             return ToolResult(f"Error: {error}", failed=True)
 
     async def _begin(self, arguments: str, context: CallContext) -> RunId:
-        request = parse(arguments)
+        request, families = parse(arguments), self._dialect_context.families
         caller = self._dialect_context.run_spec_of(context.run_id)
-        provider = process_provider_name(self._dialect_context.families, caller.provider)
+        provider = process_provider_name(families, caller.provider)
         if provider is None or context.depth > 0:
             raise CallRefused(NOT_CONFIGURED)
         allowed = self._dialect_context.tools_within(context.policy)
         tools = subset(request.tool_subset, [name for name in CATALOG if name in allowed])
-        spawn_request = self._spawn_request(request, provider, tools, context)
-        started = await self._supervisor.spawn(
-            spawn_request, session_id=context.session_id, caller=context, key=context.key
-        )
-        return started.run_id
-
-    def _spawn_request(
-        self, request: SubagentCall, provider: str, tools: tuple[str, ...], context: CallContext
-    ) -> SpawnRequest:
-        caller = self._dialect_context.run_spec_of(context.run_id)
         run_spec = self._dialect_context.run_spec_for(
             caller, agent=caller.agent, system=request.system_prompt or "", offered=tools
         )
-        others = (
-            (process_provider_name(self._dialect_context.families, name), model) for name, model in caller.fallback
-        )
-        return SpawnRequest(
+        fallback = ((process_provider_name(families, name), model) for name, model in caller.fallback)
+        spawn_request = SpawnRequest(
             agent=context.agent,
             run_spec=replace(
                 run_spec,
                 provider=provider,
                 dialects=(),
-                fallback=tuple((name, model) for name, model in others if name is not None),
+                fallback=tuple((name, model) for name, model in fallback if name is not None),
             ),
             task=request.prompt,
             limits=self._share(context),
             reserved=True,
             lifecycle=Lifecycle(awaited=True),
-            label=LABEL,
+            label="subagent",
             dialect=NAME,
         )
+        started = await self._supervisor.spawn(
+            spawn_request, session_id=context.session_id, caller=context, key=context.key
+        )
+        return started.run_id
 
     def _share(self, context: CallContext) -> Limits:
-        """What the subagent may use: what the caller has left, divided by the calls of the same reply.
+        """The subagent's limits: what the caller has left, divided by the calls of the same reply.
 
         The share is reserved, because the usage of a process is known only after its end. If other runs of the tree
-        are at work besides such processes, half of it is left to them.
+        are live besides such processes, half of it is left to them.
         """
         caller = self._supervisor.live(context.run_id)
-        mine = [
+        open_calls = [
             call
             for call in (caller.run.open if caller is not None else ())
             if call.call.name == CALL_SUBAGENT and call.result is None and call.index >= context.index
         ]
         above = (context.run_id, context.root_id)
         alone = all(
-            each.run_id in above or each.run.accepted.root_id != context.root_id or each.run.accepted.dialect == NAME
-            for each in self._supervisor.live_runs()
+            live.run_id in above or live.run.accepted.root_id != context.root_id or live.run.accepted.dialect == NAME
+            for live in self._supervisor.live_runs()
         )
         left = self._supervisor.left(context.run_id)
-        return _limits(left, max(1, len(mine)) * (1 if alone else 2), self._seconds)
+        return _limits(left, max(1, len(open_calls)) * (1 if alone else 2), self._seconds)
 
 
 def _limits(left: Caps, shares: int, seconds: float) -> Limits:
@@ -144,9 +127,3 @@ def _limits(left: Caps, shares: int, seconds: float) -> Limits:
         model_seconds=seconds,
         idle_seconds=seconds,  # a process that prints nothing may be using a tool
     )
-
-
-def _text(exchange: Exchange) -> str:
-    if exchange.result != "completed":
-        raise CallRefused(exchange.error or exchange.reason)
-    return exchange.text

@@ -1,18 +1,23 @@
-"""Providers that answer from a child process: `retinue call`, with its tools, is one model reply here.
+"""Providers that answer from a child process: a whole conversation of `retinue call` is one model reply.
 
-So the whole conversation of the child is one turn of its run, and what holds for every model call holds for it: limits,
-deadline, cancellation, and being asked again after a crash of this process. The child may do what its run may do; its
-grant arrives by a descriptor and not with the prompt.
+So the rules of every model call apply to it: limits, deadline, cancellation, and a new attempt after a crash of this
+process. The child has the rights of its run; its grant arrives by a descriptor and not with the prompt.
+
+A child leads a process group of its own. It may work as long as its parent holds the other end of its grant pipe; when
+that end is closed, also because the parent was killed, the child stops and exits.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import IO, Any
 
 import msgspec
-from msgspec import Struct
 
 from retinue.core.errors import ProviderError
 from retinue.core.ids import RunId
@@ -21,22 +26,43 @@ from retinue.core.ports import Provider, Publish, Request, price_of
 from retinue.core.run import Limits
 from retinue.core.text import cut
 from retinue.dialects.buzzllm import PROCESS
-from retinue.dialects.buzzllm.process_pool import ChildProcess, ProcessPool
-from retinue.dialects.buzzllm.process_stream import CallStream
 from retinue.dialects.buzzllm.settings import DEFAULTS, BuzzllmSettings
-from retinue.dialects.child_process import DEFAULT_TEMPERATURE, CallRequest, Grant, Reaching, Tally
+from retinue.dialects.child_process import (
+    DEFAULT_TEMPERATURE,
+    GRANT_FD,
+    MAY_I_ACT,
+    NO,
+    USAGE_FD,
+    YES,
+    CallRequest,
+    Grant,
+    Reaching,
+    Tally,
+    last_tally,
+)
 from retinue.dialects.context import ProviderFamilies, ProviderHost
-from retinue.engine import LiveView, Supervisor
+from retinue.engine import LiveView
 from retinue.providers.catalog import WIRES, ProviderConfig, request_url
-from retinue.tools.dependencies import ToolOptions
+from retinue.sandbox.subprocess import end_group, wait_for_exit
 
 MARGIN = 5.0
-"""Seconds that a child has to report by itself that its time is over."""
+"""Seconds that a child has to report by itself that its time is up."""
 
 LINGER = 1.0
 """Seconds in which the output of a child that has exited is still read."""
 
 MAX_REASON_CHARACTERS = 2000
+MAX_LINE_BYTES = 64 * 1024 * 1024
+FAILED = "Error: "
+
+COMMAND = (sys.executable, "-P", "-m", "retinue", "call")
+"""`-P`: a child must not find its modules in the current folder."""
+
+CHUNK = 64 * 1024
+GRACE = 1.0
+"""Seconds that a child has to stop its own processes before it is killed."""
+
+MAX_STDERR_BYTES = 8 * 1024
 
 
 def process_provider_name(families: ProviderFamilies, provider: str) -> str | None:
@@ -45,14 +71,14 @@ def process_provider_name(families: ProviderFamilies, provider: str) -> str | No
 
 
 def _in_process(config: ProviderConfig | None) -> ProviderConfig | None:
-    """The same provider, if another process can reach it: it has a config, and a wire that `retinue call` speaks."""
+    """The config, if another process can use it: its wire is one that `retinue call` speaks."""
     if config is None or sys.platform == "win32":
         return None
     return config if WIRES[config.wire].call_name else None
 
 
 class ProcessProviders:
-    """Makes providers that use the models of others from child processes; all share one pool of processes."""
+    """Makes providers that use the models of other providers from child processes, which share one pool."""
 
     def __init__(self, host: ProviderHost, settings: BuzzllmSettings | None = None) -> None:
         self._host = host
@@ -64,18 +90,7 @@ class ProcessProviders:
         config = _in_process(self._host.families.config(name))
         if config is None:
             return None
-        original = self._host.find(name)
-        return ProcessProvider(
-            self._pool,
-            self._host.supervisor,
-            ProcessSettings(
-                home=str(self._host.home.absolute()) if self._host.home is not None else "",
-                tool_options=self._host.tool_options,
-                seconds=self._settings.timeout_secs,
-            ),
-            reaching=lambda model: _reaching(config, model),
-            price=lambda model: None if original is None else price_of(original, model),
-        )
+        return ProcessProvider(self._pool, self._host, self._settings, config, self._host.find(name))
 
 
 def _reaching(config: ProviderConfig, model: str) -> Reaching:
@@ -90,48 +105,41 @@ def _reaching(config: ProviderConfig, model: str) -> Reaching:
     )
 
 
-class ProcessSettings(Struct, frozen=True, kw_only=True):
-    """What all children of a process share: the state folder, how tools work, and the time limit of a call."""
-
-    home: str = ""
-    tool_options: ToolOptions = ToolOptions()
-    seconds: float = 900.0
-
-
 class ProcessProvider:
-    """Uses the models of another provider, each time from a new process.
-
-    `reaching` gives how a model is reached from there, and `price` what it costs.
-    """
+    """Uses the models of the provider `original` with this config, each call from a new process."""
 
     def __init__(
         self,
         pool: ProcessPool,
-        supervisor: Supervisor,
-        settings: ProcessSettings,
-        *,
-        reaching: Callable[[str], Reaching],
-        price: Callable[[str], tuple[int, int] | None],
+        host: ProviderHost,
+        settings: BuzzllmSettings,
+        config: ProviderConfig,
+        original: Provider | None,
     ) -> None:
         self._pool = pool
-        self._supervisor = supervisor
-        self._settings = settings
-        self._reaching = reaching
-        self.price = price
+        self._tool_options = host.tool_options
+        self._home = str(host.home.absolute()) if host.home is not None else ""
+        self._supervisor = host.supervisor
+        self._seconds = settings.timeout_secs
+        self._config = config
+        self._original = original
+
+    def price(self, model: str) -> tuple[int, int] | None:
+        return None if self._original is None else price_of(self._original, model)
 
     async def answer(self, request: Request, publish: Publish) -> Reply:
-        """All text of the child as one reply; raises `ProviderError` with the reason that a failed child gave."""
-        reaching = self._reaching(request.model)
+        """The child's text as one reply; raises `ProviderError` with the reason that a failed child reported."""
+        reaching = _reaching(self._config, request.model)
         live = self._supervisor.live(request.run_id)
         if live is None:
-            raise ProviderError(f"run {request.run_id or 'without a name'} is not driven here", fault="internal")
+            raise ProviderError(f"run {request.run_id or '(none)'} is not live in this process", fault="internal")
         grant, offered = self._grant(live, reaching), live.run.run_spec.offered
         try:
             child = self._pool.take()
         except OSError as error:
             reason = f"Subagent process could not be started: {error.strerror or error}"
             raise ProviderError(reason, fault="internal") from None
-        stream, timeout = CallStream(), asyncio.timeout(self._settings.seconds + MARGIN)
+        stream, timeout = CallStream(), asyncio.timeout(self._seconds + MARGIN)
         try:
             async with timeout:
                 code, stderr = await self._exchange(
@@ -140,7 +148,7 @@ class ProcessProvider:
         except TimeoutError:
             if not timeout.expired():
                 raise
-            reason = f"Subagent did not finish within {self._settings.seconds:g} s and was killed"
+            reason = f"Subagent did not finish within {self._seconds:g} s and was killed"
             raise _failure(reason, stream, child.tally()) from None
         except ProviderError as error:
             raise _failure(str(error), stream, child.tally()) from None
@@ -156,7 +164,6 @@ class ProcessProvider:
         return Reply(message, usage=tally.usage, cost=tally.cost, stop=tally.stop, model=request.model)
 
     async def close(self) -> None:
-        """End all children."""
         await self._pool.close()
 
     async def _exchange(
@@ -174,7 +181,7 @@ class ProcessProvider:
             if output.done():
                 output.result()  # raises for output that cannot be read
             code = await end
-            # Processes that the child started and left may still hold its pipes; they are not waited for.
+            # Processes that the child started and left behind may hold its pipes; they are not waited for.
             await asyncio.wait((output, stderr), timeout=LINGER)
             if output.done():
                 output.result()
@@ -185,7 +192,7 @@ class ProcessProvider:
             await asyncio.gather(output, stderr, actions, end, return_exceptions=True)
 
     async def _count_actions(self, child: ChildProcess, run_id: RunId) -> None:
-        """Let the child act as often as its run may, which shares its windows with the runs above it."""
+        """Answer the child's requests to act: each takes an action from the windows of its run."""
         async for _ in child.action_requests():
             is_live = self._supervisor.live(run_id) is not None
             await child.answer(allow=is_live and await self._supervisor.take_action(run_id))
@@ -196,7 +203,7 @@ class ProcessProvider:
             self._pool.refill()
             for text in stream.feed(piece):
                 publish(TextDelta(text))
-        for text in stream.end():
+        for text in stream.feed(b"\n"):  # a last line may have no newline
             publish(TextDelta(text))
 
     def _grant(self, live: LiveView, reaching: Reaching) -> Grant:
@@ -208,21 +215,21 @@ class ProcessProvider:
             workspace=run_spec.workspace,
             identity=run_spec.identity or live.run.accepted.agent,
             memory_from=run_spec.memory_from,
-            home=self._settings.home,
-            tool_options=self._settings.tool_options,
+            home=self._home,
+            tool_options=self._tool_options,
             reaching=reaching,
             counts=self._supervisor.counts_actions(run_id),
         )
 
     def _limits(self, run_id: RunId) -> Limits:
-        """What the run was given and has not spent; the hold of the current call is not deducted."""
+        """The unspent part of the run's limits; the hold of the current call is not deducted."""
         unspent = self._supervisor.unspent(run_id)
         return Limits(
             max_input_tokens=unspent.input,
             max_output_tokens=unspent.output,
             max_tokens=unspent.tokens,
             max_cost=unspent.cost,
-            seconds=self._settings.seconds,
+            seconds=self._seconds,
         )
 
 
@@ -242,16 +249,296 @@ def _call_request(request: Request, reaching: Reaching, tools: tuple[str, ...]) 
 
 
 def _failure(reason: str, stream: CallStream, tally: Tally) -> ProviderError:
-    # `internal`: the child has made every attempt that was worth making, so this process makes none.
+    # `internal`, so that this process does not retry: the child has made every attempt already.
     short = cut(reason, MAX_REASON_CHARACTERS, "...").text
     return ProviderError(short, fault="internal", partial=stream.text, usage=tally.usage, cost=tally.cost)
 
 
 def _last_error(stderr: str) -> str:
-    """The last error that a child printed.
+    """The last error that a child printed on stderr.
 
     >>> _last_error("noise\\nerror: unknown provider: 'x'\\n"), _last_error("Segmentation fault\\n")
     ("unknown provider: 'x'", '')
     """
     errors = [line for line in stderr.splitlines() if line.startswith("error: ")]
     return errors[-1].removeprefix("error: ") if errors else ""
+
+
+class ChildProcess:
+    """One child process, from its start until it is reaped."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        self.environment = dict(environment)
+        """The variables that it was started with; a child is not used if those of this process have changed."""
+        grant, self._grant = os.pipe()
+        self._usage, usage = os.pipe()
+        os.set_blocking(self._usage, False)
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=self.environment | {GRANT_FD: str(grant), USAGE_FD: str(usage)},
+                pass_fds=(grant, usage),
+                start_new_session=True,
+                bufsize=0,
+            )
+        except BaseException:
+            os.close(self._grant)
+            os.close(self._usage)
+            raise
+        finally:
+            os.close(grant)
+            os.close(usage)
+        self._written = b""
+        self._exit_fd = _pid_descriptor(self._process.pid)
+        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+            os.set_blocking(_number(pipe), False)
+        os.set_blocking(self._grant, False)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    async def send(self, grant: bytes, request: bytes) -> None:
+        """Write the grant and the request; if the child does not read them, its exit reports why."""
+        await asyncio.gather(_write_all(self._grant, grant), _write_all(_number(self._process.stdin), request))
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+    def stdout(self) -> AsyncIterator[bytes]:
+        return _pieces(_number(self._process.stdout))
+
+    async def stderr(self) -> str:
+        """The last part of its stderr, after it was closed."""
+        kept = b""
+        async for piece in _pieces(_number(self._process.stderr)):
+            kept = (kept + piece)[-MAX_STDERR_BYTES:]
+        return kept.decode("utf-8", "replace")
+
+    def tally(self) -> Tally:
+        with suppress(BlockingIOError):
+            while piece := os.read(self._usage, CHUNK):
+                self._written += piece
+        return last_tally(self._written)
+
+    async def action_requests(self) -> AsyncIterator[None]:
+        """One item for each of the child's requests to act; the child waits for the answer."""
+        half = b""
+        async for piece in _pieces(self._usage):
+            self._written += piece
+            *lines, half = (half + piece).split(b"\n")
+            for line in lines:
+                if line + b"\n" == MAY_I_ACT:
+                    yield
+
+    async def answer(self, *, allow: bool) -> None:
+        await _write_all(self._grant, YES if allow else NO)
+
+    async def code(self) -> int:
+        """Wait for the exit and return its code; the rest of the process group is killed."""
+        await self._exit()
+        # Before the process is reaped, as another group could have its id afterwards.
+        end_group(self._process)
+        return self._process.wait()
+
+    async def end(self, *, grace: float = GRACE) -> None:
+        """Let the child exit by itself within `grace`, else kill its group; close everything."""
+        self.close_input()
+        try:
+            async with asyncio.timeout(grace):
+                await self._exit()
+        except TimeoutError:
+            pass
+        finally:
+            end_group(self._process)
+        await self._exit()
+        self._process.wait()
+        self._close()
+
+    async def _exit(self) -> None:
+        if self._process.returncode is not None:
+            return
+        if self._exit_fd is not None:
+            await wait_for_exit(self._exit_fd)
+        else:
+            await asyncio.to_thread(os.waitid, os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+
+    def close_input(self) -> None:
+        """Close the child's inputs, upon which it exits."""
+        if self._grant >= 0:
+            os.close(self._grant)
+            self._grant = -1
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+    def _close(self) -> None:
+        for pipe in (self._process.stdout, self._process.stderr):
+            if pipe is not None:
+                pipe.close()
+        if self._exit_fd is not None:
+            os.close(self._exit_fd)
+            self._exit_fd = None
+        if self._usage >= 0:
+            os.close(self._usage)
+            self._usage = -1
+
+
+class ProcessPool:
+    """The child processes of this process, ready, running or exiting; none outlives `close`.
+
+    A ready child has been started and waits for its grant and its request. It serves one call.
+    """
+
+    def __init__(self, *, ready: int = 1) -> None:
+        self._ready_count = ready
+        self._ready: list[ChildProcess] = []
+        self._endings: set[asyncio.Task[None]] = set()
+
+    def take(self) -> ChildProcess:
+        """A child for one call: a ready one, else a new one. Raises OSError if none can be started."""
+        environment = dict(os.environ)
+        while self._ready:
+            child = self._ready.pop(0)
+            if child.is_alive and child.environment == environment:
+                return child
+            self._end(child, grace=0.0)
+        return ChildProcess(COMMAND, environment)
+
+    def refill(self) -> None:
+        """Start children until the pool has its number of ready ones."""
+        with suppress(OSError):  # the next call reports it
+            while len(self._ready) < self._ready_count:
+                self._ready.append(ChildProcess(COMMAND, os.environ))
+
+    def give_back(self, child: ChildProcess) -> None:
+        self._end(child, grace=GRACE)
+
+    async def close(self) -> None:
+        self._ready_count = 0
+        while self._ready:
+            self._end(self._ready.pop(), grace=0.0)
+        while self._endings:
+            await asyncio.wait(tuple(self._endings))
+
+    def _end(self, child: ChildProcess, *, grace: float) -> None:
+        child.close_input()  # not in the task, so that the child exits even if the loop never runs the task
+        task = asyncio.get_running_loop().create_task(child.end(grace=grace), name=f"end of process {child.pid}")
+        self._endings.add(task)
+        task.add_done_callback(self._endings.discard)
+
+
+def _pid_descriptor(pid: int) -> int | None:
+    """A descriptor that becomes readable when a process exits; None where the system has none."""
+    if sys.platform == "linux":
+        with suppress(OSError):
+            return os.pidfd_open(pid)
+    return None
+
+
+def _number(pipe: IO[bytes] | None) -> int:
+    assert pipe is not None
+    return pipe.fileno()
+
+
+async def _write_all(descriptor: int, data: bytes) -> None:
+    """Write the data, unless the reader has closed the pipe."""
+    left = memoryview(data)
+    loop = asyncio.get_running_loop()
+    with suppress(OSError):
+        while left:
+            try:
+                left = left[os.write(descriptor, left[:CHUNK]) :]
+            except BlockingIOError:
+                await _ready(lambda ready: loop.add_writer(descriptor, ready), lambda: loop.remove_writer(descriptor))
+
+
+async def _pieces(descriptor: int) -> AsyncIterator[bytes]:
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            piece = os.read(descriptor, CHUNK)
+        except BlockingIOError:
+            await _ready(lambda ready: loop.add_reader(descriptor, ready), lambda: loop.remove_reader(descriptor))
+            continue
+        if not piece:
+            return
+        yield piece
+
+
+async def _ready(watch: Callable[[Callable[[], None]], object], leave: Callable[[], object]) -> None:
+    """Wait until a descriptor that `watch` registers is ready."""
+    ready = asyncio.get_running_loop().create_future()
+    watch(lambda: None if ready.done() else ready.set_result(None))
+    try:
+        await ready
+    finally:
+        leave()
+
+
+class CallStream:
+    r"""An incremental parser of a child's stdout: the text of its `output_text` events.
+
+    Any spacing is accepted, and lines that are no server-sent event are ignored. A block that ended with an error gives
+    the reason if the process fails; the event `response_end` shows that nothing is missing.
+
+    >>> stream = CallStream()
+    >>> stream.feed(b'noise\nevent: output_text\ndata: {"delta":"Hel'), stream.feed(b'lo"}\n\nevent: response_end\n')
+    ([], ['Hello'])
+    >>> stream.text, stream.complete, stream.reason
+    ('Hello', True, '')
+    """
+
+    def __init__(self) -> None:
+        self.reason = ""
+        """The error that the process reported."""
+        self.complete = False
+        self._pieces: list[str] = []
+        self._event = ""
+        self._line_so_far: list[bytes] = []
+        self._length = 0
+
+    @property
+    def text(self) -> str:
+        return "".join(self._pieces)
+
+    def feed(self, data: bytes) -> list[str]:
+        """The texts that these bytes complete; raises `ProviderError` for an event that cannot be decoded."""
+        *lines, rest = data.split(b"\n")
+        if lines:
+            lines[0] = b"".join((*self._line_so_far, lines[0]))
+            self._line_so_far, self._length = [], 0
+        self._line_so_far.append(rest)
+        self._length += len(rest)
+        if self._length > MAX_LINE_BYTES:
+            raise ProviderError(f"Subagent wrote a line of more than {MAX_LINE_BYTES} bytes", fault="internal")
+        texts = [text for line in lines if (text := self._line(line.strip()))]
+        self._pieces += texts
+        return texts
+
+    def _line(self, line: bytes) -> str:
+        name, colon, value = line.partition(b":")
+        if colon and name == b"event":
+            self._event = value.strip().decode("utf-8", "replace")
+            self.complete = self.complete or self._event == "response_end"
+        elif colon and name == b"data" and self._event in ("output_text", "block_end"):
+            return self._data(value.strip())
+        return ""
+
+    def _data(self, value: bytes) -> str:
+        try:
+            delta = msgspec.json.decode(value, type=dict[str, Any]).get("delta", "")
+        except (msgspec.DecodeError, UnicodeError):
+            delta = None
+        if self._event == "block_end":
+            if isinstance(delta, str) and delta.startswith(FAILED):
+                self.reason = delta.removeprefix(FAILED)
+            return ""
+        if not isinstance(delta, str):
+            raise ProviderError("Subagent wrote an output_text event that cannot be read", fault="internal")
+        return delta

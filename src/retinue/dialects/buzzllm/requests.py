@@ -1,4 +1,4 @@
-"""The arguments of `call_subagent`, and the texts of its refusals."""
+"""The schema of `call_subagent`, the parsing of its arguments, and its refusals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from retinue.dialects.arguments import CallRefused, decode
 CALL_SUBAGENT = "call_subagent"
 
 CATALOG = ("search_web", "scrape_webpage", "bash_find", "bash_ripgrep", "bash_read", "python_execute")
-"""The tools that a subagent can be given, in the order of the document."""
+"""The tools that a subagent can have, in the order of the document."""
 
 NOT_CONFIGURED = "Subagent context is not configured"
 MAX_NAME_CHARACTERS = 200
@@ -45,7 +45,7 @@ class SubagentCall(Struct, frozen=True):
 
 
 def parse(arguments: str) -> SubagentCall:
-    """The arguments as the model wrote them.
+    """The arguments of a call.
 
     >>> parse('{"prompt": "Find it.", "tool_subset": null}')
     SubagentCall(prompt='Find it.', system_prompt=None, tool_subset=None)
@@ -56,8 +56,8 @@ def parse(arguments: str) -> SubagentCall:
     return decode(arguments, SubagentCall, refuse=lambda reason: CallRefused(f"Invalid arguments: {reason}"))
 
 
-def subset(asked: Sequence[str] | None, catalog: Collection[str] = CATALOG) -> tuple[str, ...]:
-    """The tools of a subagent that asks for these, in the order of `catalog`; none unless some are asked for.
+def subset(requested: Sequence[str] | None, catalog: Collection[str] = CATALOG) -> tuple[str, ...]:
+    """The requested tools in the order of `catalog`; raises `CallRefused` for others.
 
     >>> subset(["bash_read", "search_web"])
     ('search_web', 'bash_read')
@@ -65,7 +65,7 @@ def subset(asked: Sequence[str] | None, catalog: Collection[str] = CATALOG) -> t
     Traceback (most recent call last):
     retinue.dialects.arguments.CallRefused: Unknown tool names: call_subagent, shell
     """
-    names = set(asked or ())
+    names = set(requested or ())
     unknown = sorted(name[:MAX_NAME_CHARACTERS] for name in names - set(catalog))
     if unknown:
         raise CallRefused(f"Unknown tool names: {', '.join(unknown)}")

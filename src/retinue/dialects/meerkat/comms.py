@@ -1,4 +1,4 @@
-"""Messages between a parent and its children: through the inbox, to those who trust each other, and to nobody else."""
+"""The comms tools: messages between a parent and its own children, through the inbox of a run."""
 
 from __future__ import annotations
 
@@ -13,18 +13,27 @@ from retinue.core.errors import RunIsOver, UnknownName
 from retinue.core.ids import Key
 from retinue.core.inbox import TextMessage
 from retinue.core.ports import CallContext, Tool
+from retinue.dialects.arguments import compact, typed
 from retinue.dialects.context import DialectContext
-from retinue.dialects.meerkat import schema as meerkat_texts
-from retinue.dialects.meerkat.relatives import Kin, Peer
-from retinue.dialects.meerkat.requests import failed, invalid, parsed, shown
-from retinue.dialects.meerkat.schema import LIST_PEERS, PEERS, SEND, SEND_MESSAGE, SEND_REQUEST, SEND_RESPONSE
+from retinue.dialects.meerkat.relatives import MeerkatTool, Peer, Relatives, own_name
+from retinue.dialects.meerkat.requests import (
+    AGENT_TOOLS,
+    LIST_PEERS,
+    PEERS,
+    SEND,
+    SEND_MESSAGE,
+    SEND_REQUEST,
+    SEND_RESPONSE,
+    USAGE,
+    failed,
+    invalid,
+    parsed,
+    shown,
+)
 from retinue.dialects.meerkat.settings import MeerkatSettings
-from retinue.dialects.meerkat.tool import MeerkatTool
-from retinue.dialects.meerkat.views import own_name
-from retinue.dialects.text import compact
 
-INBOX = 1024
-LARGEST = 1024 * 1024
+MAX_INBOX = 1024
+MAX_BYTES = 1024 * 1024
 OFFLINE = "Peer offline (no ack received)"
 SENT: dict[str, object] = {"status": "sent"}
 BEGIN = "# Parent Communication\n"
@@ -35,7 +44,7 @@ STATUSES: tuple[Status, ...] = ("accepted", "completed", "failed")
 
 
 def names(settings: MeerkatSettings) -> tuple[str, ...]:
-    """The comms tools, in the order of the document; none where nobody may talk."""
+    """The names of the comms tools, in the order of the document; none if the settings disable them."""
     if not settings.enable_comms:
         return ()
     if settings.comms_tools == "send":
@@ -44,23 +53,23 @@ def names(settings: MeerkatSettings) -> tuple[str, ...]:
 
 
 def to_child(name: str, what: str, settings: MeerkatSettings) -> str:
-    """How a parent messages a child that it has just started."""
+    """The text for a parent on how to message a child that it has just started."""
     return f"To message this {what}: {_example(name, 'your message', settings)}"
 
 
 def block(parent: str, settings: MeerkatSettings) -> str:
-    """What a child is told about its parent, before its task."""
+    """The text about its parent that a child's first message begins with."""
     call = _example(parent, "your message", settings)
     return f"{BEGIN}\nYou are a sub-agent of '{parent}'. To message it: {call}\n\n{END}"
 
 
 def without_block(task: str) -> str:
-    """The task alone, without what the child was told about its parent."""
+    """The task of a child's first message, without the text about its parent."""
     return task.partition(END)[2] if task.startswith(BEGIN) else task
 
 
 def usage(settings: MeerkatSettings) -> str:
-    """How the tools are meant."""
+    """The system text about the comms tools."""
     look = PEERS if settings.comms_tools == "send" else LIST_PEERS
     return (
         "# Messages\n\n"
@@ -71,8 +80,8 @@ def usage(settings: MeerkatSettings) -> str:
 
 
 def usage_of(offered: Sequence[str], settings: MeerkatSettings) -> str:
-    """How the offered tools are meant, for those that need a word."""
-    texts = [meerkat_texts.USAGE] if any(name in meerkat_texts.AGENT_TOOLS for name in offered) else []
+    """The system text about the offered tools."""
+    texts = [USAGE] if any(name in AGENT_TOOLS for name in offered) else []
     if any(name in names(settings) for name in offered):
         texts.append(usage(settings))
     return "\n\n".join(texts)
@@ -80,35 +89,35 @@ def usage_of(offered: Sequence[str], settings: MeerkatSettings) -> str:
 
 def tools(dialect_context: DialectContext, settings: MeerkatSettings) -> dict[str, Tool]:
     """The comms tools by name."""
-    mail = Post(dialect_context)
+    messenger = Messenger(dialect_context)
     makers: dict[str, Tool] = {
-        SEND_MESSAGE: CommsTool(SEND_MESSAGE, "Send a message to a peer.", _MESSAGE, mail.send_message),
-        SEND_REQUEST: CommsTool(SEND_REQUEST, "Ask a peer to do something.", _REQUEST, mail.send_request),
-        SEND_RESPONSE: CommsTool(SEND_RESPONSE, "Answer a peer's request.", _RESPONSE, mail.send_response),
-        LIST_PEERS: CommsTool(LIST_PEERS, "List the peers that you can message.", _NOTHING, mail.peers),
-        SEND: CommsTool(SEND, "Send a message, request or response to a peer.", _SEND, mail.send),
-        PEERS: CommsTool(PEERS, "List the peers that you can message.", _NOTHING, mail.peers),
+        SEND_MESSAGE: CommsTool(SEND_MESSAGE, "Send a message to a peer.", _MESSAGE, messenger.send_message),
+        SEND_REQUEST: CommsTool(SEND_REQUEST, "Ask a peer to do something.", _REQUEST, messenger.send_request),
+        SEND_RESPONSE: CommsTool(SEND_RESPONSE, "Answer a peer's request.", _RESPONSE, messenger.send_response),
+        LIST_PEERS: CommsTool(LIST_PEERS, "List the peers that you can message.", _NOTHING, messenger.peers),
+        SEND: CommsTool(SEND, "Send a message, request or response to a peer.", _SEND, messenger.send),
+        PEERS: CommsTool(PEERS, "List the peers that you can message.", _NOTHING, messenger.peers),
     }
     return {name: makers[name] for name in names(settings)}
 
 
-class Message(Struct, frozen=True):
-    """Words for a peer."""
+class PeerMessage(Struct, frozen=True):
+    """Arguments of `send_message`."""
 
     to: str
     body: str
 
 
-class Demand(Struct, frozen=True):
-    """Something that a peer is to do."""
+class PeerRequest(Struct, frozen=True):
+    """Arguments of `send_request`."""
 
     to: str
     intent: str
     params: object = None
 
 
-class Response(Struct, frozen=True):
-    """What became of a request."""
+class PeerResponse(Struct, frozen=True):
+    """Arguments of `send_response`."""
 
     to: str
     in_reply_to: str
@@ -116,8 +125,8 @@ class Response(Struct, frozen=True):
     result: object = None
 
 
-class Anything(Struct, frozen=True):
-    """One of the three, in the later form."""
+class SendArguments(Struct, frozen=True):
+    """Arguments of `send`, the later form of the three."""
 
     kind: str = ""
     to: str = ""
@@ -129,16 +138,14 @@ class Anything(Struct, frozen=True):
     result: object = None
 
 
-class Nothing(Struct, frozen=True):
-    """No arguments."""
+class NoArguments(Struct, frozen=True):
+    """Arguments of `list_peers` and `peers`."""
 
 
 Act = Callable[[str, CallContext], Awaitable[dict[str, object]]]
 
 
 class CommsTool(MeerkatTool):
-    """One of the comms tools."""
-
     def __init__(self, name: str, description: str, schema: dict[str, object], act: Act) -> None:
         self.spec = ToolSpec(name, description, compact(schema))
         self._act = act
@@ -147,31 +154,27 @@ class CommsTool(MeerkatTool):
         return await self._act(arguments, context)
 
 
-class Post:
-    """Carries messages between runs that trust each other: a parent and its own children."""
+class Messenger:
+    """Posts messages to peers: the parent and the children of the caller."""
 
     def __init__(self, dialect_context: DialectContext) -> None:
         self._supervisor = dialect_context.supervisor
-        self._kin = Kin(dialect_context.supervisor)
+        self._relatives = Relatives(dialect_context.supervisor)
 
     async def send_message(self, arguments: str, context: CallContext) -> dict[str, object]:
-        """`send_message`."""
-        message = parsed(arguments, Message)
+        message = parsed(arguments, PeerMessage)
         return await self._message(message.to, message.body, context)
 
     async def send_request(self, arguments: str, context: CallContext) -> dict[str, object]:
-        """`send_request`."""
-        demand = parsed(arguments, Demand)
-        return await self._request(demand.to, demand.intent, demand.params, context)
+        request = parsed(arguments, PeerRequest)
+        return await self._request(request.to, request.intent, request.params, context)
 
     async def send_response(self, arguments: str, context: CallContext) -> dict[str, object]:
-        """`send_response`."""
-        response = parsed(arguments, Response)
+        response = parsed(arguments, PeerResponse)
         return await self._response(response.to, response.in_reply_to, response.status, response.result, context)
 
     async def send(self, arguments: str, context: CallContext) -> dict[str, object]:
-        """`send`, the later form of all three."""
-        asked = parsed(arguments, Anything)
+        asked = parsed(arguments, SendArguments)
         if not asked.to:
             raise invalid("to is required")
         match asked.kind:
@@ -192,41 +195,38 @@ class Post:
         return {"status": "sent", "kind": asked.kind}
 
     async def peers(self, arguments: str, context: CallContext) -> dict[str, object]:
-        """`list_peers` and `peers`."""
-        parsed(arguments, Nothing)
-        online = sorted((peer for peer in self._kin.peers(context) if peer.is_online), key=lambda peer: peer.name)
+        parsed(arguments, NoArguments)
+        online = sorted((peer for peer in self._relatives.peers(context) if peer.is_online), key=lambda peer: peer.name)
         return {"peers": [peer.shown for peer in online]}
-
-    # ---- what is said ------------------------------------------------------------------------------------------------
 
     async def _message(self, to: str, body: str, context: CallContext) -> dict[str, object]:
         return await self._post(to, f"[message from {own_name(context)}]\n{body}", context)
 
     async def _request(self, to: str, intent: str, params: object, context: CallContext) -> dict[str, object]:
         request_id = uuid.uuid5(uuid.NAMESPACE_URL, context.key)  # the same when the call is entered again
-        said = f"[request {request_id} from {own_name(context)}: {intent}]"
-        return await self._post(to, f"{said} {compact(params)}" if params is not None else said, context)
+        header = f"[request {request_id} from {own_name(context)}: {intent}]"
+        return await self._post(to, f"{header} {compact(params)}" if params is not None else header, context)
 
     async def _response(
         self, to: str, in_reply_to: str, status: str, result: object, context: CallContext
     ) -> dict[str, object]:
         try:
             request = uuid.UUID(in_reply_to)
-        except ValueError as wrong:
-            raise invalid(f"invalid UUID for in_reply_to: {shown(in_reply_to)}") from wrong
+        except ValueError as error:
+            raise invalid(f"invalid UUID for in_reply_to: {shown(in_reply_to)}") from error
         if status not in STATUSES:
             raise invalid(f"invalid status: {shown(status)}")
-        said = f"[response to {request} from {own_name(context)}: {status}]"
-        return await self._post(to, f"{said} {compact(result)}" if result is not None else said, context)
+        header = f"[response to {request} from {own_name(context)}: {status}]"
+        return await self._post(to, f"{header} {compact(result)}" if result is not None else header, context)
 
     async def _post(self, to: str, text: str, context: CallContext) -> dict[str, object]:
-        if len(text.encode(errors="replace")) > LARGEST:
-            raise invalid(f"a message may have at most {LARGEST} bytes")
-        peer = next((peer for peer in self._kin.peers(context) if peer.name == to), None)
+        if len(text.encode(errors="replace")) > MAX_BYTES:
+            raise invalid(f"a message may have at most {MAX_BYTES} bytes")
+        peer = next((peer for peer in self._relatives.peers(context) if peer.name == to), None)
         if peer is None:
             raise failed(f"Peer not found: {shown(to)}")
         item = TextMessage(key=f"peer/{context.key}", text=text, origin="peer")
-        if not self._can_hear(peer):
+        if not self._accepts(peer):
             if context.again and await self._has_arrived(peer, item.key):
                 return SENT
             raise failed(OFFLINE)
@@ -236,13 +236,13 @@ class Post:
             raise failed(OFFLINE) from gone
         return SENT
 
-    def _can_hear(self, peer: Peer) -> bool:
-        """Whether a message would be read: not by who is being stopped, and not behind an inbox full of others."""
+    def _accepts(self, peer: Peer) -> bool:
+        """Whether a peer is live, not cancelled, and its inbox not full."""
         live = self._supervisor.live(peer.run_id)
-        return live is not None and not live.cancelled and len(live.inbox) < INBOX
+        return live is not None and not live.cancelled and len(live.inbox) < MAX_INBOX
 
     async def _has_arrived(self, peer: Peer, key: Key) -> bool:
-        """Whether this very message reached a peer before a crash: it was sent, whatever has become of the peer."""
+        """Whether this message reached the peer before a crash."""
         waiting = await self._supervisor.stored.inbox(peer.run_id)
         return key in (await self._supervisor.replay(peer.run_id)).taken or any(item.key == key for item in waiting)
 
@@ -257,15 +257,13 @@ def _object(required: Sequence[str], **properties: object) -> dict[str, object]:
     return {"type": "object", "properties": properties, "required": list(required)}
 
 
-def _text(description: str) -> dict[str, object]:
-    return {"type": "string", "description": description}
-
-
-_TO = _text("The peer's name.")
-_REPLY_TO = _text("The UUID of the request.")
+_TO = typed("string", "The peer's name.")
+_REPLY_TO = typed("string", "The UUID of the request.")
 _STATUS = {"type": "string", "enum": list(STATUSES)}
-_MESSAGE = _object(("to", "body"), to=_TO, body=_text("What to say."))
-_REQUEST = _object(("to", "intent"), to=_TO, intent=_text("What is asked for."), params={"description": "Its details."})
+_MESSAGE = _object(("to", "body"), to=_TO, body=typed("string", "What to say."))
+_REQUEST = _object(
+    ("to", "intent"), to=_TO, intent=typed("string", "What is asked for."), params={"description": "Its details."}
+)
 _RESPONSE = _object(
     ("to", "in_reply_to", "status"),
     to=_TO,
@@ -277,8 +275,8 @@ _SEND = _object(
     ("kind", "to"),
     kind={"type": "string", "enum": ["peer_message", "peer_request", "peer_response"]},
     to=_TO,
-    body=_text("What to say, in a message."),
-    intent=_text("What is asked for, in a request."),
+    body=typed("string", "What to say, in a message."),
+    intent=typed("string", "What is asked for, in a request."),
     params={"description": "Details of a request."},
     in_reply_to=_REPLY_TO,
     status=_STATUS,

@@ -1,26 +1,149 @@
-"""Whom a run of `meerkat` knows: the sub-agents below it, running and lately ended, and the peers that it may message.
-
-All of it is read off the runs of this process; nothing is kept here.
-"""
+"""The sub-agents and peers of a calling run: names, states, answers about them, and the base classes of tools."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Literal
 
 from msgspec import Struct
 
+from retinue.core.errors import Refused
 from retinue.core.events import RunAccepted
 from retinue.core.ids import RunId
-from retinue.core.ports import CallContext
+from retinue.core.ports import CallContext, ToolResult
+from retinue.core.run import Outcome
 from retinue.core.step import MODEL
+from retinue.dialects.arguments import CallRefused, compact
+from retinue.dialects.base import DialectTool
+from retinue.dialects.context import DialectContext
 from retinue.dialects.meerkat import NAME
-from retinue.dialects.meerkat.requests import failed
-from retinue.dialects.meerkat.views import ROOT_NAME, name_of
+from retinue.dialects.meerkat.requests import failed, specs
+from retinue.dialects.meerkat.settings import MeerkatSettings
 from retinue.engine import LiveView, RunView, Supervisor
 
+State = Literal["running", "completed", "failed", "cancelled"]
 
-class Crowd(Struct, frozen=True):
-    """How many are at work: sub-agents of the tree, children of the caller, and operations in the tree."""
+SUB_AGENT, FORK_AGENT, HOST_AGENT = "sub-agent", "fork", "host"
+"""The agents of children. A host, which stays alive and serves messages, is named like any sub-agent."""
+
+MAX_ENDED = 256
+"""How many ended sub-agents of a tree are remembered."""
+
+ROOT_NAME = "parent"
+"""The name of the root among its children."""
+
+
+def name_of(run_id: RunId, agent: str) -> str:
+    """A child's name.
+
+    >>> name_of("019467d9-7e3a-7000-8000-000000000000", SUB_AGENT)
+    'sub-agent-019467d97e3a'
+    """
+    return f"{FORK_AGENT if agent == FORK_AGENT else SUB_AGENT}-{run_id.replace('-', '')[:12]}"
+
+
+def own_name(context: CallContext) -> str:
+    """The caller's name among its peers."""
+    return ROOT_NAME if context.depth == 0 else name_of(context.run_id, context.agent)
+
+
+def state_of(outcome: Outcome | None, agent: str) -> State:
+    """A child's state; a host that has used up its budget is completed."""
+    if outcome is None:
+        return "running"
+    match outcome.result:
+        case "completed" | "cancelled":
+            return outcome.result
+        case "exhausted" if agent == HOST_AGENT:
+            return "completed"
+        case _:
+            return "failed"
+
+
+def output_of(outcome: Outcome, last_words: str = "") -> str:
+    """The output of a completed child; `last_words` if it ended without a text, as a stopped host does."""
+    return outcome.text or last_words
+
+
+def error_of(outcome: Outcome) -> str:
+    """Why a child failed, in the texts of the document for used-up budgets."""
+    if (limit := outcome.limit) is not None and outcome.result == "exhausted":
+        match limit.reason:
+            case "max_turns":
+                return f"Max turns reached: {limit.limit}"
+            case "max_calls":
+                return f"Tool call budget exceeded: {limit.used} calls > {limit.limit} limit"
+            case "max_tokens":
+                return f"Token budget exceeded: used {limit.used}, limit {limit.limit}"
+            case _:
+                pass  # limits of the tree, which no sub-agent has of its own
+    return outcome.error or outcome.reason
+
+
+def status(view: RunView, now: float, *, last_words: str = "") -> dict[str, object]:
+    """The answer to `agent_status`, without fields that do not apply."""
+    outcome = view.outcome
+    state = state_of(outcome, view.agent)
+    answer: dict[str, object] = {"agent_id": view.run_id, "state": state}
+    if outcome is not None and state == "completed":
+        answer["output"] = output_of(outcome, last_words)
+    if outcome is not None and state == "failed":
+        answer["error"] = error_of(outcome)
+    answer["is_final"] = state != "running"
+    answer["duration_ms"] = _milliseconds(view, now)
+    if state == "completed":
+        answer["tokens_used"] = view.usage.total
+    elif state == "failed":
+        answer["tokens_used"] = 0
+    if view.agent == FORK_AGENT and state == "completed":
+        answer["cached_tokens"] = view.usage.cached
+    return answer
+
+
+class ListRow(Struct, frozen=True, gc=False, omit_defaults=True):
+    """A sub-agent in a list; `running_ms` is for running ones."""
+
+    id: RunId
+    name: str
+    state: State
+    depth: int
+    running_ms: int | None = None
+
+
+def running_row(accepted: RunAccepted, now: float) -> ListRow:
+    run_id = accepted.run_id
+    since = max(0, round((now - accepted.at) * 1000))
+    return ListRow(run_id, name_of(run_id, accepted.agent), "running", accepted.depth, since)
+
+
+def ended_row(view: RunView) -> ListRow:
+    return ListRow(view.run_id, name_of(view.run_id, view.agent), state_of(view.outcome, view.agent), view.depth)
+
+
+def listing(rows: Iterable[ListRow]) -> dict[str, object]:
+    """The answer to `agent_list`, in the order in which the children were started."""
+    agents = sorted(rows, key=lambda row: row.id)
+    counts = Counter(row.state for row in agents)
+    return {
+        "agents": agents,
+        "running_count": counts["running"],
+        "completed_count": counts["completed"],
+        "failed_count": counts["failed"] + counts["cancelled"],
+        "total_count": len(agents),
+    }
+
+
+def _milliseconds(view: RunView, now: float) -> int:
+    until = now if view.ended_at is None else view.ended_at
+    return max(0, round((until - view.started_at) * 1000))
+
+
+# ---- runs around a caller, read from the live runs of this process --------------------------------------------------
+
+
+class RunningCounts(Struct, frozen=True):
+    """Running sub-agents of the tree, running children of the caller, and running operations of the tree."""
 
     agents: int
     children: int
@@ -28,7 +151,7 @@ class Crowd(Struct, frozen=True):
 
 
 class Peer(Struct, frozen=True):
-    """Somebody that a run can message; one that has ended is remembered as offline."""
+    """A run that the caller can message; one that has ended is offline."""
 
     name: str
     run_id: RunId
@@ -36,37 +159,37 @@ class Peer(Struct, frozen=True):
 
     @property
     def shown(self) -> dict[str, object]:
-        """The peer in a list."""
+        """The peer as `list_peers` shows it."""
         return {"name": self.name, "peer_id": self.run_id, "address": f"inproc://{self.name}"}
 
 
-class Kin:
-    """Looks around from where a call is made."""
+class Relatives:
+    """Finds the runs around a calling run."""
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
 
     def caller(self, context: CallContext) -> LiveView:
-        """The run that calls."""
+        """The calling run; raises `CallRefused` if it is being stopped."""
         live = self._supervisor.live(context.run_id)
         if live is None:
             raise failed("the caller is being stopped")
         return live
 
     def running(self, context: CallContext) -> Iterator[RunAccepted]:
-        """The sub-agents below the caller that run."""
+        """The running sub-agents below the caller."""
         for live in self._supervisor.subtree(context.run_id):
             accepted = live.run.accepted
             if accepted.dialect == NAME and accepted.run_id != context.run_id:
                 yield accepted
 
     def ended(self, context: CallContext) -> list[RunView]:
-        """Those that are over and still known, in the order of their ends."""
+        """The remembered sub-agents below the caller that have ended, in the order of their ends."""
         ended = self._supervisor.ended_in(context.root_id, NAME).values()
         return [view for view in ended if _is_below(view.path, context)]
 
     def find(self, run_id: RunId, context: CallContext) -> RunView:
-        """One sub-agent below the caller."""
+        """A sub-agent below the caller; raises `CallRefused` if there is none of that id."""
         live = self._supervisor.live(run_id)
         if live is not None and self._is_below(live, context):
             return live.view()
@@ -75,8 +198,8 @@ class Kin:
             return ended
         raise failed(f"Sub-agent not found: {run_id}")
 
-    def crowd(self, context: CallContext) -> Crowd:
-        """How many are at work, the calling call left out."""
+    def running_counts(self, context: CallContext) -> RunningCounts:
+        """The counts that concurrency limits apply to, without the calling call."""
         agents = calls = children = 0
         for live in self._supervisor.subtree(context.root_id):
             accepted = live.run.accepted
@@ -84,10 +207,10 @@ class Kin:
                 agents += 1
                 children += accepted.parent_id == context.run_id
             calls += sum(index != MODEL for index in live.in_flight)
-        return Crowd(agents, children, agents + calls - 1)
+        return RunningCounts(agents, children, agents + calls - 1)
 
     def peers(self, context: CallContext) -> Iterator[Peer]:
-        """Those that the caller trusts: its parent, and its children, also those that have ended lately."""
+        """The runs that the caller may message: its parent and its children, ended ones included."""
         caller = self.caller(context)
         if (above := caller.run.accepted.parent_id) is not None:
             parent = self._supervisor.live(above)
@@ -101,8 +224,8 @@ class Kin:
             if ended.parent_id == context.run_id:
                 yield Peer(name_of(run_id, ended.agent), run_id, is_online=False)
 
-    def has_read(self, view: RunView, context: CallContext) -> None:
-        """The caller has read how a child of its own ended: that is no news to it any more."""
+    def mark_read(self, view: RunView, context: CallContext) -> None:
+        """Drop the notice about the end of a child that the caller has read about."""
         if view.outcome is not None and view.parent_id == context.run_id:
             self._supervisor.mark_read(context.run_id, view.run_id)
 
@@ -113,3 +236,43 @@ class Kin:
 
 def _is_below(path: str, context: CallContext) -> bool:
     return path.startswith(f"{context.path}/")
+
+
+# ---- base classes of tools ------------------------------------------------------------------------------------------
+
+
+class MeerkatTool(DialectTool):
+    """A tool that answers with a JSON object, or with the text of a refusal."""
+
+    async def call(self, arguments: str, context: CallContext) -> ToolResult:
+        try:
+            return ToolResult(compact(await self._answer(arguments, context)))
+        except CallRefused as refusal:
+            return ToolResult(str(refusal), failed=True)
+        except Refused as refusal:
+            return ToolResult(str(failed(str(refusal))), failed=True)
+
+    async def _answer(self, arguments: str, context: CallContext) -> dict[str, object]:
+        raise NotImplementedError
+
+
+class AgentTool(MeerkatTool):
+    """A tool for sub-agents; subclasses name it."""
+
+    tool = ""
+
+    def __init__(self, dialect_context: DialectContext, settings: MeerkatSettings) -> None:
+        self.spec = specs(settings)[self.tool]
+        self._dialect_context = dialect_context
+        self._settings = settings
+        self._supervisor = dialect_context.supervisor
+        self._relatives = Relatives(dialect_context.supervisor)
+
+    async def call(self, arguments: str, context: CallContext) -> ToolResult:
+        # A fork may be shown tools that it may not use, so that its parent's prompt cache is shared.
+        if context.depth > 0 and not self._settings.nested_tools:
+            return ToolResult(self.why_hidden(context), failed=True)
+        return await super().call(arguments, context)
+
+    def why_hidden(self, context: CallContext) -> str:
+        return str(failed(f"Tool access denied: {self.tool}"))

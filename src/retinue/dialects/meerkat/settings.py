@@ -1,4 +1,4 @@
-"""What a settings file can say about `meerkat` in `[sub_agents]`: limits, budgets, models, and how children talk."""
+"""The settings of `meerkat`, `[sub_agents]`: limits, budgets, models and comms."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ INHERIT = "inherit"
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Tokens = Annotated[int, Meta(ge=1, le=2**62)]
 
-DEFAULT_MODELS: Mapping[str, tuple[str, ...]] = {
+DEFAULT_MODELS: dict[str, tuple[str, ...]] = {
     "anthropic": ("claude-opus-4-6", "claude-sonnet-4-5", "claude-opus-4-5"),
     "gemini": ("gemini-3-flash-preview", "gemini-3-pro-preview"),
     "openai": ("gpt-5.2", "gpt-5.2-pro"),
 }
-"""The models that sub-agents may have when the settings do not say."""
+"""The default of `allowed_models`."""
 
 
 class ConcurrencyLimits(Struct, frozen=True, kw_only=True):
@@ -47,11 +47,7 @@ class MeerkatSettings(Struct, frozen=True, kw_only=True):
     """
 
     default_provider: Annotated[
-        str,
-        Meta(
-            description="anthropic, openai or gemini; inherit is that of whoever asks.",
-            examples=[INHERIT],
-        ),
+        str, Meta(description="anthropic, openai or gemini; inherit is that of whoever asks.", examples=[INHERIT])
     ] = INHERIT
     default_model: Annotated[
         str | None,
@@ -63,7 +59,7 @@ class MeerkatSettings(Struct, frozen=True, kw_only=True):
             description="The models that may be asked for, by provider.",
             examples=[{name: [models[-1]] for name, models in DEFAULT_MODELS.items()}],
         ),
-    ] = field(default_factory=lambda: dict(DEFAULT_MODELS))
+    ] = field(default_factory=DEFAULT_MODELS.copy)
     concurrency_limits: Annotated[ConcurrencyLimits, Meta(description="How many, and how deep.")] = ConcurrencyLimits()
     allow_nested_spawn: Annotated[
         bool, Meta(description="Whether sub-agents that have the tools may spawn on.", examples=[True])
@@ -99,36 +95,36 @@ DEFAULTS = MeerkatSettings()
 
 
 def mistakes(settings: MeerkatSettings) -> list[tuple[str, str]]:
-    """What is wrong with the models of the settings: the key, and the complaint.
+    """The errors in the models of the settings: each key with its message.
 
     >>> mistakes(DEFAULTS)
     []
     >>> mistakes(MeerkatSettings(default_provider="openai", default_model="gpt-4"))
     [('default_model', "default_model 'gpt-4' is not in allowed_models for provider 'openai'")]
     """
-    found: list[tuple[str, str]] = []
+    errors: list[tuple[str, str]] = []
     allowed = settings.allowed_models
     for provider in DEFAULT_MODELS:
         models = allowed.get(provider, ())
         if not models:
-            found.append(("allowed_models", f"allowed_models needs at least one model for provider '{provider}'"))
+            errors.append(("allowed_models", f"allowed_models needs at least one model for provider '{provider}'"))
         if any("*" in model for model in models):
-            found.append(
+            errors.append(
                 ("allowed_models", f"allowed_models for provider '{provider}': wildcards ('*') are not allowed")
             )
     for provider in allowed:
         if provider not in DEFAULT_MODELS:
             known = ", ".join(DEFAULT_MODELS)
-            found.append(("allowed_models", f"allowed_models: unknown provider '{provider}'; known: {known}"))
+            errors.append(("allowed_models", f"allowed_models: unknown provider '{provider}'; known: {known}"))
     provider, model = settings.default_provider, settings.default_model
     if provider not in (INHERIT, *DEFAULT_MODELS):
         expected = ", ".join((INHERIT, *DEFAULT_MODELS))
-        found.append(("default_provider", f"default_provider '{provider}' is none of {expected}"))
+        errors.append(("default_provider", f"default_provider '{provider}' is none of {expected}"))
     elif model not in (None, INHERIT):
         if provider != INHERIT and model not in allowed.get(provider, ()):
-            found.append(
+            errors.append(
                 ("default_model", f"default_model '{model}' is not in allowed_models for provider '{provider}'")
             )
         elif provider == INHERIT and sum(model in models for models in allowed.values()) != 1:
-            found.append(("default_model", f"default_model '{model}' with default_provider 'inherit' is ambiguous"))
-    return found
+            errors.append(("default_model", f"default_model '{model}' with default_provider 'inherit' is ambiguous"))
+    return errors

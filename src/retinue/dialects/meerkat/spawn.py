@@ -1,11 +1,12 @@
-"""How sub-agents of `meerkat` come into being: `agent_spawn` with nothing but a prompt, `agent_fork` with everything.
+"""`agent_spawn`, which starts a sub-agent with a prompt alone, and `agent_fork`, which gives it the conversation.
 
 A call is checked in the order of the document: shape, limits, nesting, prompt, host mode, provider, model, client, and
-the limits once more at the moment of birth.
+the limits once more when the run is accepted.
 """
 
 from __future__ import annotations
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from retinue.core.agent import RunSpec
@@ -14,34 +15,20 @@ from retinue.core.ids import RunId
 from retinue.core.ports import CallContext
 from retinue.core.run import Lifecycle, Limits
 from retinue.dialects.arguments import CallRefused
-from retinue.dialects.meerkat import NAME, comms, schema
-from retinue.dialects.meerkat.models import ResolvedModel, resolve_model
-from retinue.dialects.meerkat.requests import (
-    Budget,
-    ForkRequest,
-    SpawnArguments,
-    StrictSpawnArguments,
-    access_of,
-    budget_of,
-    failed,
-    fixed_budget,
-    invalid,
-    parsed,
-)
-from retinue.dialects.meerkat.schema import AGENT_TOOLS
-from retinue.dialects.meerkat.tool import AgentTool
-from retinue.dialects.meerkat.views import FORK, HOST, SUB_AGENT, name_of, own_name
+from retinue.dialects.context import ProviderFamilies
+from retinue.dialects.meerkat import NAME, comms, requests
+from retinue.dialects.meerkat.relatives import FORK_AGENT, HOST_AGENT, SUB_AGENT, AgentTool, name_of, own_name
+from retinue.dialects.meerkat.requests import failed, invalid, parsed
+from retinue.dialects.meerkat.settings import DEFAULT_MODELS, INHERIT, MeerkatSettings
 from retinue.engine import SpawnRequest
 
 
-class BirthTool(AgentTool):
-    """What spawning and forking have in common."""
+class StartTool(AgentTool):
+    """Base class of both tools; subclasses set the beginnings of refusals."""
 
     cannot = ""
     nested = ""
     unregistered = ""
-
-    # Limits
 
     def _check_limits(self, context: CallContext) -> None:
         if context.depth >= self._settings.concurrency_limits.max_depth or self._excess(context):
@@ -49,35 +36,33 @@ class BirthTool(AgentTool):
         if context.depth > 0 and not self._settings.allow_nested_spawn:
             raise failed(f"{self.nested} is not allowed at this depth")
 
-    def _check_birth(self, context: CallContext) -> None:
-        """The limits once more: others may have been born since the call was checked."""
+    def _check_start(self, context: CallContext) -> None:
+        """Check the limits again: other runs may have started since the call was checked."""
         if excess := self._excess(context):
             raise failed(f"{self.unregistered}: {excess}")
 
     def _excess(self, context: CallContext) -> str:
-        """Which count has no room for one more."""
-        limits, crowd = self._settings.concurrency_limits, self._kin.crowd(context)
-        if crowd.agents >= limits.max_concurrent_agents:
+        """The limit that another sub-agent would exceed; empty if none."""
+        limits, running = self._settings.concurrency_limits, self._relatives.running_counts(context)
+        if running.agents >= limits.max_concurrent_agents:
             return f"Sub-agent limit exceeded: max {limits.max_concurrent_agents} concurrent sub-agents"
-        if crowd.children >= limits.max_children_per_agent:
+        if running.children >= limits.max_children_per_agent:
             return f"Concurrency limit exceeded: max {limits.max_children_per_agent} children per agent"
-        if crowd.operations >= limits.max_concurrent_ops:
+        if running.operations >= limits.max_concurrent_ops:
             return f"Concurrency limit exceeded: max {limits.max_concurrent_ops} concurrent operations"
         return ""
 
-    # Birth
-
-    def _mind(self, provider: str | None, model: str | None, context: CallContext, *, fork: bool) -> ResolvedModel:
-        caller_spec = self._kin.caller(context).run.run_spec
+    def _resolve(self, provider: str | None, model: str | None, context: CallContext, *, fork: bool) -> ResolvedModel:
+        caller_spec = self._relatives.caller(context).run.run_spec
         return resolve_model(
             provider, model, caller_spec, families=self._dialect_context.families, settings=self._settings, fork=fork
         )
 
-    def _brief(
+    def _run_spec(
         self, context: CallContext, resolved: ResolvedModel, agent: str, system: str, offered: tuple[str, ...]
     ) -> RunSpec:
-        caller_spec = self._kin.caller(context).run.run_spec
-        # A sub-agent works for its parent, also where the settings have an agent that happens to be called like it.
+        caller_spec = self._relatives.caller(context).run.run_spec
+        # A sub-agent works for its parent, also if the settings have an agent of the same name.
         own = self._dialect_context.run_spec_for(
             caller_spec, agent=caller_spec.identity or caller_spec.agent, system=system, offered=offered
         )
@@ -103,19 +88,17 @@ class BirthTool(AgentTool):
         return started.run_id
 
     async def _begun(self, context: CallContext) -> tuple[RunId, str, RunSpec] | None:
-        """What this call started before a crash: it is answered as it would have been then."""
+        """The run that this call started before a crash."""
         row = await self._dialect_context.begun(context)
         if row is None:
             return None
         return row.run_id, row.agent, await self._supervisor.stored.run_spec(row.run_spec)
 
-    # What a child is given
-
     def _inherited(self, context: CallContext) -> tuple[str, ...]:
-        """The caller's tools that a child may have; delegation is among them only where the settings say so."""
+        """The caller's tools that a child may have; the agent tools only if the settings allow nesting."""
         kept_back = comms.names(self._settings)
         if not self._settings.nested_tools:
-            kept_back += AGENT_TOOLS
+            kept_back += requests.AGENT_TOOLS
         return tuple(name for name in context.offered if name not in kept_back)
 
     def _first_message(self, prompt: str, context: CallContext) -> str:
@@ -124,13 +107,13 @@ class BirthTool(AgentTool):
         return comms.block(own_name(context), self._settings) + prompt
 
     def _capped(self, tokens: int | None) -> int | None:
-        most = self._settings.max_budget_per_agent
-        return tokens if most is None else most if tokens is None else min(tokens, most)
+        limit = self._settings.max_budget_per_agent
+        return tokens if limit is None else limit if tokens is None else min(tokens, limit)
 
-    def _told(
+    def _started(
         self, run_id: RunId, agent: str, run_spec: RunSpec, more: dict[str, object], message: str
     ) -> dict[str, object]:
-        """What the caller reads about its new child."""
+        """The answer about a new child."""
         name = name_of(run_id, agent)
         answer: dict[str, object] = {
             "agent_id": run_id,
@@ -142,14 +125,14 @@ class BirthTool(AgentTool):
             "message": message,
         }
         if self._settings.enable_comms:
-            answer["comms"] = comms.to_child(name, "fork" if agent == FORK else "child", self._settings)
+            answer["comms"] = comms.to_child(name, "fork" if agent == FORK_AGENT else "child", self._settings)
         return answer
 
 
-class SpawnTool(BirthTool):
-    """`agent_spawn`: a child that knows nothing but its prompt."""
+class SpawnTool(StartTool):
+    """`agent_spawn`: a child with a clean history."""
 
-    tool = schema.SPAWN
+    tool = requests.SPAWN
     cannot = "Cannot spawn sub-agent"
     nested = "Nested spawning"
     unregistered = "Failed to spawn sub-agent"
@@ -157,25 +140,27 @@ class SpawnTool(BirthTool):
     async def _answer(self, arguments: str, context: CallContext) -> dict[str, object]:
         if (begun := await self._begun(context)) is not None:
             return self._spawned(*begun)
-        request = parsed(arguments, SpawnArguments if self._settings.enable_comms else StrictSpawnArguments)
-        access, budget = access_of(request.tool_access), budget_of(request.budget)
+        request = parsed(
+            arguments, requests.SpawnArguments if self._settings.enable_comms else requests.StrictSpawnArguments
+        )
+        access, budget = requests.access_of(request.tool_access), requests.budget_of(request.budget)
         self._check_limits(context)
         if not request.prompt.strip():
             raise invalid("Prompt cannot be empty")
         if request.host_mode and not self._settings.enable_comms:
             raise invalid("host_mode requires comms to be enabled for sub-agents")
-        resolved = self._mind(request.provider, request.model, context, fork=False)
-        agent = HOST if request.host_mode else SUB_AGENT
+        resolved = self._resolve(request.provider, request.model, context, fork=False)
+        agent = HOST_AGENT if request.host_mode else SUB_AGENT
         offered = (*access.among(self._inherited(context)), *comms.names(self._settings))
-        run_spec = self._brief(context, resolved, agent, self._system(request.system_prompt, offered), offered)
+        run_spec = self._run_spec(context, resolved, agent, self._system(request.system_prompt, offered), offered)
         spawn_request = SpawnRequest(
             agent=agent,
             run_spec=run_spec,
             task=self._first_message(request.prompt, context),
             limits=self._limits(budget),
-            lifecycle=Lifecycle(keep_alive=agent == HOST, announce=True, on_parent_end="wait"),
+            lifecycle=Lifecycle(keep_alive=agent == HOST_AGENT, announce=True, on_parent_end="wait"),
             dialect=NAME,
-            check=lambda: self._check_birth(context),
+            check=lambda: self._check_start(context),
         )
         return self._spawned(await self._start(spawn_request, context), agent, run_spec)
 
@@ -184,18 +169,18 @@ class SpawnTool(BirthTool):
             return asked
         return comms.usage_of(offered, self._settings) if self._settings.inherit_system_prompt else ""
 
-    def _limits(self, budget: Budget) -> Limits:
+    def _limits(self, budget: requests.Budget) -> Limits:
         asked = self._settings.default_budget if budget.max_tokens is None else budget.max_tokens
         return Limits(max_tokens=self._capped(asked), max_turns=budget.max_turns, max_calls=budget.max_tool_calls)
 
     def _spawned(self, run_id: RunId, agent: str, run_spec: RunSpec) -> dict[str, object]:
-        return self._told(run_id, agent, run_spec, {}, schema.SPAWNED)
+        return self._started(run_id, agent, run_spec, {}, requests.SPAWNED)
 
 
-class ForkTool(BirthTool):
-    """`agent_fork`: a child that knows the whole conversation."""
+class ForkTool(StartTool):
+    """`agent_fork`: a child with the caller's history."""
 
-    tool = schema.FORK
+    tool = requests.FORK
     cannot = "Cannot fork agent"
     nested = "Nested forking"
     unregistered = "Failed to spawn forked agent"
@@ -204,53 +189,142 @@ class ForkTool(BirthTool):
         if (begun := await self._begun(context)) is not None:
             run_id, _, run_spec = begun
             return self._forked(run_id, run_spec, context)
-        request = parsed(arguments, ForkRequest)
-        access = access_of(request.tool_access)
+        request = parsed(arguments, requests.ForkRequest)
+        access = requests.access_of(request.tool_access)
         self._check_limits(context)
         if not request.prompt.strip():
             raise invalid("Fork prompt cannot be empty")
-        resolved = self._mind(request.provider, request.model, context, fork=True)
+        resolved = self._resolve(request.provider, request.model, context, fork=True)
         if self._settings.fork_keeps_tools and access.policy == "inherit":
             offered = context.offered
         else:
             offered = (*access.among(self._inherited(context)), *comms.names(self._settings))
-        system = self._kin.caller(context).run.system
-        run_spec = self._brief(context, resolved, FORK, system, offered)
+        system = self._relatives.caller(context).run.system
+        run_spec = self._run_spec(context, resolved, FORK_AGENT, system, offered)
         spawn_request = SpawnRequest(
-            agent=FORK,
+            agent=FORK_AGENT,
             run_spec=run_spec,
             task=self._first_message(request.prompt, context),
             limits=Limits(max_tokens=self._budget(request.budget_policy or "equal", context)),
             lifecycle=Lifecycle(announce=True, on_parent_end="wait"),
             inherits=self._supervisor.fork_point(context.run_id),
             dialect=NAME,
-            check=lambda: self._check_birth(context),
+            check=lambda: self._check_start(context),
         )
         return self._forked(await self._start(spawn_request, context), run_spec, context)
 
     def _budget(self, policy: str, context: CallContext) -> int | None:
-        if (fixed := fixed_budget(policy)) is not None:
+        if (fixed := requests.fixed_budget(policy)) is not None:
             return self._capped(fixed)
         left = self._supervisor.left(context.run_id).tokens
         if left is None or policy not in ("remaining", "proportional"):
             return self._capped(self._settings.default_budget)
         if policy == "remaining":
             return self._capped(left)
-        more = self._settings.concurrency_limits.max_children_per_agent - self._kin.crowd(context).children
-        return self._capped(left // max(1, more))
+        children = self._relatives.running_counts(context).children
+        places = self._settings.concurrency_limits.max_children_per_agent - children
+        return self._capped(left // max(1, places))
 
     def _forked(self, run_id: RunId, run_spec: RunSpec, context: CallContext) -> dict[str, object]:
-        caller = self._kin.caller(context).run
-        # The reply with the call in progress is the last message; it is no part of what was said before.
+        caller = self._relatives.caller(context).run
+        # The last message is the reply with this call; it is not inherited.
         inherited: dict[str, object] = {"messages_inherited": len(caller.history) - 1}
-        answer = self._told(run_id, FORK, run_spec, inherited, schema.FORKED)
+        answer = self._started(run_id, FORK_AGENT, run_spec, inherited, requests.FORKED)
         return answer | {"cache": _cache(run_spec, caller.run_spec)}
 
 
 def _cache(run_spec: RunSpec, caller_spec: RunSpec) -> str:
-    """Whether a fork's request begins with the same bytes as its parent's, and if not, why."""
+    """Whether a fork shares its parent's prompt cache, and if not, why."""
     if (run_spec.provider, run_spec.model) != (caller_spec.provider, caller_spec.model):
         return "lost: another model"
     if run_spec.output != caller_spec.output:
         return "lost: another form of answer"
     return "shared" if run_spec.offered == caller_spec.offered else "lost: other tools"
+
+
+class ResolvedModel(Struct, frozen=True):
+    """The family as it is printed, the provider of this process, and the model's name there."""
+
+    shown: str
+    provider: str
+    model: str
+
+
+def resolve_model(
+    provider: str | None,
+    model: str | None,
+    caller_spec: RunSpec,
+    *,
+    families: ProviderFamilies,
+    settings: MeerkatSettings,
+    fork: bool,
+) -> ResolvedModel:
+    """The provider and model of a sub-agent; raises `CallRefused` if they are not allowed or cannot be used."""
+    own = families.family(caller_spec.provider)
+    family = _family(provider, model, own, families, settings, fork=fork)
+    if family is None:  # the caller's provider belongs to no family, and no other was requested
+        resolved = ResolvedModel(caller_spec.provider, caller_spec.provider, model or caller_spec.model)
+        return _checked(resolved, (caller_spec.model,), shown=(caller_spec.model,))
+    at = caller_spec.provider if family == own else families.member(family)
+    allowed = settings.allowed_models.get(family, ())
+    beside = (caller_spec.model,) if at == caller_spec.provider else ()
+    if model is None:
+        model = _default_model(at, caller_spec, allowed, families, settings, fork=fork)
+    resolved = _checked(ResolvedModel(family, at, model), (*allowed, *beside), shown=allowed)
+    if complaint := families.complaint(at):
+        raise failed(f"Failed to create LLM client: {complaint}")
+    return resolved
+
+
+def _family(
+    requested: str | None,
+    model: str | None,
+    own: str | None,
+    families: ProviderFamilies,
+    settings: MeerkatSettings,
+    *,
+    fork: bool,
+) -> str | None:
+    if requested is not None:
+        family = (requested if requested in DEFAULT_MODELS else None) if fork else families.called(requested)
+        if family is None:
+            raise invalid(f"Invalid provider: {requests.shown(requested)}")
+        return family
+    if settings.default_provider != INHERIT:
+        return settings.default_provider
+    if model is None and not fork and settings.default_model not in (None, INHERIT):
+        # Settings with a default model that is not in exactly one list were refused.
+        return next(name for name, models in settings.allowed_models.items() if settings.default_model in models)
+    return own
+
+
+def _default_model(
+    at: str,
+    caller_spec: RunSpec,
+    allowed: tuple[str, ...],
+    families: ProviderFamilies,
+    settings: MeerkatSettings,
+    *,
+    fork: bool,
+) -> str:
+    """The model of a call that names none: that of the settings, or the first allowed one.
+
+    A fork keeps its parent's model, to share the prompt cache; so does a child on a local server, which has none of the
+    vendors' models.
+    """
+    is_own = at == caller_spec.provider
+    default = settings.default_model
+    if is_own and (fork or default == INHERIT or (default is None and families.is_local(at))):
+        return caller_spec.model
+    if default not in (None, INHERIT) and default in allowed:
+        return default
+    return allowed[0]
+
+
+def _checked(resolved: ResolvedModel, allowed: tuple[str, ...], *, shown: tuple[str, ...]) -> ResolvedModel:
+    if resolved.model not in allowed:
+        raise invalid(
+            f"Model '{requests.shown(resolved.model)}' is not in allowlist for provider '{resolved.shown}'. "
+            f"Allowed models: {', '.join(shown)}"
+        )
+    return resolved

@@ -1,21 +1,28 @@
-"""Shared context: the small working memory that the participants of a session read and write together.
+"""Shared context as pure decisions: what each action returns and changes, given the stored entries of one session.
 
-This file holds what the actions mean, as pure decisions about the entries of one session. Who may call, where entries
-are kept and what is logged is decided elsewhere.
+Entries are stored under their keys. Everything else has names that no key can have: the third version of `scope` is
+`scope@3`, a snapshot `@snapshot/<label>`. Access to the store, the caller's name and logs are in `tool`. The last
+section has the operations for an operator.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
 from typing import assert_never
 
-from retinue.core.commands import Decision
+import msgspec
+from msgspec import Struct
+
+from retinue.core.commands import Decide, Decision, SessionRow
+from retinue.core.errors import BadInput, UnknownName
 from retinue.core.ids import SessionId
-from retinue.dialects.arguments import Coded, JsonObject, encoded
-from retinue.dialects.shared_context import entries as kept
-from retinue.dialects.shared_context.entries import EVERYONE, Entry, Snapshot, entries_of, entry_in, tokens
+from retinue.core.text import rfc3339
+from retinue.dialects.arguments import Coded, JsonObject, decoded, encoded
 from retinue.dialects.shared_context.requests import (
+    MAX_KEY_CHARACTERS,
+    MAX_VALUE_TOKENS,
     Change,
     Delete,
     ListKeys,
@@ -25,9 +32,116 @@ from retinue.dialects.shared_context.requests import (
     ReadHistory,
     TakeSnapshot,
     Write,
+    label_of,
 )
-from retinue.dialects.shared_context.schema import MAX_KEY_CHARACTERS, MAX_VALUE_TOKENS
-from retinue.dialects.text import rfc3339
+
+ALL_PARTICIPANTS = ("*",)
+
+KEPT_VERSIONS = 10
+"""Versions of an entry that are kept, the current one included."""
+
+HISTORY_BYTES = 1_000_000
+"""The size of the earlier versions of all entries together; beyond it the oldest are dropped."""
+
+_SNAPSHOT = "@snapshot/"
+
+
+class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The value under a key; `version` counts the writes since the key was created."""
+
+    value: str
+    written_by: str
+    written_at: float
+    version: int
+    expires_at: float | None = None
+    readable_by: tuple[str, ...] = ALL_PARTICIPANTS
+    writable_by: tuple[str, ...] = ALL_PARTICIPANTS
+
+    @property
+    def size(self) -> int:
+        """The estimated tokens of the value."""
+        return tokens(self.value)
+
+    def is_readable_by(self, participant: str) -> bool:
+        return any(fnmatchcase(participant, pattern) for pattern in self.readable_by)
+
+    def is_writable_by(self, participant: str) -> bool:
+        return any(fnmatchcase(participant, pattern) for pattern in self.writable_by)
+
+    def exists_at(self, at: float) -> bool:
+        """Whether it has not expired by then."""
+        return self.expires_at is None or at < self.expires_at
+
+
+class Snapshot(Struct, frozen=True, kw_only=True):
+    """All entries of a session at one time."""
+
+    taken_by: str
+    taken_at: float
+    entries: dict[str, Entry]
+
+
+def tokens(value: str) -> int:
+    """The estimated tokens of a value, at least 1.
+
+    >>> tokens(""), tokens("x" * 4003), tokens("x" * 4004)
+    (1, 1000, 1001)
+    """
+    return max(1, len(value) // 4)
+
+
+def entries_of(key_value: Mapping[str, bytes], at: float) -> dict[str, Entry]:
+    """All entries that exist at that time, in the order of their keys."""
+    entries = {key: entry_in(key_value[key]) for key in sorted(key_value) if "@" not in key}
+    return {key: entry for key, entry in entries.items() if entry.exists_at(at)}
+
+
+def expired(key_value: Mapping[str, bytes], at: float) -> tuple[str, ...]:
+    """The names of expired entries and of their earlier versions."""
+    gone = [key for key, stored in key_value.items() if "@" not in key and not entry_in(stored).exists_at(at)]
+    return tuple(name for key in gone for name in (key, *earlier(key_value, key)))
+
+
+def earlier(key_value: Mapping[str, bytes], key: str) -> list[str]:
+    """The names of the earlier versions of an entry, oldest first."""
+    versions = (name.rpartition("@")[2] for name in key_value if name.startswith(f"{key}@"))
+    return [f"{key}@{version}" for version in sorted(map(int, versions))]
+
+
+def entry_in(stored: bytes) -> Entry:
+    return msgspec.json.decode(stored, type=Entry)
+
+
+def history(key_value: Mapping[str, bytes], key: str) -> list[Entry]:
+    """The versions of an entry that are kept, the current one last."""
+    return [entry_in(key_value[name]) for name in (*earlier(key_value, key), key)]
+
+
+def retired(key_value: Mapping[str, bytes], key: str) -> tuple[dict[str, bytes], tuple[str, ...]]:
+    """The stored earlier version of an entry that is overwritten, and the names that are dropped to make room."""
+    name = f"{key}@{entry_in(key_value[key]).version}"
+    versions = earlier(key_value, key)
+    drops = versions[: max(0, len(versions) + 2 - KEPT_VERSIONS)]  # the one that is retired now, and the new one
+    others = [each for each in key_value if "@" in each and not each.startswith(_SNAPSHOT) and each not in drops]
+    room = HISTORY_BYTES - len(key_value[key]) - sum(len(key_value[each]) for each in others)
+    if room < 0:
+        for oldest in sorted(others, key=lambda each: entry_in(key_value[each]).written_at):
+            drops.append(oldest)
+            room += len(key_value[oldest])
+            if room >= 0:
+                break
+    return {name: key_value[key]}, tuple(drops)
+
+
+def snapshots(key_value: Mapping[str, bytes]) -> dict[str, Snapshot]:
+    """All snapshots by their labels, oldest first."""
+    decoded = {
+        name.removeprefix(_SNAPSHOT): msgspec.json.decode(stored, type=Snapshot)
+        for name, stored in key_value.items()
+        if name.startswith(_SNAPSHOT)
+    }
+    return dict(sorted(decoded.items(), key=lambda item: (item[1].taken_at, item[0])))
+
 
 WARN_VALUE_TOKENS = 800
 MAX_STORE_TOKENS = 10_000
@@ -37,15 +151,15 @@ _KEY = re.compile(r"[a-z0-9_]+")
 
 
 def space_of(session_id: SessionId) -> str:
-    """The shelf on which a session's entries stand."""
+    """The key-value namespace of a session's entries."""
     return f"context/{session_id}"
 
 
 def look(action: Look, key_value: Mapping[str, bytes], *, participant: str, at: float) -> JsonObject:
     """The answer to an action that reads; raises `Coded`.
 
-    `participant` and `at` come from the caller of this function, not from the model: no participant can sign as
-    another one. An entry that has expired at that time is not there.
+    `participant` and `at` come from the caller of this function, not from the model: no participant can act as another
+    one. An entry that has expired at that time does not exist.
     """
     match action:
         case ListKeys():
@@ -61,9 +175,9 @@ def look(action: Look, key_value: Mapping[str, bytes], *, participant: str, at: 
 
 
 def decide(action: Change, key_value: Mapping[str, bytes], *, participant: str, at: float) -> Decision:
-    """What an action changes in the entries, and its answer; a refusal is an answer that changes nothing.
+    """The changes of an action and its answer; a refusal is an answer that changes nothing.
 
-    The next change of any entry removes the entries that have expired.
+    Each change of an entry also removes the entries that have expired.
     """
     try:
         match action:
@@ -80,26 +194,26 @@ def decide(action: Change, key_value: Mapping[str, bytes], *, participant: str, 
 
 
 def session_not_found(session_id: SessionId) -> Coded:
-    """The session does not exist, or not any more."""
+    """The refusal if the session does not exist."""
     return Coded("SESSION_NOT_FOUND", f"Session {session_id!r} not found.")
 
 
 def session_archived(session_id: SessionId) -> Coded:
-    """The session can be read, not written."""
+    """The refusal of a change to a session that is read-only."""
     return Coded("SESSION_ARCHIVED", f"Session {session_id!r} is archived (read-only).")
 
 
 def entry_at(key_value: Mapping[str, bytes], key: str, at: float) -> Entry:
-    """The entry under `key`; a key that is malformed or absent is refused."""
+    """The entry under `key`; raises `Coded` for a malformed or absent key."""
     _check_key(key)
     entry = entry_in(key_value[key]) if key in key_value else None
-    if entry is None or not entry.is_there(at):
+    if entry is None or not entry.exists_at(at):
         raise Coded("KEY_NOT_FOUND", f"Key not found: {key!r}")
     return entry
 
 
 def readable(key_value: Mapping[str, bytes], key: str, participant: str, at: float) -> Entry:
-    """The same, for a participant that may read it."""
+    """The same, if the participant may read it."""
     entry = entry_at(key_value, key, at)
     if not entry.is_readable_by(participant):
         raise Coded("ACCESS_DENIED", f"Entry {key!r} may not be read by {participant!r}.")
@@ -107,7 +221,7 @@ def readable(key_value: Mapping[str, bytes], key: str, participant: str, at: flo
 
 
 def touched(action: Change, key_value: Mapping[str, bytes], decision: Decision) -> Entry | None:
-    """The entry that a decision about `shelf` puts under the action's key or takes away from there, if it does."""
+    """The entry that a decision writes or deletes under the action's key; None if it does neither."""
     match action:
         case Write(key=key) if key in decision.puts:
             return entry_in(decision.puts[key])
@@ -118,7 +232,7 @@ def touched(action: Change, key_value: Mapping[str, bytes], decision: Decision) 
 
 
 def _listing(entries: Mapping[str, Entry]) -> dict[str, object]:
-    """Keys are for everyone to see: a participant that could not would write over what it must not read."""
+    # Keys are listed to all participants: one that did not see a key would overwrite what it must not read.
     return {
         "keys": [_signature(key, entry) for key, entry in entries.items()],
         "total_size_tokens": sum(entry.size for entry in entries.values()),
@@ -130,8 +244,8 @@ def _reading(key: str, entry: Entry) -> dict[str, object]:
 
 
 def _signature(key: str, entry: Entry) -> dict[str, object]:
-    """All about an entry but its value."""
-    told: dict[str, object] = {
+    """The fields of an entry without its value."""
+    fields: dict[str, object] = {
         "key": key,
         "written_by": entry.written_by,
         "written_at": rfc3339(entry.written_at),
@@ -139,8 +253,8 @@ def _signature(key: str, entry: Entry) -> dict[str, object]:
         "value_size_tokens": entry.size,
     }
     if entry.expires_at is not None:
-        told["expires_at"] = rfc3339(entry.expires_at)
-    return told
+        fields["expires_at"] = rfc3339(entry.expires_at)
+    return fields
 
 
 def _batch(key_value: Mapping[str, bytes], keys: Iterable[str], participant: str, at: float) -> dict[str, object]:
@@ -169,8 +283,8 @@ def _history(
                 "written_by": entry.written_by,
                 "written_at": rfc3339(entry.written_at),
             }
-            for entry in kept.history(key_value, key)
-            # An earlier version may have been for fewer eyes than the current one.
+            for entry in history(key_value, key)
+            # An earlier version may have been readable by fewer participants than the current one.
             if (versions is None or entry.version in versions) and entry.is_readable_by(participant)
         ],
     }
@@ -198,46 +312,45 @@ def _writing(key_value: Mapping[str, bytes], write: Write, participant: str, at:
         readable_by=_as_before(write.readable_by, None if before is None else before.readable_by),
         writable_by=_as_before(write.writable_by, None if before is None else before.writable_by),
     )
-    puts, drops = ({}, ()) if before is None else kept.retired(key_value, key)
-    gone = (*drops, *kept.expired(key_value, at))
+    puts, drops = ({}, ()) if before is None else retired(key_value, key)
+    gone = (*drops, *expired(key_value, at))
     return _answer(
         _written(key, entry),
-        puts={**puts, key: kept.stored(entry)},
+        puts={**puts, key: msgspec.json.encode(entry)},
         drops=tuple(name for name in dict.fromkeys(gone) if name != key),
     )
 
 
 def _written(key: str, entry: Entry) -> dict[str, object]:
-    told = _signature(key, entry)
-    size = entry.size
-    del told["value_size_tokens"]
-    if size >= WARN_VALUE_TOKENS:
-        told["warning"] = f"Value is ~{size} tokens. Consider distilling further."
-    return told
+    fields = _signature(key, entry)
+    size = fields.pop("value_size_tokens")
+    if entry.size >= WARN_VALUE_TOKENS:
+        fields["warning"] = f"Value is ~{size} tokens. Consider distilling further."
+    return fields
 
 
 def _deleting(key_value: Mapping[str, bytes], key: str, participant: str, at: float) -> Decision:
     entry = entry_at(key_value, key, at)
     _check_writable(key, entry, participant)
-    gone = (key, *kept.earlier(key_value, key), *kept.expired(key_value, at))
+    gone = (key, *earlier(key_value, key), *expired(key_value, at))
     return _answer({"deleted": key, "previous_version": entry.version}, drops=tuple(dict.fromkeys(gone)))
 
 
 def _snapshot(key_value: Mapping[str, bytes], label: str, participant: str, at: float) -> Decision:
-    others = [other for other in kept.snapshots(key_value) if other != label]
+    others = [other for other in snapshots(key_value) if other != label]
     if len(others) >= MAX_SNAPSHOTS:
         raise Coded(
             "STORE_FULL", f"There are {MAX_SNAPSHOTS} snapshots, no more are kept; use one of their labels: {others}"
         )
     taken = Snapshot(taken_by=participant, taken_at=at, entries=entries_of(key_value, at))
     answer: JsonObject = {"snapshot": label, "keys": len(taken.entries)}
-    return _answer(answer, puts={kept.snapshot_name(label): kept.stored(taken)}, drops=kept.expired(key_value, at))
+    return _answer(answer, puts={f"{_SNAPSHOT}{label}": msgspec.json.encode(taken)}, drops=expired(key_value, at))
 
 
 def _as_before(asked: tuple[str, ...] | None, before: tuple[str, ...] | None) -> tuple[str, ...]:
-    """Who may: as the write says, else as it was, else everyone. To change a value opens it to nobody else."""
+    """The patterns of a write, else those of the entry before it, else all: a new value keeps its access rules."""
     if asked is None:
-        return EVERYONE if before is None else before
+        return ALL_PARTICIPANTS if before is None else before
     return asked
 
 
@@ -255,3 +368,89 @@ def _check_writable(key: str, entry: Entry, participant: str) -> None:
 
 def _answer(answer: JsonObject, *, puts: Mapping[str, bytes] | None = None, drops: tuple[str, ...] = ()) -> Decision:
     return Decision(encoded(answer), puts or {}, drops)
+
+
+# ---- for an operator; participants read entries one by one and see no other session ----------------------------------
+
+OPERATOR = "operator"
+"""The participant of a snapshot that an operator takes."""
+
+
+class _Taken(msgspec.Struct):
+    keys: int
+
+
+def overview(session: SessionRow, key_value: Mapping[str, bytes], at: float) -> dict[str, object]:
+    """The row of a session in a list."""
+    entries = entries_of(key_value, at)
+    return {
+        "session_id": session.session_id,
+        "archived": session.state == "archived",
+        "key_count": len(entries),
+        "total_size_tokens": sum(entry.size for entry in entries.values()),
+    }
+
+
+def contents(session: SessionRow, key_value: Mapping[str, bytes], at: float) -> dict[str, object]:
+    """All entries of a session with their values, and the labels of its snapshots, if it has any."""
+    answer: dict[str, object] = {
+        "session_id": session.session_id,
+        "archived": session.state == "archived",
+        "entries": _entries(entries_of(key_value, at)),
+    }
+    if labels := list(snapshots(key_value)):
+        answer["snapshots"] = labels
+    return answer
+
+
+def snapshot_contents(session: SessionRow, key_value: Mapping[str, bytes], label: str) -> dict[str, object]:
+    """All entries of a session at the time of a snapshot; raises `UnknownName` for an unknown label."""
+    by_label = snapshots(key_value)
+    if label not in by_label:
+        raise UnknownName("snapshot", label, tuple(by_label))
+    taken = by_label[label]
+    return {
+        "session_id": session.session_id,
+        "archived": session.state == "archived",
+        "snapshot": label,
+        "taken_by": taken.taken_by,
+        "taken_at": rfc3339(taken.taken_at),
+        "entries": _entries(taken.entries),
+    }
+
+
+def take_snapshot(label: str, at: float) -> Decide:
+    """The decision that stores a session's entries under a label; raises `BadInput` for an invalid label."""
+    try:
+        action = TakeSnapshot(label_of(label))
+    except Coded as refusal:
+        raise BadInput(refusal.message) from refusal
+    return lambda key_value: decide(action, key_value, participant=OPERATOR, at=at)
+
+
+def snapshot_size(answer: bytes) -> int:
+    """The number of stored entries, from the answer to `take_snapshot`; raises `BadInput` if it was a refusal."""
+    try:
+        return msgspec.convert(decoded(answer), _Taken).keys
+    except Coded as refusal:
+        raise BadInput(refusal.message) from refusal
+
+
+def _entries(entries: Mapping[str, Entry]) -> list[dict[str, object]]:
+    return [{"key": key, **_all_fields(entry)} for key, entry in entries.items()]
+
+
+def _all_fields(entry: Entry) -> dict[str, object]:
+    fields: dict[str, object] = {
+        "value": entry.value,
+        "written_by": entry.written_by,
+        "written_at": rfc3339(entry.written_at),
+        "version": entry.version,
+    }
+    if entry.expires_at is not None:
+        fields["expires_at"] = rfc3339(entry.expires_at)
+    if entry.readable_by != ALL_PARTICIPANTS:
+        fields["readable_by"] = entry.readable_by
+    if entry.writable_by != ALL_PARTICIPANTS:
+        fields["writable_by"] = entry.writable_by
+    return fields

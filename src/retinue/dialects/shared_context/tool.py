@@ -1,4 +1,4 @@
-"""The `shared_context` tool: who calls, where the session's entries stand, and a line in the log for every change."""
+"""The `shared_context` tool: reads and changes the entries of the caller's session, and logs every change."""
 
 from __future__ import annotations
 
@@ -10,29 +10,22 @@ from typing import assert_never
 from retinue.core.agent import ToolSpec
 from retinue.core.commands import Decision, NamespaceClosed
 from retinue.core.ports import CallContext, ToolResult
-from retinue.dialects.arguments import Coded, JsonObject, decoded
+from retinue.core.text import rfc3339
+from retinue.dialects.arguments import Coded, JsonObject, compact, decoded
 from retinue.dialects.base import DialectTool
 from retinue.dialects.context import DialectContext
 from retinue.dialects.log_format import line, with_payloads
-from retinue.dialects.shared_context import actions
-from retinue.dialects.shared_context.actions import decide, look, space_of, touched
-from retinue.dialects.shared_context.entries import Entry
-from retinue.dialects.shared_context.requests import (
-    ALL,
-    Action,
-    Change,
-    Delete,
-    ListKeys,
-    Look,
-    Read,
-    ReadBatch,
-    ReadHistory,
-    TakeSnapshot,
-    Write,
-    parse,
+from retinue.dialects.shared_context import requests
+from retinue.dialects.shared_context.actions import (
+    Entry,
+    decide,
+    look,
+    session_archived,
+    session_not_found,
+    space_of,
+    touched,
 )
-from retinue.dialects.shared_context.schema import spec_of
-from retinue.dialects.text import compact, rfc3339
+from retinue.dialects.shared_context.requests import Delete, Write
 
 log = logging.getLogger("retinue.context")
 
@@ -40,35 +33,34 @@ log = logging.getLogger("retinue.context")
 class SharedContextTool(DialectTool):
     """One tool for all sessions; each call sees the entries of its own session alone."""
 
-    def __init__(self, dialect_context: DialectContext, extensions: AbstractSet[str] = ALL) -> None:
+    def __init__(self, dialect_context: DialectContext, extensions: AbstractSet[str] = requests.ALL) -> None:
         self._dialect_context = dialect_context
         self._extensions = extensions
-        self.spec: ToolSpec = spec_of(extensions)
+        self.spec: ToolSpec = requests.spec_of(extensions)
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
-        """Parse the request and answer it; a refusal is an answer too."""
         try:
-            return ToolResult(compact(await self._answer(parse(arguments, self._extensions), context)))
+            return ToolResult(compact(await self._answer(requests.parse(arguments, self._extensions), context)))
         except Coded as refusal:
-            # Participants are meant to look for keys that may be missing; that is no failure.
+            # Participants are expected to look for keys that may be missing; that is no failure.
             return ToolResult(compact(refusal.answer), failed=refusal.code != "KEY_NOT_FOUND")
 
-    async def _answer(self, action: Action, context: CallContext) -> JsonObject:
+    async def _answer(self, action: requests.Action, context: CallContext) -> JsonObject:
         match action:
-            case ListKeys() | Read() | ReadBatch() | ReadHistory():
+            case requests.ListKeys() | requests.Read() | requests.ReadBatch() | requests.ReadHistory():
                 return await self._look(action, context)
-            case Write() | Delete() | TakeSnapshot():
+            case Write() | Delete() | requests.TakeSnapshot():
                 return await self._change(action, context)
             case _:
                 assert_never(action)
 
-    async def _look(self, action: Look, context: CallContext) -> JsonObject:
+    async def _look(self, action: requests.Look, context: CallContext) -> JsonObject:
         if await self._dialect_context.supervisor.stored.session(context.session_id) is None:
-            raise actions.session_not_found(context.session_id)
+            raise session_not_found(context.session_id)
         key_value = await self._dialect_context.key_value.look(space_of(context.session_id))
         return look(action, key_value, participant=participant(context), at=self._dialect_context.clock.now())
 
-    async def _change(self, action: Change, context: CallContext) -> JsonObject:
+    async def _change(self, action: requests.Change, context: CallContext) -> JsonObject:
         by, at = participant(context), self._dialect_context.clock.now()
         changed: Entry | None = None
 
@@ -83,18 +75,18 @@ class SharedContextTool(DialectTool):
         )
         match written:
             case NamespaceClosed(why="session_archived"):
-                raise actions.session_archived(context.session_id)
+                raise session_archived(context.session_id)
             case bytes():
                 pass
             case _:
-                raise actions.session_not_found(context.session_id)
-        # The store does not ask again about a call that it remembers, so each change is told once.
-        if changed is not None and not isinstance(action, TakeSnapshot):
-            self._tell(action, changed, by, at, context)
+                raise session_not_found(context.session_id)
+        # The store does not decide a remembered call again, so each change is logged once.
+        if changed is not None and not isinstance(action, requests.TakeSnapshot):
+            self._log_change(action, changed, by, at, context)
         return decoded(written)
 
-    def _tell(self, action: Write | Delete, entry: Entry, by: str, at: float, context: CallContext) -> None:
-        told = line(
+    def _log_change(self, action: Write | Delete, entry: Entry, by: str, at: float, context: CallContext) -> None:
+        facts = line(
             session_id=context.session_id,
             action="write" if isinstance(action, Write) else "delete",
             key=action.key,
@@ -103,11 +95,11 @@ class SharedContextTool(DialectTool):
             value_size_tokens=entry.size,
             version=entry.version,
         )
-        log.info("%s", with_payloads(told, value=entry.value))
+        log.info("%s", with_payloads(facts, value=entry.value))
 
 
 def participant(context: CallContext) -> str:
-    """Who writes: the root, or a subagent under its task id."""
+    """The caller's name in entries: `orchestrator`, or a subagent with its task id."""
     if context.depth == 0:
         return "orchestrator"
     if not context.agent:

@@ -1,8 +1,8 @@
-"""The `spec` dialect: an orchestrator delegates with `subagent`, and everyone shares state with `shared_context`."""
+"""The `spec` dialect: an orchestrator delegates with `subagent`; all agents share state with `shared_context`."""
 
 from retinue.dialects.base import Deferred, DialectEntry, SettingsSection
 from retinue.dialects.shared_context import NAME as SHARED_CONTEXT
-from retinue.dialects.spec.schema import SUBAGENT
+from retinue.dialects.spec.requests import SUBAGENT
 from retinue.dialects.spec.settings import SECTION, SpecSettings, mistakes
 
 __all__ = ["DIALECT", "NAME", "SETTINGS", "TOOL_NAMES", "SpecSettings"]

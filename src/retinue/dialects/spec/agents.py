@@ -1,6 +1,6 @@
 """The agents of a `spec` session: those that the application registered, and those that its orchestrator defined.
 
-Defined agents stand on a shelf of the session, so they stay with it for as long as it lives.
+Defined agents are in a key-value namespace of the session, and exist as long as the session.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from retinue.dialects.spec.requests import (
 
 
 class Defined(Struct, frozen=True, kw_only=True):
-    """An agent on the shelf; `number` keeps the order in which agents were defined, `version` counts its definitions.
+    """A stored agent; `number` keeps the order in which agents were defined, `version` counts its definitions.
 
-    `origin` is the application's agent that it extends, near or far: what binds that one binds it as well.
+    `origin` is the application's agent that it extends, directly or not: its policy and windows apply here too.
     """
 
     number: int
@@ -47,86 +47,71 @@ class Defined(Struct, frozen=True, kw_only=True):
 
 
 def space_of(session_id: SessionId) -> str:
-    """The shelf of a session's defined agents."""
+    """The namespace of a session's defined agents."""
     return f"agents/{session_id}"
 
 
 def define(
-    request: Definition,
+    request: Definition | Redefine,
     key_value: Mapping[str, bytes],
     *,
     registered: Sequence[Agent],
     is_registered_tool: Callable[[str], bool],
 ) -> Decision:
-    """What a definition puts on the shelf, and what the orchestrator reads; refusals are answers too."""
-    try:
-        known = agents_of(registered, key_value)
-        agent = _drafted(request, known, is_registered_tool)
-        if request.name in known:
-            raise Coded("AGENT_ALREADY_EXISTS", f"Agent already registered: {request.name!r}")
-    except Coded as refusal:
-        return Decision(encoded(refusal.answer))
-    defined = Defined(number=len(key_value) + 1, agent=agent, origin=_origin(request, registered, key_value))
-    answer: JsonObject = {"defined": request.name, "description": agent.description}
-    return Decision(encoded(answer), {request.name: msgspec.json.encode(defined)})
+    """The change that a definition makes to the namespace, and its answer; a refusal is an answer too.
 
-
-def redefine(
-    request: Definition,
-    key_value: Mapping[str, bytes],
-    *,
-    registered: Sequence[Agent],
-    is_registered_tool: Callable[[str], bool],
-) -> Decision:
-    """The same for an agent that was defined before. The application's own agents are not the orchestrator's to change:
-    to this action they do not exist.
+    An agent that was defined before can be redefined, the application's own agents cannot.
     """
+    definition = request.definition if isinstance(request, Redefine) else request
+    name, known = definition.name, agents_of(registered, key_value)
     try:
-        agent = _drafted(request, agents_of(registered, key_value), is_registered_tool)
-        if request.name not in key_value or _is_registered(request.name, registered):
-            raise Coded("AGENT_NOT_FOUND", f"No agent of this name was defined here: {request.name!r}")
+        agent = _drafted(definition, known, is_registered_tool)
+        if isinstance(request, Redefine):
+            if name not in key_value or _is_registered(name, registered):
+                raise Coded("AGENT_NOT_FOUND", f"No agent of this name was defined here: {name!r}")
+        elif name in known:
+            raise Coded("AGENT_ALREADY_EXISTS", f"Agent already registered: {name!r}")
     except Coded as refusal:
         return Decision(encoded(refusal.answer))
-    before = _kept(key_value[request.name])
-    origin = _origin(request, registered, key_value)
-    defined = replace(before, agent=agent, version=before.version + 1, origin=origin)
-    answer: JsonObject = {
-        "redefined": request.name,
-        "description": agent.description,
-        "version": defined.version,
-    }
-    return Decision(encoded(answer), {request.name: msgspec.json.encode(defined)})
+    origin = _origin(definition, registered, key_value)
+    defined = Defined(number=len(key_value) + 1, agent=agent, origin=origin)
+    answer: JsonObject = {"defined": name, "description": agent.description}
+    if isinstance(request, Redefine):
+        before = _decoded(key_value[name])
+        defined = replace(before, agent=agent, version=before.version + 1, origin=origin)
+        answer = {"redefined": name, "description": agent.description, "version": defined.version}
+    return Decision(encoded(answer), {name: msgspec.json.encode(defined)})
 
 
 def agents_of(registered: Sequence[Agent], key_value: Mapping[str, bytes]) -> dict[str, Agent]:
-    """Every agent of the session by name: the registered ones first, then the defined ones as they came.
+    """Every agent of the session by name: first the registered ones, then the defined ones in their order.
 
-    All are shown as `spec` uses them: without the delegation tool, and with turns within its bounds. A name that the
+    All are returned as `spec` uses them: without the delegation tool, and with turns within its bounds. A name that the
     application registers after it was defined means the application's agent.
     """
-    defined = sorted((_kept(kept) for kept in key_value.values()), key=lambda one: one.number)
+    defined = sorted(map(_decoded, key_value.values()), key=lambda stored: stored.number)
     agents: dict[str, Agent] = {}
-    for agent in (*registered, *(one.agent for one in defined)):
+    for agent in (*registered, *(stored.agent for stored in defined)):
         agents.setdefault(agent.name, _as_used(agent))
     return agents
 
 
 def origin_of(name: str, registered: Sequence[Agent], key_value: Mapping[str, bytes]) -> str:
-    """The agent whose rights and windows hold for one of that name: itself, or the application's that it extends."""
+    """The agent whose policy and windows apply to this one: itself, or the application's agent that it extends."""
     if _is_registered(name, registered) or name not in key_value:
         return name
-    return _kept(key_value[name]).origin or name
+    return _decoded(key_value[name]).origin or name
 
 
-def found(agents: Mapping[str, Agent], name: str) -> Agent:
-    """The agent of that name; refused when there is none."""
+def agent_named(agents: Mapping[str, Agent], name: str) -> Agent:
+    """The agent of that name; raises `Coded` if there is none."""
     if name not in agents:
         raise Coded("AGENT_NOT_FOUND", f"Unknown agent: {name!r}")
     return agents[name]
 
 
 def listing(agents: Mapping[str, Agent], shown_model: Callable[[str], str]) -> JsonObject:
-    """What `list_agents` answers; `shown_model` gives the printed name of an agent's model."""
+    """The answer to `list_agents`; `shown_model` returns the printed name of an agent's model."""
     return {
         "agents": [
             {
@@ -142,16 +127,16 @@ def listing(agents: Mapping[str, Agent], shown_model: Callable[[str], str]) -> J
 
 
 def _drafted(request: Definition, known: Mapping[str, Agent], is_registered_tool: Callable[[str], bool]) -> Agent:
-    """The agent that a definition describes, if it may be."""
+    """The agent that a definition describes; raises `Coded` if it is not valid."""
     match request:
         case Define():
             check_definition(request, is_registered_tool)
             return msgspec.convert(request, Agent, from_attributes=True)
         case Extend():
             check_agent_name(request.name)
-            agent = _extended(found(known, request.extends), request)
+            agent = _extended(agent_named(known, request.extends), request)
             check_prompt(agent.system_prompt)
-            # Inherited tools were checked when they were given, and are cut to the policy with every task.
+            # Inherited tools were checked when they were defined, and are cut to the policy with every task.
             check_tools(request.tools or (), is_registered_tool)
             return agent
 
@@ -159,16 +144,14 @@ def _drafted(request: Definition, known: Mapping[str, Agent], is_registered_tool
 def _extended(base: Agent, request: Extend) -> Agent:
     prompt = base.system_prompt if request.system_prompt is None else request.system_prompt
     parts = (prompt, request.system_prompt_append)
+    optional = {name: getattr(request, name) for name in ("description", "tools", "model", "max_turns")}
     return replace(
         base,
         name=request.name,
-        description=base.description if request.description is None else request.description,
         system_prompt="\n\n".join(part for part in parts if part),
-        tools=base.tools if request.tools is None else request.tools,
-        model=base.model if request.model is None else request.model,
         fallback=base.fallback if request.model is None else (),  # a fallback belongs to its model
-        max_turns=base.max_turns if request.max_turns is None else request.max_turns,
-        policy=None,  # that of its origin holds, as the application's settings say it today
+        policy=None,  # the current policy of its origin applies
+        **{name: value for name, value in optional.items() if value is not None},
     )
 
 
@@ -183,7 +166,7 @@ def _is_registered(name: str, registered: Sequence[Agent]) -> bool:
     return any(agent.name == name for agent in registered)
 
 
-def _kept(stored: bytes) -> Defined:
+def _decoded(stored: bytes) -> Defined:
     return msgspec.json.decode(stored, type=Defined)
 
 
@@ -192,52 +175,27 @@ def _as_used(agent: Agent) -> Agent:
 
 
 class AgentStore:
-    """Keeps nothing: the application's agents stand at the desk, the defined ones on a shelf."""
+    """The actions on agents, which are in the dialect context (registered) and in the store (defined)."""
 
     def __init__(self, dialect_context: DialectContext) -> None:
         self._dialect_context = dialect_context
 
     async def list(self, context: CallContext) -> JsonObject:
-        """What `list_agents` answers."""
+        """The answer to `list_agents`."""
         caller = self._dialect_context.run_spec_of(context.run_id)
         agents = agents_of(self._dialect_context.agents, await self._key_value(context))
         return listing(agents, lambda model: self._dialect_context.resolve(model, caller)[1])
 
     async def define(self, request: Definition | Redefine, context: CallContext) -> JsonObject:
-        """What `define` and `redefine` answer."""
+        """The answer to `define` and `redefine`."""
         known = self.tools(context)
-
-        def decide(key_value: Mapping[str, bytes]) -> Decision:
-            registered, has_tool = self._dialect_context.agents, known.__contains__
-            if isinstance(request, Redefine):
-                asked = request.definition
-                return redefine(asked, key_value, registered=registered, is_registered_tool=has_tool)
-            return define(request, key_value, registered=registered, is_registered_tool=has_tool)
-
-        return await self._change(decide, context)
-
-    async def find(self, name: str, context: CallContext) -> tuple[Agent, str]:
-        """An agent, and the name of the one whose rights and windows hold for it; refused when there is none."""
-        key_value = await self._key_value(context)
-        agent = found(agents_of(self._dialect_context.agents, key_value), name)
-        return agent, origin_of(name, self._dialect_context.agents, key_value)
-
-    def tools(self, context: CallContext) -> frozenset[str]:
-        """What the application has and the caller's policy allows, shared context included.
-
-        What a run is offered is no bound here: rights are a matter of its policy alone.
-        """
-        allowed = self._dialect_context.tools_within(context.policy)
-        shared = verdict(context.policy, tool=SHARED_CONTEXT, risk=Risk.LOW).verdict is not Verdict.REFUSE
-        return frozenset((*allowed, *((SHARED_CONTEXT,) if shared else ())))
-
-    async def _key_value(self, context: CallContext) -> Mapping[str, bytes]:
-        return await self._dialect_context.key_value.look(space_of(context.session_id))
-
-    async def _change(self, decide: Callable[[Mapping[str, bytes]], Decision], context: CallContext) -> JsonObject:
-        space = space_of(context.session_id)
         written = await self._dialect_context.key_value.change(
-            space, decide, key=context.key, session_id=context.session_id
+            space_of(context.session_id),
+            lambda key_value: define(
+                request, key_value, registered=self._dialect_context.agents, is_registered_tool=known.__contains__
+            ),
+            key=context.key,
+            session_id=context.session_id,
         )
         match written:
             case bytes():
@@ -246,3 +204,18 @@ class AgentStore:
                 raise session_archived(context.session_id)
             case _:
                 raise session_not_found(context.session_id)
+
+    async def find(self, name: str, context: CallContext) -> tuple[Agent, str]:
+        """An agent, and the name of the one whose policy and windows apply to it; raises `Coded` if there is none."""
+        key_value = await self._key_value(context)
+        agent = agent_named(agents_of(self._dialect_context.agents, key_value), name)
+        return agent, origin_of(name, self._dialect_context.agents, key_value)
+
+    def tools(self, context: CallContext) -> frozenset[str]:
+        """The application's tools and `shared_context`, as far as the caller's policy allows them."""
+        allowed = self._dialect_context.tools_within(context.policy)
+        shared = verdict(context.policy, tool=SHARED_CONTEXT, risk=Risk.LOW).verdict is not Verdict.REFUSE
+        return frozenset((*allowed, *((SHARED_CONTEXT,) if shared else ())))
+
+    async def _key_value(self, context: CallContext) -> Mapping[str, bytes]:
+        return await self._dialect_context.key_value.look(space_of(context.session_id))

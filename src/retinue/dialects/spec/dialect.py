@@ -1,41 +1,45 @@
-"""The tools of `spec`: `subagent` for the orchestrator, `shared_context` for every participant of a session."""
+"""The `subagent` tool of the orchestrator: its actions on tasks, and the dialect that offers it with `shared_context`.
+
+A task is a run, and its id a handle. All that is kept here is how often the status of each task was requested.
+"""
 
 from __future__ import annotations
 
+import logging
+from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import assert_never
 
+from msgspec.structs import replace
+
 from retinue.core.agent import Agent, ToolSpec
-from retinue.core.errors import BadInput
-from retinue.core.ports import CallContext, CallRisk, PreparedCall, Tool, ToolResult
-from retinue.core.run import Outcome
-from retinue.dialects.arguments import Coded, JsonObject
+from retinue.core.budget import Window
+from retinue.core.errors import BadInput, SessionClosed, TooManyRunning, UnknownName
+from retinue.core.ids import RunId, SessionId
+from retinue.core.ports import CallContext, CallRisk, Clock, PreparedCall, Tool, ToolResult
+from retinue.core.run import Lifecycle, LimitMet, Limits, Outcome
+from retinue.core.text import rfc3339
+from retinue.dialects.arguments import Coded, JsonObject, compact
 from retinue.dialects.base import Dialect, DialectTool
 from retinue.dialects.context import DialectContext
-from retinue.dialects.logging_tool import LoggedTool
+from retinue.dialects.log_format import LoggingTool, line, with_payloads
 from retinue.dialects.shared_context import NAME as SHARED_CONTEXT
+from retinue.dialects.shared_context import session_archived, session_not_found
 from retinue.dialects.shared_context.tool import SharedContextTool
 from retinue.dialects.spec import NAME, prompts, requests, results
-from retinue.dialects.spec.actions import Delegation, log
 from retinue.dialects.spec.agents import AgentStore
-from retinue.dialects.spec.requests import (
-    Cancel,
-    Collect,
-    Define,
-    Extend,
-    ListAgents,
-    Progress,
-    Redefine,
-    Request,
-    Spawn,
-    Status,
-    Wait,
-)
-from retinue.dialects.spec.results import HANDLE_SPACE
-from retinue.dialects.spec.schema import SUBAGENT, spec_of
+from retinue.dialects.spec.requests import SUBAGENT, Request, Spawn, Wait
+from retinue.dialects.spec.results import CANCELLED, HANDLE_FORMAT, HANDLE_SPACE, Task
 from retinue.dialects.spec.settings import DEFAULTS, SpecSettings, mistakes
-from retinue.dialects.text import compact
+from retinue.engine import SpawnRequest
+
+MAX_POLLS = 10
+POLL_SECONDS = 10.0
+REMEMBERED = 10_000
+"""Tasks whose status requests are counted; beyond it, the tasks that were polled least recently are forgotten."""
+
+log = logging.getLogger("retinue.spec")
 
 
 class SpecDialect(Dialect):
@@ -44,45 +48,91 @@ class SpecDialect(Dialect):
     name = NAME
 
     def __init__(self, dialect_context: DialectContext, settings: SpecSettings = DEFAULTS) -> None:
-        if wrong := mistakes(settings):
-            raise BadInput(f"spec.{wrong[0][0]}: {wrong[0][1]}")
+        if errors := mistakes(settings):
+            raise BadInput(f"spec.{errors[0][0]}: {errors[0][1]}")
         dialect_context.supervisor.limit_running(HANDLE_SPACE, settings.max_running)
         self._clock = dialect_context.clock
         self._extensions = settings.on
-        agent_store = AgentStore(dialect_context)
-        self._delegation = Delegation(dialect_context, settings, agent_store)
+        self._subagent = SubagentTool(dialect_context, settings)
         self._tools: dict[str, Tool] = {
-            SUBAGENT: SubagentTool(agent_store, self._delegation, settings),
+            SUBAGENT: self._subagent,
             SHARED_CONTEXT: SharedContextTool(dialect_context, settings.on),
         }
 
     def tools(self) -> Mapping[str, Tool]:
-        """Both tools, in the order of the documents."""
         return self._tools
 
     def system_text(self, agents: Sequence[Agent], offered: tuple[str, ...]) -> str:
-        """What an orchestrator is told."""
         return prompts.orchestrator_text(agents, offered, self._extensions)
 
     def around(self, tool: Tool) -> Tool:
-        """The tool with a line in the log for each call, a subagent's under its task id."""
-        return LoggedTool(tool, log, self._clock, space=HANDLE_SPACE)
+        return LoggedTool(tool, self._clock)
 
     def handover(self, outcome: Outcome) -> tuple[bool, str]:
-        """What tasks read that depend on one: its result as it would be collected, or why it failed."""
         if outcome.result == "completed":
             return True, results.result(outcome.text)
-        return False, results.failure(self._delegation.in_words(outcome))
+        return False, results.failure(self._subagent.task_outcome(outcome))
+
+
+class LoggedTool(LoggingTool):
+    """A tool whose calls are logged with the session, and with the task id if a subagent calls."""
+
+    def __init__(self, tool: Tool, clock: Clock) -> None:
+        super().__init__(tool, log)
+        self._clock = clock
+
+    def call_line(self, context: CallContext, status: str) -> str:
+        handle = context.handle
+        return line(
+            session_id=context.session_id,
+            task_id=handle.name if handle is not None and handle.space == HANDLE_SPACE else None,
+            agent=context.agent or None,
+            action="call",
+            tool=self.spec.name,
+            turn=context.turn,
+            status=status,
+            timestamp=rfc3339(self._clock.now()),
+        )
+
+
+class StatusPolls:
+    """The times of the latest status requests for each task."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._times: OrderedDict[tuple[SessionId, str], deque[float]] = OrderedDict()
+
+    def is_storm(self, session_id: SessionId, task_id: str) -> bool:
+        """Count one request; whether there were more than `MAX_POLLS` within `POLL_SECONDS`."""
+        now = self._clock.now()
+        times = self._times.setdefault((session_id, task_id), deque(maxlen=MAX_POLLS + 1))
+        self._times.move_to_end((session_id, task_id))
+        if len(self._times) > REMEMBERED:
+            self._times.popitem(last=False)
+        times.append(now)
+        return len(times) > MAX_POLLS and times[0] >= now - POLL_SECONDS
+
+    def forget(self, session_id: SessionId, task_id: str) -> None:
+        """Drop the counts of a task whose id is no longer valid."""
+        self._times.pop((session_id, task_id), None)
+
+
+After = tuple[tuple[RunId, str], ...]
+"""The runs that a task depends on, each with its task id."""
 
 
 class SubagentTool(DialectTool):
-    """The `subagent` tool: parse, do, render. It keeps nothing; tasks are runs, their ids are handles."""
+    """The `subagent` tool; each action returns the answer to the orchestrator, or raises `Coded`."""
 
-    def __init__(self, agent_store: AgentStore, delegation: Delegation, settings: SpecSettings) -> None:
-        self._agent_store = agent_store
-        self._delegation = delegation
+    def __init__(self, dialect_context: DialectContext, settings: SpecSettings) -> None:
+        self._dialect_context = dialect_context
+        self._supervisor = dialect_context.supervisor
+        self._settings = settings
         self._extensions = settings.on
-        self.spec: ToolSpec = spec_of(settings.on)
+        self._has_budget = settings.has_budget
+        self._agent_store = AgentStore(dialect_context)
+        self._polls = StatusPolls(dialect_context.clock)
+        self.spec: ToolSpec = requests.spec_of(settings.on)
         self.waits = "wait" in settings.on
 
     def prepare(self, arguments: str) -> PreparedCall:
@@ -95,7 +145,6 @@ class SubagentTool(DialectTool):
         return PreparedCall(arguments, CallRisk(self.risk), run, waits=isinstance(request, Wait))
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
-        """Parse the request and answer it; a refusal is an answer too."""
         return await self.prepare(arguments).run(context)
 
     async def _run(self, request: Request | Coded, context: CallContext) -> ToolResult:
@@ -111,21 +160,272 @@ class SubagentTool(DialectTool):
 
     async def _answer(self, request: Request, context: CallContext) -> JsonObject:
         match request:
-            case ListAgents():
+            case requests.ListAgents():
                 return await self._agent_store.list(context)
-            case Define() | Extend() | Redefine():
+            case requests.Define() | requests.Extend() | requests.Redefine():
                 return await self._agent_store.define(request, context)
             case Spawn():
-                return await self._delegation.spawn(request, context)
-            case Status():
-                return await self._delegation.status(request, context)
-            case Collect():
-                return await self._delegation.collect(request, context)
-            case Cancel():
-                return await self._delegation.cancel(request, context)
-            case Progress():
-                return await self._delegation.progress(request, context)
+                return await self._spawn(request, context)
+            case requests.Status():
+                return await self._status(request, context)
+            case requests.Collect():
+                return await self._collect(request, context)
+            case requests.Cancel():
+                return await self._cancel(request, context)
+            case requests.Progress():
+                return await self._progress(request, context)
             case Wait():
-                return await self._delegation.wait(request, context)
+                return await self._wait(request, context)
             case _:
                 assert_never(request)
+
+    # ---- spawn ------------------------------------------------------------------------------------------------------
+
+    async def _spawn(self, request: Spawn, context: CallContext) -> JsonObject:
+        try:
+            task = await self._spawned(request, context)
+        except Coded as refusal:
+            self._log("spawn", context, agent=request.agent, error=refusal.code)
+            raise
+        self._log("spawn", context, task, task=request.task)
+        return results.spawned(task)
+
+    async def _spawned(self, request: Spawn, context: CallContext) -> Task:
+        # A task with dependencies is pending at first, even if they are over: the same call, entered again after a
+        # crash, answers the same.
+        pending = bool(request.depends_on)
+        begun = await self._dialect_context.begun(context)
+        if begun is not None and begun.handle is not None:
+            return Task(task_id=begun.handle.name, agent=begun.agent, pending=pending)
+        requests.check_task(request.task)
+        agent, origin = await self._agent_store.find(request.agent, context)
+        after, must_wait = await self._dependencies(request.depends_on, context)
+        spawn_request = await self._spawn_request(agent, origin, request, after, context)
+        try:
+            started = await self._supervisor.spawn(
+                # A task that has to wait for others takes no running slot.
+                spawn_request if must_wait else replace(spawn_request, max_running=self._settings.max_running),
+                session_id=context.session_id,
+                caller=context,
+                key=context.key,
+            )
+        except TooManyRunning as refused:
+            raise results.too_many_running(self._settings.max_running) from refused
+        except SessionClosed as refused:
+            closed = session_archived if refused.state == "archived" else session_not_found
+            raise closed(context.session_id) from refused
+        assert started.handle is not None
+        return Task(task_id=started.handle.name, agent=agent.name, pending=pending)
+
+    async def _dependencies(self, task_ids: tuple[str, ...], context: CallContext) -> tuple[After, bool]:
+        """The runs of these tasks, and whether one of them has not ended yet."""
+        after: list[tuple[RunId, str]] = []
+        must_wait = False
+        for task_id in task_ids:
+            found = await self._find(task_id, context)
+            if found is None:
+                raise results.not_found(task_id)
+            task, run_id = found
+            if task.outcome is None and self._supervisor.live(run_id) is None:
+                raise Coded("INVALID_REQUEST", f"Task {task_id!r} is not worked on by this process; wait for it first.")
+            must_wait = must_wait or task.outcome is None
+            after.append((run_id, task_id))
+        return tuple(after), must_wait
+
+    async def _spawn_request(
+        self, agent: Agent, origin: str, request: Spawn, after: After, context: CallContext
+    ) -> SpawnRequest:
+        known = self._agent_store.tools(context)
+        offered = tuple(name for name in agent.tools if name in known)
+        policy, windows = self._dialect_context.grant(origin, context.policy)
+        return SpawnRequest(
+            agent=agent.name,
+            run_spec=self._dialect_context.run_spec_for(
+                self._dialect_context.run_spec_of(context.run_id),
+                agent=agent.name,
+                system=prompts.subagent_text(agent.system_prompt, offered, self._extensions, depends=bool(after)),
+                offered=offered,
+                model=agent.model,
+                fallback=agent.fallback,
+            ),
+            task=request.task,
+            limits=_limits(agent, request),
+            policy=policy,
+            windows=(*windows, *await self._budget(context)),
+            lifecycle=Lifecycle(on_parent_end="cancel", crash_fails=True),
+            dialect=NAME,
+            handle_space=HANDLE_SPACE,
+            handle_format=HANDLE_FORMAT,
+            max_depth=1,
+            after=after,
+        )
+
+    async def _budget(self, context: CallContext) -> tuple[Window, ...]:
+        """The budget that all subagents of the session share, if the settings have one."""
+        if not self._has_budget:
+            return ()
+        session = await self._supervisor.stored.session(context.session_id)
+        if session is None:
+            raise session_not_found(context.session_id)
+        return (self._settings.budget_of(session),)
+
+    # ---- status, progress and wait ----------------------------------------------------------------------------------
+
+    async def _status(self, request: requests.Status, context: CallContext) -> JsonObject:
+        task, _ = await self._logged("status", request.task_id, context)
+        answer = results.status(task)
+        is_storm = self._polls.is_storm(context.session_id, task.task_id)
+        if "hint" in self._extensions and task.is_interrupted:
+            answer["hint"] = results.INTERRUPTED
+        elif "hint" in self._extensions and is_storm:
+            answer["hint"] = results.hint(MAX_POLLS, POLL_SECONDS, can_wait="wait" in self._extensions)
+        return answer
+
+    async def _progress(self, request: requests.Progress, context: CallContext) -> JsonObject:
+        """The latest entries of a task: from memory while this process drives it, else from the store."""
+        task, run_id = await self._logged("progress", request.task_id, context)
+        live = self._supervisor.live(run_id)
+        if live is not None:
+            return results.progress(task, live.run, "".join(live.partial))
+        try:
+            return results.progress(task, await self._supervisor.replay(run_id))
+        except UnknownName:  # cancelled before its run was accepted
+            return results.progress(task, None)
+
+    async def _wait(self, request: Wait, context: CallContext) -> JsonObject:
+        """Return when enough of these tasks have ended, or at the timeout; entered again, the timeout starts anew."""
+        run_ids: dict[str, RunId] = {}
+        for task_id in request.task_ids:
+            found = await self._find(task_id, context)
+            if found is None:
+                raise self._unknown("wait", task_id, context)
+            run_ids[task_id] = found[1]
+        if request.timeout_ms and request.needed:
+            await self._supervisor.wait(
+                tuple(run_ids.values()), count=request.needed, timeout=request.timeout_ms / 1000
+            )
+        seen = [await self._task(task_id, run_id) for task_id, run_id in run_ids.items()]
+        tasks = [task for task in seen if task is not None]
+        for task in tasks:
+            self._log("wait", context, task)
+        return results.waited(tasks, request.needed)
+
+    # ---- collect and cancel -----------------------------------------------------------------------------------------
+
+    async def _collect(self, request: requests.Collect, context: CallContext) -> JsonObject:
+        found = await self._find(request.task_id, context)
+        if found is not None and found[0].outcome is None:
+            self._log("collect", context, found[0], error="TASK_NOT_READY")
+            raise results.not_ready(found[0])
+        task, _ = await self._retired("collect", request.task_id, context)
+        answer = results.collected(task)
+        self._log("collect", context, task, result=answer["result"])
+        return answer
+
+    async def _cancel(self, request: requests.Cancel, context: CallContext) -> JsonObject:
+        """Stop a task and return its partial result; a task that has ended is collected."""
+        # The id is retired before the run is stopped, so that no other call sees the task end or collects it.
+        task, run_id = await self._retired("cancel", request.task_id, context)
+        if task.outcome is None:
+            await self._supervisor.cancel(run_id, note=CANCELLED)
+            await self._supervisor.wait((run_id,))
+            task = await self._task(request.task_id, run_id) or task
+        answer = results.cancelled(task)
+        self._log("cancel", context, task, status=str(answer["status"]), result=answer["result"])
+        return answer
+
+    async def _retired(self, action: str, task_id: str, context: CallContext) -> tuple[Task, RunId]:
+        """The task and its run, after its id was made invalid; of two calls for the same task one succeeds.
+
+        The same call, entered again after a crash, succeeds again, although the id is invalid by then.
+        """
+        handles = self._supervisor.handles
+        run_id = await handles.retire(context.session_id, HANDLE_SPACE, task_id, key=context.key)
+        task = None if run_id is None else await self._task(task_id, run_id)
+        if run_id is None or task is None:
+            raise self._unknown(action, task_id, context)
+        self._polls.forget(context.session_id, task_id)
+        return task, run_id
+
+    # ---- tasks ------------------------------------------------------------------------------------------------------
+
+    async def _find(self, task_id: str, context: CallContext) -> tuple[Task, RunId] | None:
+        run_id = await self._supervisor.handles.find(context.session_id, HANDLE_SPACE, task_id)
+        task = None if run_id is None else await self._task(task_id, run_id)
+        return None if run_id is None or task is None else (task, run_id)
+
+    async def _logged(self, action: str, task_id: str, context: CallContext) -> tuple[Task, RunId]:
+        """A task and its run, after the action was logged; raises `Coded` if there is none."""
+        found = await self._find(task_id, context)
+        if found is None:
+            raise self._unknown(action, task_id, context)
+        self._log(action, context, found[0])
+        return found
+
+    async def _task(self, task_id: str, run_id: RunId) -> Task | None:
+        view = await self._supervisor.look(run_id)
+        if view is None:
+            return None
+        # The view reports a wait for dependencies a moment after the run was accepted; the live run does at once.
+        live = self._supervisor.live(run_id)
+        return Task(
+            task_id=task_id,
+            agent=view.agent,
+            turns_used=view.turns,
+            outcome=None if view.outcome is None else self.task_outcome(view.outcome),
+            pending=view.waiting_for == "dependency" if live is None else live.is_pending,
+            is_interrupted=view.state == "interrupted",
+        )
+
+    def task_outcome(self, outcome: Outcome) -> Outcome:
+        """The outcome of a task: a run that was stopped by the session's budget has used up its tokens."""
+        limit = outcome.limit
+        if outcome.reason != "window" or limit is None or not self._settings.is_budget(limit):
+            return outcome
+        return replace(outcome, reason="max_tokens", limit=LimitMet("max_tokens", limit.used, limit.limit))
+
+    def _unknown(self, action: str, task_id: str, context: CallContext) -> Coded:
+        refusal = results.not_found(task_id)
+        self._log(action, context, task_id=task_id, error=refusal.code)
+        return refusal
+
+    def _log(
+        self,
+        action: str,
+        context: CallContext,
+        task: Task | None = None,
+        /,
+        *,
+        task_id: str | None = None,
+        agent: str | None = None,
+        status: str | None = None,
+        error: str | None = None,
+        **payloads: object,
+    ) -> None:
+        if not log.isEnabledFor(logging.INFO):
+            return
+        facts = line(
+            session_id=context.session_id,
+            task_id=task.task_id if task else task_id,
+            agent=task.agent if task else agent,
+            action=action,
+            status=status or (task.status if task else None),
+            turns_used=task.turns_used if task and action != "spawn" else None,
+            error=error,
+            timestamp=rfc3339(self._dialect_context.clock.now()),
+        )
+        log.info("%s", with_payloads(facts, **payloads))
+
+
+def _limits(agent: Agent, request: Spawn) -> Limits:
+    """The limits of the agent and of the request, whichever is narrower."""
+    limits = agent.limits_with(agent.max_turns)
+    return replace(
+        limits,
+        max_input_tokens=_least(limits.max_input_tokens, request.max_input_tokens),
+        max_output_tokens=_least(limits.max_output_tokens, request.max_output_tokens),
+    )
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    return min((limit for limit in (one, other) if limit is not None), default=None)

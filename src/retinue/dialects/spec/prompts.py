@@ -1,4 +1,4 @@
-"""The words of the `spec` dialect: what an orchestrator and a subagent are told in their system texts."""
+"""The system texts of the `spec` dialect, for the orchestrator and for subagents."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Set as AbstractSet
 from retinue.core.agent import RESULTS_PLACEHOLDER, Agent
 from retinue.dialects.shared_context import NAME as SHARED_CONTEXT
 from retinue.dialects.shared_context import participant_text
-from retinue.dialects.spec.schema import SUBAGENT
+from retinue.dialects.spec.requests import SUBAGENT
 
 SUFFIX = (
     "You are a subagent. Keep your final response concise (under 1000 tokens). Write detailed findings to shared "
     "context rather than including them in your response. Your response will be returned to the orchestrator as a "
     "summary of your work."
 )
-"""What stands last in every subagent's system text."""
+"""The end of every subagent's system text."""
 
 DISCIPLINE = """\
 When you delegate:
@@ -44,7 +44,7 @@ Subagents and shared context go together:
   4. AFTER collecting, read the keys that the subagent wrote: the collected result is a summary, shared context has the
      details."""
 
-FURTHER = {
+ABOUT_EXTENSIONS = {
     "wait": "Have nothing else to do? wait returns when tasks are over, instead of asking for status again and again.",
     "depends_on": "A task that needs the results of others: spawn it at once with depends_on. It begins when they have "
     "completed, and is given their results.",
@@ -54,20 +54,20 @@ FURTHER = {
     "redefine": "An agent that you defined does not work well: redefine it. Running tasks keep the old definition.",
     "budgets": "A task that could get expensive: spawn it with max_input_tokens and max_output_tokens.",
 }
-"""What is worth saying about each extension of the tool, the most useful first."""
+"""How to use each extension of the tool, the most useful first."""
 
 DEPENDENCIES = f"The tasks that yours depends on have completed. Their results:\n\n{RESULTS_PLACEHOLDER}"
-"""What a subagent is told that waited for others; their results are put in when they are there."""
+"""The part for a subagent with dependencies; the results replace the placeholder when it starts."""
 
 
 def orchestrator_text(
     agents: Sequence[Agent], offered: Sequence[str], extensions: AbstractSet[str] = frozenset()
 ) -> str:
-    """What the root is told about the tools it has: its specialists, how to delegate, and how to share."""
+    """The root's text about the tools it is offered: its specialists, how to delegate, and how to share."""
     shares = SHARED_CONTEXT in offered
     parts = [specialists(agents), DISCIPLINE] if SUBAGENT in offered else []
-    if parts and (told := further(extensions)):
-        parts.append(told)
+    if parts and (about_extensions := further(extensions)):
+        parts.append(about_extensions)
     if parts and shares:
         parts.append(COMPOSITION)
     if shares:
@@ -76,14 +76,14 @@ def orchestrator_text(
 
 
 def further(extensions: AbstractSet[str]) -> str:
-    """How the extensions that are on are meant to be used; empty when none is.
+    """How to use the extensions that are switched on; empty if none is.
 
     >>> print(further({"cancel"}))
     The subagent tool can do more:
     <BLANKLINE>
       - No longer need a task? cancel stops it and gives you what it has.
     """
-    rows = [f"  - {told}" for name, told in FURTHER.items() if name in extensions]
+    rows = [f"  - {usage}" for name, usage in ABOUT_EXTENSIONS.items() if name in extensions]
     return "\n\n".join(("The subagent tool can do more:", "\n".join(rows))) if rows else ""
 
 
@@ -110,15 +110,9 @@ def specialists(agents: Sequence[Agent]) -> str:
 
 
 def subagent_text(
-    system_prompt: str,
-    offered: Sequence[str],
-    extensions: AbstractSet[str] = frozenset(),
-    *,
-    depends: bool = False,
+    system_prompt: str, offered: Sequence[str], extensions: AbstractSet[str] = frozenset(), *, depends: bool = False
 ) -> str:
-    """A subagent's whole system text: its own instructions, the results that it waited for, what participants are told,
-    and the suffix last.
-    """
+    """A subagent's system text: its instructions, results of dependencies, the text for participants, the suffix."""
     results = DEPENDENCIES if depends else ""
     shared = participant_text(extensions) if SHARED_CONTEXT in offered else ""
     return "\n\n".join(part for part in (system_prompt, results, shared, SUFFIX) if part)

@@ -1,28 +1,128 @@
-"""What an orchestrator can ask of the `subagent` tool: requests, parsed and checked before anything happens."""
+"""Requests to the `subagent` tool: the schema that a model sees, parsing, and checks before anything is started."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
-from retinue.dialects.arguments import (
-    Coded,
-    Members,
-    action_of,
-    fields_of,
-    integer_of,
-    mistyped,
-    positive_of,
-    switched_off,
-    text_of,
-    texts_of,
-)
-from retinue.dialects.spec.schema import SUBAGENT, actions_of
+from retinue.core.agent import ToolSpec
+from retinue.dialects.arguments import Coded, Fields, action_tool, list_of, mistyped, typed
 from retinue.dialects.spec.settings import SUBAGENT_EXTENSIONS
+
+SUBAGENT = "subagent"
+
+CORE = ("list_agents", "define", "spawn", "status", "collect")
+EXTRA_ACTIONS = ("redefine", "cancel", "progress", "wait")
+"""Actions that are extensions of the same name."""
+
+ABOUT = (
+    "Delegate tasks to specialist agents that work in the background. list_agents shows the specialists, define adds "
+    "one, spawn starts a task and returns its task_id at once, status tells how far a task is, and collect takes the "
+    "result of a finished task."
+)
+ABOUT_ACTIONS = {
+    "list_agents": "the specialists there are.",
+    "define": "register a new one.",
+    "spawn": "start a task; returns at once.",
+    "status": "whether a task is running, completed or failed.",
+    "collect": "the result of a completed or failed task; its task_id is invalid afterwards.",
+    "redefine": "replace an agent that you defined; running tasks keep the old one.",
+    "cancel": "stop a task and take what it has so far; its task_id is invalid afterwards.",
+    "progress": "the latest texts, tool calls and tool results of a task.",
+    "wait": "return when tasks are over, or at the timeout; better than asking for status again and again.",
+}
+
+
+def actions_of(extensions: AbstractSet[str]) -> tuple[str, ...]:
+    """The actions with these extensions switched on.
+
+    >>> actions_of({"cancel", "hint"})
+    ('list_agents', 'define', 'spawn', 'status', 'collect', 'cancel')
+    """
+    return (*CORE, *(action for action in EXTRA_ACTIONS if action in extensions))
+
+
+def spec_of(extensions: AbstractSet[str]) -> ToolSpec:
+    """The tool's name, description and parameters with these extensions switched on."""
+    actions = actions_of(extensions)
+    more = [action for action in actions if action in EXTRA_ACTIONS]
+    further = f" There are also {', '.join(more[:-1])} and {more[-1]}." if len(more) > 1 else ""
+    if len(more) == 1:
+        further = f" There is also {more[0]}."
+    described = {action: ABOUT_ACTIONS[action] for action in actions}
+    return action_tool(SUBAGENT, ABOUT + further, described, dict(_properties(extensions)))
+
+
+def _properties(extensions: AbstractSet[str]) -> Iterator[tuple[str, dict[str, object]]]:
+    define = "define and redefine" if "redefine" in extensions else "define"
+    new = "" if "redefine" in extensions else "new, "
+    required = "required unless extends is given" if "extends" in extensions else "required"
+    yield (
+        "name",
+        typed(
+            "string",
+            f"{define}, required: a {new}unique name; lowercase letters, digits, underscores and hyphens, "
+            "1 to 64 characters.",
+        ),
+    )
+    yield "description", typed("string", f"{define}, {required}: the agent's purpose in one line.")
+    yield (
+        "system_prompt",
+        typed("string", f"{define}, {required}: focused instructions for the agent; at most 4000 tokens."),
+    )
+    if "extends" in extensions:
+        yield "extends", typed("string", f"{define}: an agent to begin with; what you do not give is as it is there.")
+        yield (
+            "system_prompt_append",
+            typed("string", f"{define} with extends: instructions to add after those of that agent."),
+        )
+    yield (
+        "tools",
+        list_of("string", f"{define}: the names of the agent's tools; none by default. Agents cannot delegate."),
+    )
+    yield "model", typed("string", f"{define}: the agent's model; yours by default.")
+    yield "max_turns", typed("integer", f"{define}: how many turns the agent may take, 1 to 25; 10 by default.")
+    yield "agent", typed("string", "spawn, required: the name of the agent to run.")
+    yield (
+        "task",
+        typed(
+            "string",
+            "spawn, required: what to do, at most 1000 tokens. The agent sees nothing of this conversation: refer to "
+            "shared context keys for more.",
+        ),
+    )
+    if "depends_on" in extensions:
+        yield (
+            "depends_on",
+            list_of(
+                "string",
+                "spawn: ids of tasks that have to complete first; the task is pending until then and is given their "
+                "results. It fails if one of them fails.",
+            ),
+        )
+    if "budgets" in extensions:
+        yield "max_input_tokens", typed("integer", "spawn: the input tokens that the task may use; from 1.")
+        yield "max_output_tokens", typed("integer", "spawn: the output tokens that the task may use; from 1.")
+    users = ["status", "collect", *(action for action in ("cancel", "progress") if action in extensions)]
+    yield "task_id", typed("string", f"{', '.join(users[:-1])} and {users[-1]}, required: the task, such as t_01.")
+    if "wait" in extensions:
+        yield "task_ids", list_of("string", "wait, required: the tasks to wait for.")
+        yield (
+            "mode",
+            {
+                "anyOf": [{"type": "string", "enum": ["any", "all"]}, {"type": "integer", "minimum": 1}],
+                "description": "wait: how many of the tasks have to be over: any, all (the default), or a number.",
+            },
+        )
+        yield (
+            "timeout_ms",
+            typed("integer", "wait: milliseconds after which to return anyway; 600000 by default, at most 3600000."),
+        )
+
 
 MAX_TASK_TOKENS = 1000
 MAX_PROMPT_TOKENS = 4000
@@ -38,11 +138,11 @@ _AGENT_NAME = re.compile(r"[a-z0-9_-]+")
 
 
 class ListAgents(Struct, frozen=True):
-    """Which specialists are there?"""
+    """List the agents."""
 
 
 class Define(Struct, frozen=True, kw_only=True):
-    """Register a new specialist; an empty model means the orchestrator's own."""
+    """Register a new agent; an empty model means the orchestrator's own."""
 
     name: str
     description: str
@@ -53,7 +153,7 @@ class Define(Struct, frozen=True, kw_only=True):
 
 
 class Extend(Struct, frozen=True, kw_only=True):
-    """Register a specialist that is like another one; what is None is as it is there."""
+    """Register an agent that extends another one; a field that is None is taken from there."""
 
     name: str
     extends: str
@@ -69,13 +169,13 @@ Definition: TypeAlias = Define | Extend
 
 
 class Redefine(Struct, frozen=True):
-    """Let a specialist that was defined before be another one from now on."""
+    """Replace an agent that was defined before."""
 
     definition: Definition
 
 
 class Spawn(Struct, frozen=True):
-    """Start a task on a specialist, after other tasks if it depends on some."""
+    """Start a task on an agent, after the tasks that it depends on."""
 
     agent: str
     task: str
@@ -85,31 +185,31 @@ class Spawn(Struct, frozen=True):
 
 
 class Status(Struct, frozen=True):
-    """How far is the task?"""
+    """Report the state of a task."""
 
     task_id: str
 
 
 class Collect(Struct, frozen=True):
-    """Take the result of a finished task; afterwards its id is no longer valid."""
+    """Take the result of a finished task; its id is invalid afterwards."""
 
     task_id: str
 
 
 class Cancel(Struct, frozen=True):
-    """Stop the task and take what it has; afterwards its id is no longer valid."""
+    """Stop a task and take its partial result; its id is invalid afterwards."""
 
     task_id: str
 
 
 class Progress(Struct, frozen=True):
-    """What has the subagent said and done lately?"""
+    """Report the latest texts, calls and results of a task."""
 
     task_id: str
 
 
 class Wait(Struct, frozen=True):
-    """Come back when some of these tasks are over: any, all or so many of them."""
+    """Wait until any, all or a number of these tasks have ended."""
 
     task_ids: tuple[str, ...]
     mode: Literal["any", "all"] | int = "all"
@@ -117,7 +217,7 @@ class Wait(Struct, frozen=True):
 
     @property
     def needed(self) -> int:
-        """How many of the tasks have to be over."""
+        """How many of the tasks have to end."""
         match self.mode:
             case "all":
                 return len(self.task_ids)
@@ -131,7 +231,7 @@ Request: TypeAlias = ListAgents | Define | Extend | Redefine | Spawn | Status | 
 
 
 def tokens(text: str) -> int:
-    """How much a text counts against the limits.
+    """The estimated tokens of a text, as the limits of the document count them.
 
     >>> tokens(""), tokens("x" * 4003), tokens("x" * 4004)
     (0, 1000, 1001)
@@ -140,9 +240,9 @@ def tokens(text: str) -> int:
 
 
 def parse(arguments: str, extensions: AbstractSet[str] = ALL) -> Request:
-    """The request that a call makes; raises `Coded` when it cannot be made out."""
-    fields = fields_of(arguments)
-    match action_of(fields, actions_of(extensions)):
+    """The request of a call; raises `Coded` if the arguments are not valid."""
+    fields = Fields.parse(arguments)
+    match fields.action(actions_of(extensions)):
         case "list_agents":
             return ListAgents()
         case "define":
@@ -152,76 +252,76 @@ def parse(arguments: str, extensions: AbstractSet[str] = ALL) -> Request:
         case "spawn":
             return _spawn(fields, extensions)
         case "status":
-            return Status(text_of(fields, "task_id"))
+            return Status(fields.text("task_id"))
         case "cancel":
-            return Cancel(text_of(fields, "task_id"))
+            return Cancel(fields.text("task_id"))
         case "progress":
-            return Progress(text_of(fields, "task_id"))
+            return Progress(fields.text("task_id"))
         case "wait":
             return _wait(fields)
         case _:
-            return Collect(text_of(fields, "task_id"))
+            return Collect(fields.text("task_id"))
 
 
-def _definition(fields: Members, extensions: AbstractSet[str]) -> Definition:
-    switched_off(fields, "extends", "system_prompt_append", extension="extends", on=extensions)
+def _definition(fields: Fields, extensions: AbstractSet[str]) -> Definition:
+    fields.refuse_unless("extends", extensions, "extends", "system_prompt_append")
     if "extends" in fields:
         return Extend(
-            name=text_of(fields, "name"),
-            extends=text_of(fields, "extends"),
-            description=text_of(fields, "description") if "description" in fields else None,
-            system_prompt=text_of(fields, "system_prompt") if "system_prompt" in fields else None,
-            system_prompt_append=text_of(fields, "system_prompt_append", ""),
-            tools=without_delegation(texts_of(fields, "tools")) if "tools" in fields else None,
-            model=text_of(fields, "model") if "model" in fields else None,
-            max_turns=clamped(integer_of(fields, "max_turns", DEFAULT_TURNS)) if "max_turns" in fields else None,
+            name=fields.text("name"),
+            extends=fields.text("extends"),
+            description=fields.optional_text("description"),
+            system_prompt=fields.optional_text("system_prompt"),
+            system_prompt_append=fields.text("system_prompt_append", ""),
+            tools=without_delegation(fields.texts("tools")) if "tools" in fields else None,
+            model=fields.optional_text("model"),
+            max_turns=clamped(fields.integer("max_turns", DEFAULT_TURNS)) if "max_turns" in fields else None,
         )
     if "system_prompt_append" in fields:
         raise Coded("INVALID_REQUEST", "Field 'system_prompt_append' needs 'extends'.")
     return Define(
-        name=text_of(fields, "name"),
-        description=text_of(fields, "description"),
-        system_prompt=text_of(fields, "system_prompt"),
-        tools=without_delegation(texts_of(fields, "tools")),
-        model=text_of(fields, "model", ""),
-        max_turns=clamped(integer_of(fields, "max_turns", DEFAULT_TURNS)),
+        name=fields.text("name"),
+        description=fields.text("description"),
+        system_prompt=fields.text("system_prompt"),
+        tools=without_delegation(fields.texts("tools")),
+        model=fields.text("model", ""),
+        max_turns=clamped(fields.integer("max_turns", DEFAULT_TURNS)),
     )
 
 
-def _spawn(fields: Members, extensions: AbstractSet[str]) -> Spawn:
-    switched_off(fields, "depends_on", extension="depends_on", on=extensions)
-    switched_off(fields, "max_input_tokens", "max_output_tokens", extension="budgets", on=extensions)
+def _spawn(fields: Fields, extensions: AbstractSet[str]) -> Spawn:
+    fields.refuse_unless("depends_on", extensions, "depends_on")
+    fields.refuse_unless("budgets", extensions, "max_input_tokens", "max_output_tokens")
     return Spawn(
-        text_of(fields, "agent"),
-        text_of(fields, "task"),
-        tuple(dict.fromkeys(texts_of(fields, "depends_on"))),
-        positive_of(fields, "max_input_tokens"),
-        positive_of(fields, "max_output_tokens"),
+        fields.text("agent"),
+        fields.text("task"),
+        fields.texts("depends_on"),
+        fields.positive("max_input_tokens"),
+        fields.positive("max_output_tokens"),
     )
 
 
-def _wait(fields: Members) -> Wait:
-    task_ids = tuple(dict.fromkeys(texts_of(fields, "task_ids", required=True)))
-    timeout_ms = min(max(integer_of(fields, "timeout_ms", DEFAULT_WAIT_MS), 0), MAX_WAIT_MS)
+def _wait(fields: Fields) -> Wait:
+    task_ids = fields.texts("task_ids", required=True)
+    timeout_ms = min(max(fields.integer("timeout_ms", DEFAULT_WAIT_MS), 0), MAX_WAIT_MS)
     return Wait(task_ids, _mode(fields), timeout_ms)
 
 
-def _mode(fields: Members) -> Literal["any", "all"] | int:
+def _mode(fields: Fields) -> Literal["any", "all"] | int:
     match fields.get("mode", "all"):
         case "any":
             return "any"
         case "all":
             return "all"
         case int() | float():
-            return positive_of(fields, "mode") or 1
+            return fields.positive("mode") or 1
         case str(other):
             raise Coded("INVALID_REQUEST", f"Field 'mode' must be 'any', 'all' or a number of tasks, got: {other!r}")
-        case found:
-            raise mistyped("mode", "'any', 'all' or a number of tasks", found)
+        case mode:
+            raise mistyped("mode", "'any', 'all' or a number of tasks", mode)
 
 
 def without_delegation(tools: tuple[str, ...]) -> tuple[str, ...]:
-    """The tools that a subagent may have: it never delegates further, so `subagent` is left out without a word.
+    """The tools that a subagent may have: `subagent` is left out without an error, since it cannot delegate.
 
     >>> without_delegation(("search_logs", "subagent", "search_logs"))
     ('search_logs',)
@@ -230,7 +330,7 @@ def without_delegation(tools: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def clamped(max_turns: int | None) -> int:
-    """The turns that a subagent gets: what was asked for, within 1 to 25; 10 when nothing was.
+    """The turns of a subagent: the requested number within 1 to 25; 10 by default.
 
     >>> clamped(100), clamped(0), clamped(7), clamped(None)
     (25, 1, 7, 10)
@@ -239,14 +339,13 @@ def clamped(max_turns: int | None) -> int:
 
 
 def check_definition(request: Define, is_registered_tool: Callable[[str], bool]) -> None:
-    """Refuse a definition with a bad name, too long a prompt or an unknown tool, in this order."""
+    """Refuse an invalid name, a prompt that is too long or an unknown tool, in this order."""
     check_agent_name(request.name)
     check_prompt(request.system_prompt)
     check_tools(request.tools, is_registered_tool)
 
 
 def check_agent_name(name: str) -> None:
-    """Refuse a name that is too short, too long or has other characters than it may."""
     if not 1 <= len(name) <= MAX_NAME_CHARACTERS:
         raise Coded("INVALID_AGENT_NAME", f"Agent name must be 1-{MAX_NAME_CHARACTERS} characters, got {len(name)}.")
     if not _AGENT_NAME.fullmatch(name):
@@ -254,21 +353,19 @@ def check_agent_name(name: str) -> None:
 
 
 def check_prompt(system_prompt: str) -> None:
-    """Refuse a prompt that is no focused instruction any more."""
     size = tokens(system_prompt)
     if size > MAX_PROMPT_TOKENS:
         raise Coded("PROMPT_TOO_LARGE", f"System prompt is ~{size} tokens, max is {MAX_PROMPT_TOKENS}.")
 
 
 def check_tools(tools: Iterable[str], is_registered_tool: Callable[[str], bool]) -> None:
-    """Refuse tools that the application does not have."""
     for tool in tools:
         if not is_registered_tool(tool):
             raise Coded("INVALID_TOOL", f"Tool not in application registry: {tool!r}")
 
 
 def check_task(task: str) -> None:
-    """Refuse a task that should have been written to shared context instead."""
+    """Refuse a task that is too long; its details belong into shared context."""
     size = tokens(task)
     if size > MAX_TASK_TOKENS:
         raise Coded("TASK_TOO_LARGE", f"Task string is ~{size} tokens, max is {MAX_TASK_TOKENS}.")

@@ -1,16 +1,18 @@
-"""A task as its orchestrator sees it: pending, running, completed or failed, with a result cut to size or a reason."""
+"""Answers to the orchestrator: a task's state, its result cut to size or its failure, and its latest progress."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, assert_never
 
 from msgspec import Struct
 
+from retinue.core.messages import AssistantMessage, Message, ToolMessage
 from retinue.core.run import Outcome
+from retinue.core.state import Run
+from retinue.core.text import cut
 from retinue.dialects.arguments import Coded
 from retinue.dialects.spec.requests import tokens
-from retinue.dialects.text import cut
 from retinue.engine import RunView
 
 HANDLE_SPACE = "spec"
@@ -23,7 +25,7 @@ TRUNCATED = "\n[truncated — full response exceeded 1000 token limit]"
 TURN_LIMIT = "Max turns exceeded without producing a final response"
 
 CANCELLED = "cancelled by the orchestrator"
-"""The note on a task that its orchestrator has cancelled, by which it is told apart from one that others stopped."""
+"""The cancellation note of a task that its orchestrator cancelled; others have another note."""
 
 HINT = "Status was asked for more than {limit} times within {seconds:g} s. Do other work before you ask again{or_wait}."
 
@@ -33,10 +35,9 @@ TaskStatus = Literal["pending", "running", "completed", "failed"]
 
 
 class Task(Struct, frozen=True, kw_only=True):
-    """One spawned run under its task id; `turns_used` counts the replies so far, `outcome` is None until it is over.
+    """A spawned run under its task id; `turns_used` counts the replies so far, `outcome` is None until it has ended.
 
-    It is `pending` while it waits for other tasks and has not begun. One that `is_interrupted` is neither over nor
-    worked on: the process that did is gone.
+    It is `pending` while it waits for other tasks, and `is_interrupted` if the process that drove it is gone.
     """
 
     task_id: str
@@ -48,19 +49,19 @@ class Task(Struct, frozen=True, kw_only=True):
 
     @property
     def status(self) -> TaskStatus:
-        """One of the words of the dialect; what is over and not completed has failed."""
+        """The document's word; a task that ended and is not completed has failed."""
         if self.outcome is None:
             return "pending" if self.pending else "running"
         return "completed" if self.outcome.result == "completed" else "failed"
 
 
 def spawned(task: Task) -> dict[str, object]:
-    """What `spawn` answers."""
+    """The answer to `spawn`."""
     return {"task_id": task.task_id, "agent": task.agent, "status": task.status}
 
 
 def status(task: Task) -> dict[str, object]:
-    """What `status` answers; a failed task says why."""
+    """The answer to `status`, with the error of a failed task."""
     answer = spawned(task) | {"turns_used": task.turns_used}
     if task.outcome is not None and task.status == "failed":
         answer["error"] = failure(task.outcome)
@@ -68,14 +69,14 @@ def status(task: Task) -> dict[str, object]:
 
 
 def collected(task: Task) -> dict[str, object]:
-    """What `collect` answers for a task that is over; refused while it runs."""
+    """The answer to `collect`; raises `Coded` while the task runs."""
     if task.outcome is None:
         raise not_ready(task)
     return status(task) | {"result": result(task.outcome.text) if task.status == "completed" else None}
 
 
 def cancelled(task: Task) -> dict[str, object]:
-    """What `cancel` answers; a task that was over before answers as it does to `collect`."""
+    """The answer to `cancel`; for a task that had ended before, the answer to `collect`."""
     if task.outcome is None or task.outcome.error != CANCELLED:
         return collected(task)
     partial = result(task.outcome.text) or None
@@ -83,14 +84,14 @@ def cancelled(task: Task) -> dict[str, object]:
 
 
 def waited(tasks: Sequence[Task], needed: int) -> dict[str, object]:
-    """What `wait` answers: who is over and who is not, in the order of asking."""
+    """The answer to `wait`: the tasks that have ended and the others, in the order of the request."""
     done = [task.task_id for task in tasks if task.outcome is not None]
     pending = [task.task_id for task in tasks if task.outcome is None]
     return {"done": done, "pending": pending, "timed_out": len(done) < needed}
 
 
 def hint(limit: int, seconds: float, *, can_wait: bool) -> str:
-    """What an orchestrator reads that asks for status too often.
+    """The hint to an orchestrator that polls too often.
 
     >>> hint(10, 10.0, can_wait=False)
     'Status was asked for more than 10 times within 10 s. Do other work before you ask again.'
@@ -100,29 +101,25 @@ def hint(limit: int, seconds: float, *, can_wait: bool) -> str:
 
 
 def not_ready(task: Task) -> Coded:
-    """The task is still at work, or has not begun: check back later."""
     if task.pending:
         return Coded("TASK_NOT_READY", f"Task {task.task_id!r} is still pending: it waits for other tasks.")
     return Coded("TASK_NOT_READY", f"Task {task.task_id!r} is still running (turns_used={task.turns_used}).")
 
 
 def not_found(task_id: str) -> Coded:
-    """There is no such task, or it was collected already."""
     return Coded("TASK_NOT_FOUND", f"Unknown or already-collected task: {task_id!r}")
 
 
 def only_for_the_orchestrator() -> Coded:
-    """A subagent neither starts tasks nor touches those of others."""
     return Coded("INVALID_REQUEST", "Subagents cannot delegate; only the orchestrator can.")
 
 
 def too_many_running(limit: int) -> Coded:
-    """As many tasks are at work as there may be."""
     return Coded("MAX_TASKS_EXCEEDED", f"Maximum concurrent tasks ({limit}) reached.")
 
 
 def cancelled_notice(tree: Iterable[RunView]) -> str | None:
-    """A line about the tasks that were still running when their orchestrator ended; None when there were none."""
+    """A line about the tasks that were still running when their orchestrator ended; None if there were none."""
     names = [
         view.handle.name
         for view in tree
@@ -136,7 +133,7 @@ def cancelled_notice(tree: Iterable[RunView]) -> str | None:
 
 
 def result(text: str) -> str:
-    """A subagent's final response as the orchestrator gets it.
+    """A subagent's final response, cut to the limit of the document.
 
     >>> result("x" * 4003) == "x" * 4003
     True
@@ -147,7 +144,7 @@ def result(text: str) -> str:
 
 
 def failure(outcome: Outcome) -> str:
-    """Why a task failed, in the dialect's words."""
+    """Why a task failed, in the texts of the document."""
     match outcome.result:
         case "failed" if outcome.reason == "dependency":
             return outcome.error
@@ -167,3 +164,59 @@ def failure(outcome: Outcome) -> str:
             return f"Task {outcome.result.replace('_', ' ')}: {outcome.error or outcome.reason}"
         case _:
             assert_never(outcome.result)
+
+
+MAX_ENTRIES = 20
+ENTRY_CHARACTERS = 400
+LEFT_OUT = " [...]"
+
+
+class ProgressEntry(Struct, frozen=True):
+    """One item of a turn: a text of the model, a tool call, or a tool result."""
+
+    turn: int
+    kind: Literal["text", "call", "result"]
+    text: str
+
+
+def progress(task: Task, run: Run | None, partial: str = "") -> dict[str, object]:
+    """The answer to `progress`: the newest entries, oldest first; `partial` is the text that is being streamed."""
+    entries = [] if run is None else list(_entries(run))
+    if run is not None and partial:
+        entries.append(ProgressEntry(run.turns + 1, "text", _short(partial)))
+    return {
+        "task_id": task.task_id,
+        "status": task.status,
+        "turns_used": task.turns_used,
+        "entries": entries[-MAX_ENTRIES:],
+        "more": len(entries) > MAX_ENTRIES or (run is not None and _begins_later(run.history, run.turns)),
+    }
+
+
+def _entries(run: Run) -> Iterator[ProgressEntry]:
+    # Counted from the end, because compaction shortens a history at its beginning.
+    turn = run.turns - sum(isinstance(message, AssistantMessage) for message in run.history)
+    for message in run.history:
+        match message:
+            case AssistantMessage(text=text, calls=calls):
+                turn += 1
+                if text:
+                    yield ProgressEntry(turn, "text", _short(text))
+                for call in calls:
+                    yield ProgressEntry(turn, "call", _short(f"{call.name} {call.arguments}"))
+            case ToolMessage(name=name, text=text):
+                yield ProgressEntry(turn, "result", _short(f"{name}: {text}"))
+            case _:
+                pass
+    for open_call in run.open:  # results enter the history together, after the last of them
+        if open_call.result is not None:
+            yield ProgressEntry(turn, "result", _short(f"{open_call.call.name}: {open_call.result.text}"))
+
+
+def _begins_later(history: Sequence[Message], turns: int) -> bool:
+    """Whether compaction removed earlier turns from the history."""
+    return sum(isinstance(message, AssistantMessage) for message in history) < turns
+
+
+def _short(text: str) -> str:
+    return cut(text, ENTRY_CHARACTERS, LEFT_OUT).text

@@ -1,4 +1,4 @@
-"""What a settings file can say about `spec` in `[spec]`: which extensions are on, and how much subagents may use."""
+"""The settings of `spec`, `[spec]`: the extensions that are switched on, and limits of subagents."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ SECTION = "spec"
 
 SUBAGENT_EXTENSIONS: Final = ("cancel", "progress", "extends", "depends_on", "redefine", "budgets", "wait", "hint")
 EXTENSIONS: Final = (*SUBAGENT_EXTENSIONS, *SHARED_CONTEXT_EXTENSIONS)
-"""What the documents anticipate beyond their core, by the names that settings use; all of it is on by default."""
+"""What the documents anticipate beyond their core, by the names in settings; all are on by default."""
 
 FOREVER = 100 * 365.25 * 86400.0
-"""Seconds after which even the longest session is over: its budget is a window of this length."""
+"""Seconds that no session lasts: its budget is a window of this length."""
 
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Tokens = Annotated[int, Meta(ge=1, le=2**62)]
@@ -52,7 +52,7 @@ class SpecSettings(Struct, frozen=True, kw_only=True):
 
     @property
     def on(self) -> frozenset[str]:
-        """The extensions that are on."""
+        """The extensions that are switched on."""
         return frozenset(self.extensions)
 
     @property
@@ -61,17 +61,17 @@ class SpecSettings(Struct, frozen=True, kw_only=True):
         return self.max_input_tokens is not None or self.max_output_tokens is not None
 
     def budget_of(self, session: SessionRow) -> Window:
-        """The budget that the subagents of a session share; one that is begun anew under an old name starts afresh."""
+        """The budget that the subagents of a session share; a new session under an old name has a new one."""
         caps = Caps(input=self.max_input_tokens, output=self.max_output_tokens)
         return Window(f"spec/{session.session_id}/{session.created_at}", FOREVER, caps)
 
     def is_budget(self, limit: LimitMet) -> bool:
-        """Whether the limit that stopped a run was one of tokens: its own, or the one of its session.
+        """Whether the limit that stopped a run was a token limit: its own, or that of its session.
 
         >>> SpecSettings(max_input_tokens=1000).is_budget(LimitMet("window", 990, 1000))
         True
         """
-        if limit.reason == "window":  # else it is a window of its agent's, which limits money
+        if limit.reason == "window":  # a window of its agent limits money, not tokens
             return limit.limit in (self.max_input_tokens, self.max_output_tokens)
         return limit.reason == "max_tokens"
 
@@ -80,7 +80,7 @@ DEFAULTS = SpecSettings()
 
 
 def mistakes(settings: SpecSettings) -> list[tuple[str, str]]:
-    """What is wrong with the settings: the key, and the complaint.
+    """The errors in the settings: each key with its message.
 
     >>> mistakes(DEFAULTS)
     []

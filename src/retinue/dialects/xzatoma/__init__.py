@@ -1,4 +1,4 @@
-"""The `xzatoma` dialect: a caller blocks on `subagent` while another instance of itself works, then reads a summary."""
+"""The `xzatoma` dialect: `subagent` waits for another instance of the caller and returns its summary."""
 
 from retinue.dialects.base import ChatDelegation, Deferred, DialectEntry, SettingsSection
 from retinue.dialects.xzatoma.requests import PARALLEL, SUBAGENT
@@ -13,15 +13,7 @@ TOOL_NAMES = (SUBAGENT, PARALLEL)
 CHAT = ChatDelegation(
     enabled="Subagent delegation enabled for subsequent requests",
     disabled="Subagent delegation disabled",
-    words=(
-        "subagent",
-        "delegate",
-        "spawn agent",
-        "parallel task",
-        "parallel agent",
-        "agent delegation",
-        "use agent",
-    ),
+    words=("subagent", "delegate", "spawn agent", "parallel task", "parallel agent", "agent delegation", "use agent"),
     starts_on=lambda settings: settings.chat_enabled,
 )
 
@@ -37,5 +29,5 @@ DIALECT = DialectEntry(
         has_complete_messages=True,
     ),
     chat=CHAT,
-    transcripts=Deferred("retinue.dialects.xzatoma.transcript:KeptTranscripts"),
+    transcripts=Deferred("retinue.dialects.xzatoma.transcripts:KeptTranscripts"),
 )

@@ -1,41 +1,54 @@
-"""One subagent of `xzatoma` from its birth to its findings, for whichever tool has started it.
+"""Subagents of `xzatoma`: how they are started and waited for, the quotas of a session, log lines and metrics.
 
-The subagent has its caller's agent, system text and tools, the model of its caller or of the settings, and the task
-prompt as its first message. It stays after the task's answer for the summary prompt, which is sent without tools in
-the same conversation. Every step has a key that follows from the call's: entered again after a crash, the call finds
-its subagent and goes on.
+A subagent has its caller's agent, system text and tools, the model of its caller or of the settings, and the task
+prompt as its first message. It stays alive after the task's answer for the summary prompt, which is sent without tools
+in the same conversation. Every step has a key derived from the call's: entered again after a crash, the call finds its
+subagent and goes on.
 """
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack, suppress
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import replace
 
 from msgspec import Struct
 
 from retinue.core.agent import RunSpec
-from retinue.core.budget import Window
+from retinue.core.budget import Caps, Window
+from retinue.core.commands import RunQuery
 from retinue.core.errors import BadInput, Refused, RunIsOver
 from retinue.core.ids import Key, RunId
 from retinue.core.inbox import Close, Input
-from retinue.core.ports import CallContext
-from retinue.core.run import Exchange, Lifecycle, Limits
+from retinue.core.ports import CallContext, Meter, NoMeter
+from retinue.core.run import CHAT, Exchange, Lifecycle, Limits
+from retinue.core.text import cut
 from retinue.dialects.context import DialectContext
-from retinue.dialects.text import cut
+from retinue.dialects.log_format import quoted
 from retinue.dialects.xzatoma import NAME, TOOL_NAMES
-from retinue.dialects.xzatoma.quotas import Quotas, Used
 from retinue.dialects.xzatoma.requests import SUBAGENT, Delegation, ErrorType, SubagentRefused, inherited
-from retinue.dialects.xzatoma.retention import Keeping
 from retinue.dialects.xzatoma.settings import XzatomaSettings, unknown_provider
-from retinue.dialects.xzatoma.telemetry import Telemetry
+from retinue.dialects.xzatoma.transcripts import Retention
 from retinue.engine import RunView, SpawnRequest
 
 TRUNCATED = "[Output truncated]"
 FAILED = "Subagent execution failed: "
 
+QUOTA_SECONDS = 366 * 86400.0
+"""Seconds for which the ledger remembers tokens: longer than any session lasts."""
 
-class Order(Struct, frozen=True, kw_only=True):
-    """A task for a subagent, and how it is given: the key of its birth, and whether it may delegate on."""
+TARGET = "retinue.tools.subagent"
+MAX_CHARACTERS = 1000
+"""Characters of a value in a log line."""
+
+log = logging.getLogger(TARGET)
+
+
+class ChildTask(Struct, frozen=True, kw_only=True):
+    """A task for a subagent, the key of its run, and whether it may delegate."""
 
     request: Delegation
     key: Key
@@ -43,7 +56,7 @@ class Order(Struct, frozen=True, kw_only=True):
 
 
 class Findings(Struct, frozen=True, kw_only=True):
-    """What a subagent came to."""
+    """The result of a subagent."""
 
     output: str
     max_turns_reached: bool
@@ -53,41 +66,48 @@ class Findings(Struct, frozen=True, kw_only=True):
 
     @property
     def status(self) -> str:
-        """The document's word for it."""
         return "incomplete" if self.max_turns_reached else "complete"
 
 
 class Children:
-    """Starts subagents, and waits for them."""
+    """Starts subagents and waits for them."""
 
     def __init__(self, dialect_context: DialectContext, settings: XzatomaSettings) -> None:
         self.quotas = Quotas(dialect_context, settings)
         self.telemetry = Telemetry(dialect_context.meter, enabled=settings.telemetry_enabled)
-        self._keeping = Keeping(dialect_context, settings)
+        self._retention = Retention(dialect_context, settings)
         self._dialect_context = dialect_context
         self._supervisor = dialect_context.supervisor
         self._settings = settings
         _check_provider(dialect_context, settings)
 
+    def check_depth(self, check: Callable[[int, int], None], label: str, context: CallContext) -> None:
+        """Refuse a caller at the maximum depth, with the text of `check`."""
+        try:
+            check(context.depth, self._settings.max_depth)
+        except SubagentRefused:
+            self.telemetry.too_deep(label, depth=context.depth, max_depth=self._settings.max_depth)
+            raise
+
     async def begun(self, context: CallContext, key: Key) -> RunId | None:
-        """The subagent that an order of this key started before a crash."""
+        """The subagent that a task with this key started before a crash."""
         row = await self._dialect_context.begun(replace(context, key=key))
         return None if row is None else row.run_id
 
-    async def begin(self, order: Order, context: CallContext) -> RunId:
-        """Start the subagent, unless a quota or a rule of the engine says no."""
-        label, depth = order.request.label, context.depth + 1
-        tools = self._tools(order, context)
-        self._keeping.expect(context.root_id)
+    async def begin(self, task: ChildTask, context: CallContext) -> RunId:
+        """Start the subagent; raises `SubagentRefused` if a quota or the engine refuses it."""
+        label, depth = task.request.label, context.depth + 1
+        tools = self._tools(task, context)
+        self._retention.expect(context.root_id)
         try:
             async with AsyncExitStack() as stack:
                 if self._settings.has_quotas:
-                    await stack.enter_async_context(self.quotas.birth)
+                    await stack.enter_async_context(self.quotas.lock)
                 used = await self.quotas.check(context.root_id)
                 windows = await self.quotas.windows(context.root_id)
-                spawn_request = self._spawn_request(order, tools, context, used, windows)
+                spawn_request = self._spawn_request(task, tools, context, used, windows)
                 started = await self._supervisor.spawn(
-                    spawn_request, session_id=context.session_id, caller=context, key=order.key
+                    spawn_request, session_id=context.session_id, caller=context, key=task.key
                 )
         except SubagentRefused:
             raise
@@ -98,58 +118,47 @@ class Children:
             offered = [
                 name for name in self._dialect_context.run_spec_of(started.run_id).offered if name not in TOOL_NAMES
             ]
-            self.telemetry.spawned(label, depth, max_turns=self._max_turns(order.request), tools=offered)
+            self.telemetry.spawned(label, depth, max_turns=self._max_turns(task.request), tools=offered)
         return started.run_id
 
-    async def findings(self, run_id: RunId, order: Order, context: CallContext) -> Findings:
-        """Wait for what a subagent finds; whatever keeps it from that is a `SubagentRefused`."""
-        label, depth = order.request.label, context.depth + 1
-        with self.telemetry.at_work(depth):
+    async def findings(self, run_id: RunId, task: ChildTask, context: CallContext) -> Findings:
+        """Wait for a subagent's result; raises `SubagentRefused` if it fails."""
+        label, depth = task.request.label, context.depth + 1
+        with self.telemetry.active(depth):
             try:
-                found = await self._findings(run_id, order, context)
+                findings = await self._findings(run_id, task, context)
             except SubagentRefused as failure:
                 self.telemetry.failed(label, depth, error=str(failure).removeprefix(FAILED))
                 raise
-        self.telemetry.completed(
-            label,
-            depth,
-            turns=found.turns_used,
-            tokens=found.tokens_consumed,
-            status=found.status,
-            seconds=found.seconds,
-        )
-        return found
+        self.telemetry.completed(label, depth, findings)
+        return findings
 
     async def look(self, run_id: RunId) -> RunView:
-        """A subagent as it stands."""
         view = await self._supervisor.look(run_id)
         assert view is not None
         return view
 
     def seconds(self, view: RunView) -> float:
-        """How long a subagent has been there."""
+        """How long a subagent has been running."""
         return max(0.0, (view.ended_at or self._dialect_context.clock.now()) - view.started_at)
 
     async def cancel(self, run_id: RunId, note: str) -> None:
-        """Stop a subagent whose findings nobody wants any more."""
         await self._supervisor.cancel(run_id, note=note)
 
-    # Birth
-
-    def _tools(self, order: Order, context: CallContext) -> tuple[str, ...]:
+    def _tools(self, task: ChildTask, context: CallContext) -> tuple[str, ...]:
         own = tuple(name for name in context.offered if name not in TOOL_NAMES)
-        kept = inherited(order.request.allowed_tools, own)
-        return (*kept, SUBAGENT) if order.nests else kept
+        kept = inherited(task.request.allowed_tools, own)
+        return (*kept, SUBAGENT) if task.nests else kept
 
     def _spawn_request(
         self,
-        order: Order,
+        task: ChildTask,
         tools: tuple[str, ...],
         context: CallContext,
         used: Used | None,
         windows: tuple[Window, ...],
     ) -> SpawnRequest:
-        request = order.request
+        request = task.request
         caller = self._dialect_context.run_spec_of(context.run_id)
         return SpawnRequest(
             agent=context.agent,
@@ -168,50 +177,48 @@ class Children:
         return request.max_turns or self._settings.default_max_turns
 
     def _model(self, caller: RunSpec) -> str:
-        """The model of the settings, as the desk understands it; empty for the caller's."""
+        """The model of the settings, in the form of `DialectContext.resolve`; empty for the caller's."""
         if self._settings.provider is None:
             return self._settings.model or ""
         return f"{self._settings.provider}:{self._settings.model or caller.model}"
 
-    # Work
-
-    async def _findings(self, run_id: RunId, order: Order, context: CallContext) -> Findings:
-        request = order.request
-        task = await self._supervisor.exchange(run_id, 1)
-        out_of_turns = task.result == "exhausted" and task.reason == "max_turns"
+    async def _findings(self, run_id: RunId, task: ChildTask, context: CallContext) -> Findings:
+        request = task.request
+        exchange = await self._supervisor.exchange(run_id, 1)
+        out_of_turns = exchange.result == "exhausted" and exchange.reason == "max_turns"
         if out_of_turns:
             self.telemetry.ran_out_of_turns(request.label, context.depth + 1, max_turns=self._max_turns(request))
-        if task.result != "completed" and not (out_of_turns and request.summary_prompt is not None):
-            await self._close(run_id, order)
-            raise await self._failure(task, context)
-        text = task.text if request.summary_prompt is None else await self._summary(run_id, order, context)
-        shown = cut(text, self._settings.output_max_size, TRUNCATED, unit="bytes")
-        if shown.shortened:
-            self.telemetry.truncated(request.label, original=shown.size, kept=shown.kept)
+        if exchange.result != "completed" and not (out_of_turns and request.summary_prompt is not None):
+            await self._close(run_id, task)
+            raise await self._failure(exchange, context)
+        text = exchange.text if request.summary_prompt is None else await self._summary(run_id, task, context)
+        output = cut(text, self._settings.output_max_size, TRUNCATED, unit="bytes")
+        if output.shortened:
+            self.telemetry.truncated(request.label, original=output.size, kept=output.kept)
         view = await self.look(run_id)
         return Findings(
-            output=shown.text,
+            output=output.text,
             max_turns_reached=out_of_turns,
             turns_used=view.turns,
             tokens_consumed=view.usage.total,
             seconds=self.seconds(view),
         )
 
-    async def _summary(self, run_id: RunId, order: Order, context: CallContext) -> str:
-        # A run that has ended takes no mail; after a crash that is one whose summary is in the log already.
+    async def _summary(self, run_id: RunId, task: ChildTask, context: CallContext) -> str:
+        # A run that has ended takes no messages; after a crash its summary is in the log already.
         with suppress(RunIsOver):
-            summary_prompt = Input(key=f"{order.key}/summary", text=order.request.summary_prompt or "", tools=False)
+            summary_prompt = Input(key=f"{task.key}/summary", text=task.request.summary_prompt or "", tools=False)
             await self._supervisor.post(run_id, summary_prompt)
         summary = await self._supervisor.exchange(run_id, 2)
-        await self._close(run_id, order)
+        await self._close(run_id, task)
         if summary.result != "completed":
             raise await self._failure(summary, context)
         return summary.text
 
-    async def _close(self, run_id: RunId, order: Order) -> None:
-        """Nothing more is asked of the child. Said before the call returns, so that no crash leaves it waiting."""
+    async def _close(self, run_id: RunId, task: ChildTask) -> None:
+        """End the child's conversation before the call returns, so that no crash leaves it waiting."""
         with suppress(RunIsOver):
-            await self._supervisor.post(run_id, Close(key=f"{order.key}/close"))
+            await self._supervisor.post(run_id, Close(key=f"{task.key}/close"))
 
     async def _failure(self, exchange: Exchange, context: CallContext) -> SubagentRefused:
         quota = await self.quotas.why_stopped(exchange, context.root_id)
@@ -223,8 +230,207 @@ def _failed(reason: str, error_type: ErrorType) -> SubagentRefused:
 
 
 def _check_provider(dialect_context: DialectContext, settings: XzatomaSettings) -> None:
-    """A provider that nobody knows is found out at the start, and not by the first subagent."""
+    """Refuse an unknown provider when the dialect is made, not when the first subagent starts."""
     if settings.provider is not None:
         known, _ = dialect_context.resolve(f"{settings.provider}:", RunSpec(agent="", provider=""))
         if not known:
             raise BadInput(unknown_provider(settings.provider, dialect_context.families.names()))
+
+
+class Used(Struct, frozen=True, kw_only=True):
+    """The usage of all subagents of a session, failed ones included."""
+
+    executions: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+
+
+class Quotas:
+    """What all subagents of a session may use; a session is a root run with its descendants, or a chat.
+
+    A chat is one session however many root runs it has: when delegation is switched or an answer stopped, the next run
+    inherits the history, and the usage with it. Usage is computed from the stored runs, so that it survives a crash.
+    Tokens are also a window of the ledger, and time a deadline of each subagent, which stop a subagent at work.
+    """
+
+    def __init__(self, dialect_context: DialectContext, settings: XzatomaSettings) -> None:
+        self.lock = asyncio.Lock()
+        """Held from the check to the start: of two calls that see one execution left, one must be refused."""
+        self._dialect_context = dialect_context
+        self._settings = settings
+        self._sessions: dict[RunId, tuple[RunId, ...]] = {}
+
+    async def check(self, root_id: RunId) -> Used | None:
+        """The usage of the session, None without quotas; raises `SubagentRefused` if a quota is used up."""
+        if not self._settings.has_quotas:
+            return None
+        used = await self._used(root_id)
+        if (reason := _reason(used, self._settings)) is not None:
+            raise _exceeded(reason)
+        return used
+
+    async def windows(self, root_id: RunId) -> tuple[Window, ...]:
+        """The window that stops a subagent when the session's tokens are used up."""
+        max_tokens = self._settings.max_total_tokens
+        if max_tokens is None:
+            return ()
+        first, *_ = await self._session(root_id)
+        return (Window(f"{NAME}/{first}", QUOTA_SECONDS, Caps(tokens=max_tokens), soft=True),)
+
+    def seconds_left(self, used: Used | None) -> float | None:
+        """How long a subagent may run that starts now."""
+        max_seconds = self._settings.max_total_time
+        return None if max_seconds is None or used is None else max(max_seconds - used.seconds, 0.001)
+
+    async def why_stopped(self, exchange: Exchange, root_id: RunId) -> SubagentRefused | None:
+        """The refusal for the quota that stopped a subagent; None if no quota did."""
+        if not self._settings.has_quotas or exchange.reason not in ("window", "deadline"):
+            return None
+        used = await self._used(root_id)
+        limits = XzatomaSettings(
+            max_total_tokens=self._settings.max_total_tokens, max_total_time=self._settings.max_total_time
+        )
+        if exchange.reason == "deadline" and limits.max_total_time is not None:
+            # The deadline has passed by definition; wall clock and loop clock may differ slightly.
+            used = Used(tokens=0, seconds=max(used.seconds, limits.max_total_time))
+        reason = _reason(used, limits)
+        return None if reason is None else _exceeded(reason)
+
+    async def _used(self, root_id: RunId) -> Used:
+        trees = [
+            await self._dialect_context.supervisor.list(RunQuery(root_id=root)) for root in await self._session(root_id)
+        ]
+        subagents = [view for tree in trees for view in tree if view.dialect == NAME and view.parent_id is not None]
+        return Used(
+            executions=len(subagents),
+            tokens=sum(view.usage.total for view in subagents),
+            seconds=_seconds_at_work(subagents, self._dialect_context.clock.now()),
+        )
+
+    async def _session(self, root_id: RunId) -> tuple[RunId, ...]:
+        """The roots of a root's session, from the first to this one."""
+        unknown: list[RunId] = []
+        root: RunId | None = root_id
+        while root is not None and root not in self._sessions:
+            unknown.append(root)
+            root = await self._previous(root)
+        session = () if root is None else self._sessions[root]
+        for root in reversed(unknown):
+            session = self._sessions[root] = (*session, root)
+        return session
+
+    async def _previous(self, root_id: RunId) -> RunId | None:
+        """The previous root of the same chat."""
+        supervisor = self._dialect_context.supervisor
+        accepted = await supervisor.acceptance(root_id)
+        if accepted is None or accepted.label != CHAT or accepted.inherits is None:
+            return None
+        origin = await supervisor.acceptance(accepted.inherits.run_id)
+        if origin is None or origin.label != CHAT or origin.parent_id is not None:
+            return None
+        return origin.run_id
+
+
+def _exceeded(reason: str) -> SubagentRefused:
+    return SubagentRefused(f"Resource quota exceeded: {reason}", "quota_exceeded")
+
+
+def _seconds_at_work(runs: Iterable[RunView], now: float) -> float:
+    """How long at least one of the runs was live; overlapping times count once."""
+    total, until = 0.0, float("-inf")
+    for start, end in sorted((view.started_at, view.ended_at or now) for view in runs):
+        total += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return total
+
+
+def _reason(used: Used, settings: XzatomaSettings) -> str | None:
+    """The first quota that is used up; None if none is.
+
+    >>> _reason(Used(executions=3), XzatomaSettings(max_executions=3))
+    'Execution limit reached: 3/3'
+    >>> _reason(Used(seconds=61.25), XzatomaSettings(max_total_time=60))
+    'Time limit exceeded: 61.25s >= 60s'
+    >>> _reason(Used(tokens=10500), XzatomaSettings(max_total_tokens=10000))
+    'Token limit exceeded: 10500/10000'
+    """
+    executions, seconds, tokens = settings.max_executions, settings.max_total_time, settings.max_total_tokens
+    if executions is not None and used.executions >= executions:
+        return f"Execution limit reached: {used.executions}/{executions}"
+    if seconds is not None and used.seconds >= seconds:
+        rounded = f"{used.seconds:.3f}".rstrip("0").rstrip(".")
+        return f"Time limit exceeded: {rounded}s >= {seconds}s"
+    if tokens is not None and used.tokens >= tokens:
+        return f"Token limit exceeded: {used.tokens}/{tokens}"
+    return None
+
+
+class Telemetry:
+    """Log lines and metrics about subagents, if the settings enable them; depths are those of the subagents.
+
+    A line has the fields of the document in its order, then the message; a model cannot forge another line.
+    """
+
+    def __init__(self, meter: Meter, *, enabled: bool) -> None:
+        self._enabled = enabled
+        self._meter = meter if enabled else NoMeter()
+
+    def spawned(self, label: str, depth: int, *, max_turns: int, tools: Sequence[str]) -> None:
+        facts = {"depth": depth, "max_turns": max_turns, "allowed_tools": list(tools)}
+        self._log(logging.INFO, "Spawning subagent", "spawn", label, **facts)
+        self._meter.count("subagent_executions_total", depth=str(depth))
+
+    @contextmanager
+    def active(self, depth: int) -> Generator[None]:
+        """Count a subagent as active inside the block."""
+        self._meter.move("subagent_active_count", 1, depth=str(depth))
+        try:
+            yield
+        finally:
+            self._meter.move("subagent_active_count", -1, depth=str(depth))
+
+    def completed(self, label: str, depth: int, findings: Findings) -> None:
+        status, turns, tokens = findings.status, findings.turns_used, findings.tokens_consumed
+        facts = {"depth": depth, "turns_used": turns, "tokens_consumed": tokens, "status": status}
+        self._log(logging.INFO, "Subagent completed", "complete", label, **facts)
+        self._meter.count("subagent_completions_total", depth=str(depth), status=status)
+        self._meter.measure("subagent_duration_seconds", findings.seconds, depth=str(depth), status=status)
+        self._meter.measure("subagent_turns_used", turns)
+        self._meter.measure("subagent_tokens_consumed", tokens)
+
+    def failed(self, label: str, depth: int, *, error: str) -> None:
+        self._log(logging.ERROR, "Subagent execution failed", "error", label, depth=depth, error=error)
+
+    def refused(self, depth: int, error_type: ErrorType) -> None:
+        """Count a call that was answered with an error."""
+        self._meter.count("subagent_errors_total", depth=str(depth), error_type=error_type)
+
+    def ran_out_of_turns(self, label: str, depth: int, *, max_turns: int) -> None:
+        facts = {"depth": depth, "max_turns": max_turns}
+        self._log(logging.WARNING, "Subagent exceeded max turns", "max_turns_exceeded", label, **facts)
+
+    def truncated(self, label: str, *, original: int, kept: int) -> None:
+        """Log an output that was cut; sizes are in bytes."""
+        facts = {"original_size": original, "truncated_size": kept}
+        self._log(logging.WARNING, "Subagent output truncated", "truncation", label, **facts)
+
+    def too_deep(self, label: str, *, depth: int, max_depth: int) -> None:
+        facts = {"current_depth": depth, "max_depth": max_depth}
+        self._log(logging.DEBUG, "Subagent recursion depth limit enforced", "depth_limit", label, **facts)
+
+    def _log(self, level: int, message: str, event: str, label: str, **facts: object) -> None:
+        if self._enabled and log.isEnabledFor(level):
+            log.log(level, "%s %s", _line(event=event, label=label, **facts), message)
+
+
+def _line(**facts: object) -> str:
+    """The facts in their order; lists are JSON.
+
+    >>> _line(event="spawn", label="two words", depth=1, allowed_tools=["fetch", "grep"])
+    'subagent.event=spawn subagent.label="two words" subagent.depth=1 subagent.allowed_tools=["fetch","grep"]'
+    """
+    return " ".join(f"subagent.{name}={_value(value)}" for name, value in facts.items())
+
+
+def _value(value: object) -> str:
+    return json.dumps(value, separators=(",", ":")) if isinstance(value, list) else quoted(value, MAX_CHARACTERS)

@@ -1,7 +1,6 @@
-"""The arguments of the tools of `xzatoma`, parsed and checked before anything happens.
+"""The tools of `xzatoma` as a model sees them, and the parsing of their arguments.
 
-The texts of refusals are the document's, letter by letter. Any text that a model can write is parsed, or raises
-`SubagentRefused`.
+The texts of refusals are those of the document. Whatever a model writes raises nothing but `SubagentRefused`.
 """
 
 from __future__ import annotations
@@ -12,33 +11,27 @@ from typing import Any, Literal, TypeVar
 from msgspec import Struct
 
 from retinue.core.agent import ToolSpec
-from retinue.dialects.arguments import CallRefused, decode
-from retinue.dialects.text import compact
+from retinue.dialects.arguments import CallRefused, compact, decode, list_of, typed
 
 SUBAGENT = "subagent"
 PARALLEL = "parallel_subagent"
 DEFAULT_SUMMARY_PROMPT = "Summarize your findings concisely"
-FEWEST_TURNS = 1
-MOST_TURNS = 50
+MIN_TURNS = 1
+MAX_TURNS = 50
+DEFAULT_CONCURRENT = 5
 NO_LABEL = "unknown"
 """The label of a call that has none."""
-
 
 S = TypeVar("S", bound=Struct)
 
 ErrorType = Literal[
-    "quota_exceeded",
-    "max_depth_reached",
-    "invalid_input",
-    "initialization_failed",
-    "execution_failed",
-    "empty_tasks",
+    "quota_exceeded", "max_depth_reached", "invalid_input", "initialization_failed", "execution_failed", "empty_tasks"
 ]
-"""What goes wrong, as metrics call it."""
+"""The kinds of errors in metrics."""
 
 
 class SubagentRefused(CallRefused):
-    """A call that is refused or failed; its text is the `error` that the model reads."""
+    """A call that was refused or failed; its text is the `error` that the model reads."""
 
     def __init__(self, text: str, error_type: ErrorType = "invalid_input") -> None:
         super().__init__(text)
@@ -46,9 +39,9 @@ class SubagentRefused(CallRefused):
 
 
 class Delegation(Struct, frozen=True, kw_only=True):
-    """A task that can be given: `allowed_tools` is None for all of the caller's, `max_turns` None for the default.
+    """A checked task: `allowed_tools` is None for all of the caller's, `max_turns` None for the default.
 
-    Without a summary prompt nothing is asked after the task's answer.
+    Without a summary prompt the task's answer is the output.
     """
 
     label: str
@@ -59,7 +52,7 @@ class Delegation(Struct, frozen=True, kw_only=True):
 
 
 class Shape(Struct):
-    """The members as JSON has them; null is the same as leaving one out, and JSON writes 10 as 10.0 too."""
+    """A task as JSON has it; null means absent, and 10.0 is an integer."""
 
     label: str | None = None
     task_prompt: str | None = None
@@ -68,91 +61,152 @@ class Shape(Struct):
     max_turns: int | float | None = None
 
 
+class Batch(Struct, frozen=True, kw_only=True):
+    """The tasks of `parallel_subagent`; each is checked when it starts."""
+
+    tasks: tuple[Shape, ...]
+    max_concurrent: int = DEFAULT_CONCURRENT
+    fail_fast: bool = False
+
+
+class _BatchShape(Struct):
+    tasks: tuple[Shape, ...] | None = None
+    max_concurrent: int | float | None = None
+    fail_fast: bool | None = None
+
+
 class _Labelled(Struct):
     label: object = None
 
 
 def spec(default_max_turns: int) -> ToolSpec:
-    """The tool as a model sees it."""
+    """`subagent`."""
     return ToolSpec(
         SUBAGENT,
         "Delegate a focused task to a recursive agent instance with isolated conversation context. Use this when you "
         "need to explore a sub-problem independently without polluting the main conversation.",
-        compact(task_schema(default_max_turns, summary=DEFAULT_SUMMARY_PROMPT)),
+        compact(_task_schema(default_max_turns, summary=DEFAULT_SUMMARY_PROMPT)),
     )
 
 
-def task_schema(default_max_turns: int, *, summary: str | None) -> dict[str, Any]:
-    """The parameters of one task; `summary` is the prompt of a task that names none, if it is summarized at all."""
-    asks = "How the subagent is to summarize its findings; its answer is the output."
-    summary_prompt = {"type": "string", "description": f"{asks} Without it the output is the task's answer."}
+def parallel_spec(default_max_turns: int) -> ToolSpec:
+    """`parallel_subagent`."""
+    return ToolSpec(
+        PARALLEL,
+        "Delegate several independent tasks at once, each to an agent instance with isolated conversation context, and "
+        "wait for all of them. These subagents cannot delegate further.",
+        compact(
+            {
+                "type": "object",
+                "properties": {
+                    "tasks": typed(
+                        "array",
+                        "The tasks, in the order in which their results are told.",
+                        minItems=1,
+                        items=_task_schema(default_max_turns, summary=None),
+                    ),
+                    "max_concurrent": typed(
+                        "integer",
+                        f"How many work at the same time; {DEFAULT_CONCURRENT} by default.",
+                        minimum=1,
+                        default=DEFAULT_CONCURRENT,
+                    ),
+                    "fail_fast": typed(
+                        "boolean",
+                        "Whether the first task that fails cancels the others; false by default.",
+                        default=False,
+                    ),
+                },
+                "required": ["tasks"],
+            }
+        ),
+    )
+
+
+def _task_schema(default_max_turns: int, *, summary: str | None) -> dict[str, Any]:
+    """The parameters of one task; `summary` is the default summary prompt, None for no summary."""
+    about_summary = "How the subagent is to summarize its findings; its answer is the output."
+    summary_prompt = typed("string", f"{about_summary} Without it the output is the task's answer.")
     if summary is not None:
-        summary_prompt = {"type": "string", "default": summary, "description": asks}
+        summary_prompt = typed("string", about_summary, default=summary)
     return {
         "type": "object",
         "properties": {
-            "label": {
-                "type": "string",
-                "minLength": 1,
-                "description": "Unique identifier for tracking this subagent instance.",
-            },
-            "task_prompt": {
-                "type": "string",
-                "minLength": 1,
-                "description": "The specific task for the subagent to complete. It sees nothing of this conversation, "
-                "so be self-contained and explicit.",
-            },
+            "label": typed("string", "Unique identifier for tracking this subagent instance.", minLength=1),
+            "task_prompt": typed(
+                "string",
+                "The specific task for the subagent to complete. It sees nothing of this conversation, so be "
+                "self-contained and explicit.",
+                minLength=1,
+            ),
             "summary_prompt": summary_prompt,
-            "allowed_tools": {
-                "type": "array",
-                "items": {"type": "string"},
-                "description": "The only tools of yours that the subagent can use; all of them by default. "
-                "Must not name subagent.",
-            },
-            "max_turns": {
-                "type": "integer",
-                "minimum": FEWEST_TURNS,
-                "maximum": MOST_TURNS,
-                "description": f"How many turns the subagent may take; {default_max_turns} by default.",
-            },
+            "allowed_tools": list_of(
+                "string",
+                "The only tools of yours that the subagent can use; all of them by default. Must not name subagent.",
+            ),
+            "max_turns": typed(
+                "integer",
+                f"How many turns the subagent may take; {default_max_turns} by default.",
+                minimum=MIN_TURNS,
+                maximum=MAX_TURNS,
+            ),
         },
         "required": ["label", "task_prompt"],
     }
 
 
 def parse(arguments: str) -> Delegation:
-    """The delegation that a call asks for, checked in the document's order: shape, prompt, label, turns.
+    """The task of a call, checked in the document's order: shape, prompt, label, turns.
 
     >>> parse('{"label": "dig", "task_prompt": "find it"}').summary_prompt
     'Summarize your findings concisely'
     """
-    return checked(read(arguments, Shape))
+    return checked(_read(arguments, Shape))
 
 
-def checked(asked: Shape, *, summary: str | None = DEFAULT_SUMMARY_PROMPT) -> Delegation:
-    """The delegation that somebody asks for, if it can be met; `summary` is the prompt of one that has none."""
-    if asked.label is None:
+def parse_batch(arguments: str) -> Batch:
+    """The tasks of a call of `parallel_subagent`; `max_concurrent` is at most their number.
+
+    >>> parse_batch('{"tasks": [{"label": "a", "task_prompt": "dig"}]}').max_concurrent
+    1
+    """
+    shape = _read(arguments, _BatchShape)
+    if shape.tasks is None:
+        raise SubagentRefused("Invalid input: missing field `tasks`")
+    requested = _whole(shape.max_concurrent, "max_concurrent")
+    max_concurrent = DEFAULT_CONCURRENT if requested is None else requested
+    if max_concurrent < 1:
+        raise SubagentRefused("Invalid input: Expected `int` >= 1 - at `$.max_concurrent`")
+    if not shape.tasks:
+        raise SubagentRefused("At least one task required", "empty_tasks")
+    max_concurrent = min(max_concurrent, len(shape.tasks))
+    return Batch(tasks=shape.tasks, max_concurrent=max_concurrent, fail_fast=bool(shape.fail_fast))
+
+
+def checked(shape: Shape, *, summary: str | None = DEFAULT_SUMMARY_PROMPT) -> Delegation:
+    """The task, or `SubagentRefused`; `summary` is the summary prompt of a task without one."""
+    if shape.label is None:
         raise _missing_label()
-    max_turns = whole(asked.max_turns, "max_turns")
-    if asked.task_prompt is None or not asked.task_prompt.strip():
+    max_turns = _whole(shape.max_turns, "max_turns")
+    if shape.task_prompt is None or not shape.task_prompt.strip():
         raise SubagentRefused("task_prompt cannot be empty")
-    if not asked.label.strip():
+    if not shape.label.strip():
         raise _missing_label()
-    if max_turns is not None and not FEWEST_TURNS <= max_turns <= MOST_TURNS:
-        raise SubagentRefused(f"max_turns must be between {FEWEST_TURNS} and {MOST_TURNS}")
-    summary_prompt = asked.summary_prompt or ""
+    if max_turns is not None and not MIN_TURNS <= max_turns <= MAX_TURNS:
+        raise SubagentRefused(f"max_turns must be between {MIN_TURNS} and {MAX_TURNS}")
+    summary_prompt = shape.summary_prompt or ""
     return Delegation(
-        label=asked.label,
-        task_prompt=asked.task_prompt,
-        # Vendors refuse a message without words, so a blank prompt is as good as none.
+        label=shape.label,
+        task_prompt=shape.task_prompt,
+        # Vendors refuse blank messages, so a blank prompt is treated as absent.
         summary_prompt=summary_prompt if summary_prompt.strip() else summary,
-        allowed_tools=asked.allowed_tools,
+        allowed_tools=shape.allowed_tools,
         max_turns=max_turns,
     )
 
 
 def label_of(arguments: str) -> str:
-    """The label under which even a call that makes no sense is answered.
+    """The label of a call, also of one with invalid arguments.
 
     >>> label_of('{"label": "dig", "max_turns": "many"}'), label_of('{"label": " "}'), label_of("[]")
     ('dig', 'unknown', 'unknown')
@@ -165,12 +219,12 @@ def label_of(arguments: str) -> str:
 
 
 def named(label: str | None) -> str:
-    """A label, or the one of a task that has none."""
+    """A label, or `NO_LABEL` for a blank one."""
     return label if label is not None and label.strip() else NO_LABEL
 
 
 def inherited(allowed_tools: Sequence[str] | None, own: Sequence[str]) -> tuple[str, ...]:
-    """The tools that a subagent gets of its caller's `own`, delegation left out: all, or those that are allowed.
+    """The tools of a subagent out of its caller's `own` (without delegation): all, or the allowed ones.
 
     >>> inherited(["grep", "fetch"], ["fetch", "file_ops", "grep"])
     ('fetch', 'grep')
@@ -186,7 +240,7 @@ def inherited(allowed_tools: Sequence[str] | None, own: Sequence[str]) -> tuple[
 
 
 def check_depth(depth: int, max_depth: int) -> None:
-    """Refuse a caller that is as deep as the settings allow."""
+    """Refuse `subagent` to a caller at the maximum depth."""
     if depth >= max_depth:
         raise SubagentRefused(
             f"Maximum subagent recursion depth ({max_depth}) exceeded. Current depth: {depth}. "
@@ -195,13 +249,17 @@ def check_depth(depth: int, max_depth: int) -> None:
         )
 
 
-def read(arguments: str, kind: type[S]) -> S:
-    """The members of a call."""
+def check_parallel_depth(depth: int, max_depth: int) -> None:
+    """Refuse `parallel_subagent` to a caller at the maximum depth."""
+    if depth >= max_depth:
+        raise SubagentRefused(f"Maximum subagent depth {max_depth} reached", "max_depth_reached")
+
+
+def _read(arguments: str, kind: type[S]) -> S:
     return decode(arguments, kind, refuse=lambda reason: SubagentRefused(f"Invalid input: {reason}"))
 
 
-def whole(number: float | None, name: str) -> int | None:
-    """A whole number, however JSON wrote it."""
+def _whole(number: float | None, name: str) -> int | None:
     if isinstance(number, float) and not number.is_integer():
         raise SubagentRefused(f"Invalid input: Expected `int`, got `float` - at `$.{name}`")
     return None if number is None else int(number)
@@ -212,7 +270,7 @@ def _missing_label() -> SubagentRefused:
 
 
 def answer(metadata: Mapping[str, str], *, output: str = "", error: str | None = None) -> str:
-    """As the model reads it.
+    """The result of a call as the model reads it.
 
     >>> answer({}, error="task_prompt cannot be empty")
     '{"success":false,"output":"","error":"task_prompt cannot be empty","metadata":{}}'

@@ -1,4 +1,4 @@
-"""The settings of `xzatoma`, `[agent.subagent]`, with the complaints that its document prescribes."""
+"""The settings of `xzatoma`, `[agent.subagent]`, with the error messages that its document prescribes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from retinue.providers.catalog import WIRES, canonical_name
 
 SECTION = "agent.subagent"
 ERROR = "Configuration error: "
-"""The beginning of every complaint in the document."""
+"""The beginning of every error message in the document."""
 
 Quota = Annotated[int, Meta(ge=1)]
 
@@ -94,7 +94,7 @@ class XzatomaSettings(Struct, frozen=True, kw_only=True):
 
     @property
     def has_quotas(self) -> bool:
-        """Whether anything bounds all subagents of a session together."""
+        """Whether there is a limit for all subagents of a session together."""
         return (self.max_executions, self.max_total_tokens, self.max_total_time) != (None, None, None)
 
 
@@ -102,7 +102,7 @@ DEFAULTS = XzatomaSettings()
 
 
 def unknown_provider(name: str, known: Sequence[str]) -> str:
-    """The complaint about an unknown provider.
+    """The message about an unknown provider.
 
     >>> unknown_provider("copilot", ["anthropic", "ollama"])
     'Invalid subagent provider override: copilot. Must be one of: anthropic, ollama'
@@ -111,7 +111,7 @@ def unknown_provider(name: str, known: Sequence[str]) -> str:
 
 
 def unknown_providers(settings: XzatomaSettings, providers: Sequence[str]) -> Sequence[tuple[str, str]]:
-    """The complaint about `provider`, given the providers of the settings file."""
+    """The error in `provider`, given the providers of the settings file."""
     known = tuple(dict.fromkeys((*WIRES, *providers)))
     if settings.provider is None or canonical_name(settings.provider, known) in known:
         return ()

@@ -1,8 +1,7 @@
-"""The `zeroclaw` dialect: an agent runs itself again for a subtask, or hands work to one with rights of its own."""
+"""The `zeroclaw` dialect: an agent runs itself again for a subtask, or delegates to another agent."""
 
 from retinue.dialects.base import Deferred, DialectEntry, PolicyTexts
-from retinue.dialects.zeroclaw.cron import ZeroclawCronTexts
-from retinue.dialects.zeroclaw.requests import DELEGATE, SPAWN
+from retinue.dialects.zeroclaw.requests import DELEGATE, SPAWN, ZeroclawCronTexts
 
 __all__ = ["DIALECT", "NAME", "SETTINGS", "TOOL_NAMES"]
 

@@ -1,8 +1,7 @@
-"""Keeps the files of background tasks true: the store says how a task stands, and its file follows.
+"""Synchronizes the result files of background tasks with the store.
 
-A task's file is written when it starts, when it ends, when this process takes it over and when it lays it down. What
-happened while nobody was looking is caught up with when the next process opens, and before anyone is answered from a
-file.
+A task's file is written when the task starts and ends, and when this process adopts or leaves it. Changes that other
+processes made are written when a process opens the store, and before a request is answered from a file.
 """
 
 from __future__ import annotations
@@ -21,27 +20,27 @@ from retinue.core.events import RunAccepted
 from retinue.core.ids import RunId
 from retinue.core.run import Outcome
 from retinue.core.state import Run
+from retinue.core.text import rfc3339
 from retinue.dialects.context import DialectContext
-from retinue.dialects.text import rfc3339
-from retinue.dialects.zeroclaw.result_files import Result, Results
-from retinue.dialects.zeroclaw.texts import BY_PARENT, BY_USER, Target, interrupted
+from retinue.dialects.zeroclaw.requests import BY_PARENT, BY_USER, Target, interrupted
+from retinue.dialects.zeroclaw.result_files import ResultFolder, TaskResult
 
 log = logging.getLogger("retinue.zeroclaw")
 
 SPACE = "zeroclaw"
-"""The space of the handles of background tasks: who has one is such a task."""
+"""The space of the handles of background tasks; a run with such a handle is one."""
 
 ATTEMPTS = 3
-"""How often a file is written again because others were at work on the same task."""
+"""How often a file is written again because another process changed the task."""
 
 KEY = "[key]"
 
 _VENDORS_KEYS = re.compile(r"\b(?:sk-[\w-]{20,}|gsk_\w{20,}|xai-\w{20,}|AIza[\w-]{30,})", re.ASCII)
-"""What nothing but a key looks like; the text is somebody's result, and must not suffer from a guess."""
+"""Only forms that are certainly keys: a result must not be damaged by a guess."""
 
 
-class _Stand(Struct, frozen=True):
-    """How the store says that a task stands; `here` when this process drives it."""
+class _TaskState(Struct, frozen=True):
+    """The stored state of a task; `here` if this process drives it."""
 
     row: RunRow
     is_alive: bool
@@ -49,65 +48,60 @@ class _Stand(Struct, frozen=True):
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing about it can change any more."""
         return self.row.progress.outcome is not None
 
     @property
     def facts(self) -> tuple[bool, bool, bool]:
-        """All of it that a file depends on."""
+        """What the content of a file depends on."""
         return self.is_over, self.row.cancelled_at is not None, self.is_alive
 
 
 class Background:
-    """The background tasks that this process knows of, and their files."""
+    """The background tasks that this process drives, and their files."""
 
     def __init__(self, dialect_context: DialectContext) -> None:
         self._dialect_context = dialect_context
         self._supervisor = supervisor = dialect_context.supervisor
-        self._at_work: set[RunId] = set()
-        """Tasks driven here whose file does not tell their end yet."""
-        self._one_at_a_time = asyncio.Lock()
+        self._driven: set[RunId] = set()
+        """Tasks of this process whose file does not have their end yet."""
+        self._lock = asyncio.Lock()
         self._has_caught_up = False
-        self._places: dict[RunId, Results] = {}
+        self._folders: dict[RunId, ResultFolder] = {}
         supervisor.on_register(self._catch_up)
-        supervisor.on_adopt(self._taken_over)
+        supervisor.on_adopt(self._adopted)
         supervisor.on_end(self._ended)
-        supervisor.on_leave(self._lay_down)
-
-    # What is asked for
+        supervisor.on_leave(self._leave)
 
     async def begun(self, run_id: RunId) -> None:
-        """A task was started here: its file says so from now on."""
-        self._at_work.add(run_id)
-        await self._told(run_id)
+        """Write the file of a task that this process drives."""
+        self._driven.add(run_id)
+        await self._synced(run_id)
 
-    async def result(self, task_id: str, results: Results) -> Result | None:
-        """What a file of this folder says, after the store was asked; None if nobody knows such a task there."""
+    async def result(self, task_id: str, results: ResultFolder) -> TaskResult | None:
+        """The result of a task of this folder, after its file was synchronized; None if there is no such task."""
         await self._catch_up()
         row = await self._row(task_id)
         if row is None:
-            return results.read(task_id)  # of another store, perhaps, or of another program
-        if (await self._place(row)).workspace != results.workspace:
+            return results.read(task_id)  # a file of another store or program
+        if (await self._folder_of(row)).workspace != results.workspace:
             return None
-        return await self._told(task_id)
+        return await self._synced(task_id)
 
     async def knows(self, task_id: str) -> bool:
-        """Whether there is such a task, here or in the store."""
+        """Whether a background task of this id is live or in the store."""
         live = self._supervisor.live(task_id)
         return _is_background(live.run.accepted) if live is not None else await self._row(task_id) is not None
 
-    async def everything(self, results: Results) -> list[Result]:
-        """All results of a folder, the oldest first."""
+    async def all(self, results: ResultFolder) -> list[TaskResult]:
+        """All results of a folder, oldest first."""
         await self._catch_up()
         for row in await self._supervisor.stored.runs(RunQuery(handle_space=SPACE)):
-            if (await self._place(row)).workspace == results.workspace:
-                await self._told(row.run_id)
-        return results.everything()
-
-    # What happens
+            if (await self._folder_of(row)).workspace == results.workspace:
+                await self._synced(row.run_id)
+        return results.all()
 
     async def _catch_up(self) -> None:
-        """Make every file say what the store says, whatever happened since it was written; once in a process's life."""
+        """Synchronize every file, once per process."""
         if self._has_caught_up:
             return
         self._has_caught_up = True
@@ -115,76 +109,72 @@ class Background:
         swept: set[str] = set()
         for row in rows:
             try:
-                place = await self._place(row)
-                if place.workspace not in swept:
-                    swept.add(place.workspace)
-                    place.sweep()
-                if not _tells_the_end(place.read(row.run_id), row):
-                    await self._told(row.run_id)
-            except RetinueError as error:  # one that was pruned meanwhile, say: no reason not to open
+                folder = await self._folder_of(row)
+                if folder.workspace not in swept:
+                    swept.add(folder.workspace)
+                    folder.sweep()
+                if not _has_end(folder.read(row.run_id), row):
+                    await self._synced(row.run_id)
+            except RetinueError as error:  # such as a run that was pruned meanwhile; the store is opened all the same
                 log.warning("the result of task %s is not written: %s", row.run_id, error)
 
-    async def _taken_over(self, runs: Sequence[Run]) -> None:
+    async def _adopted(self, runs: Sequence[Run]) -> None:
         for run in runs:
             if _is_background(run.accepted):
                 await self.begun(run.run_id)
 
     def _ended(self, accepted: RunAccepted, outcome: Outcome) -> None:
         if _is_background(accepted):
-            self._at_work.add(accepted.run_id)  # until its file tells the end, also if this process is leaving
-            self._supervisor.start_background(self._tell_the_end(accepted.run_id))
+            self._driven.add(accepted.run_id)  # until its file has the end, also if this process is leaving
+            # Written from the store, so that a file never has more than is known after a crash.
+            self._supervisor.start_background(self._sync_or_log(accepted.run_id))
 
-    async def _tell_the_end(self, run_id: RunId) -> None:
+    async def _sync_or_log(self, run_id: RunId, *, leaving: bool = False) -> None:
         try:
-            await self._told(run_id)  # as the store has it by then: a file never says more than is known after a crash
+            await self._synced(run_id, leaving=leaving)
         except RetinueError as error:
             log.warning("the result of task %s is not written: %s", run_id, error)
 
-    async def _lay_down(self) -> None:
-        """This process is leaving: what it still has in its hands is nobody's from now on."""
+    async def _leave(self) -> None:
+        """Mark the tasks of this process as interrupted: it stops driving them."""
         if self._supervisor.is_fenced:
-            return  # others have these tasks already
-        for run_id in sorted(self._at_work):
-            try:
-                await self._told(run_id, leaving=True)
-            except RetinueError as error:
-                log.warning("the result of task %s is not written: %s", run_id, error)
+            return  # another process has adopted these tasks
+        for run_id in sorted(self._driven):
+            await self._sync_or_log(run_id, leaving=True)
 
-    # The file
-
-    async def _told(self, run_id: RunId, *, leaving: bool = False) -> Result | None:
-        """The file of a task, after it was made to say what the store says."""
-        async with self._one_at_a_time:
-            result: Result | None = None
+    async def _synced(self, run_id: RunId, *, leaving: bool = False) -> TaskResult | None:
+        """The result of a task, after its file was synchronized."""
+        async with self._lock:
+            result: TaskResult | None = None
             for _ in range(ATTEMPTS):
-                stand, result = await self._tell(run_id, leaving=leaving)
-                # Others may have ended it or taken it over since the store was asked: then the file would be wrong.
-                if stand.is_over or leaving or stand.facts == (await self._stand(run_id)).facts:
+                state, result = await self._sync(run_id, leaving=leaving)
+                # Another process may have ended or adopted the task since the store was read.
+                if state.is_over or leaving or state.facts == (await self._state(run_id)).facts:
                     break
             return result
 
-    async def _tell(self, run_id: RunId, *, leaving: bool) -> tuple[_Stand, Result]:
-        place = await self._place(await self._supervisor.row(run_id))
-        # The file before the store: a file that tells an end, and a store that knows of none, is a file that is wrong.
-        seen = place.read(run_id)
-        stand = await self._stand(run_id)
-        result = await self._result(stand, seen, leaving=leaving)
+    async def _sync(self, run_id: RunId, *, leaving: bool) -> tuple[_TaskState, TaskResult]:
+        folder = await self._folder_of(await self._supervisor.row(run_id))
+        # The file is read before the store: a file with an end that the store does not have is wrong.
+        seen = folder.read(run_id)
+        state = await self._state(run_id)
+        result = await self._result(state, seen, leaving=leaving)
         try:
             if seen != result:
-                place.write(result, new=seen is None and not stand.here and not stand.is_over)
+                folder.write(result, new=seen is None and not state.here and not state.is_over)
         except OSError as error:
             log.warning("the result of task %s cannot be written: %s", run_id, error.strerror or error)
         else:
-            if stand.is_over or leaving:
-                self._at_work.discard(run_id)
-        return stand, result
+            if state.is_over or leaving:
+                self._driven.discard(run_id)
+        return state, result
 
-    async def _result(self, stand: _Stand, seen: Result | None, *, leaving: bool) -> Result:
-        row = stand.row
-        base = Result(task_id=row.run_id, agent=row.agent, status="Running", started_at=rfc3339(row.accepted_at))
+    async def _result(self, state: _TaskState, seen: TaskResult | None, *, leaving: bool) -> TaskResult:
+        row = state.row
+        base = TaskResult(task_id=row.run_id, agent=row.agent, status="Running", started_at=rfc3339(row.accepted_at))
         outcome, cancelled_at = row.progress.outcome, row.cancelled_at
         if outcome is None and cancelled_at is None:
-            if stand.is_alive and not leaving:
+            if state.is_alive and not leaving:
                 return base
             error = interrupted(row.run_id)
             known = seen.finished_at if seen is not None and seen.error == error else None
@@ -196,8 +186,8 @@ class Background:
         run = await self._supervisor.replay(row.run_id)
         answer = Target.of(run.run_spec, run.accepted.limits, self._dialect_context.families).answer(outcome)
         if answer.error is not None:
-            return replace(base, status="Failed", error=self._bare(answer.error), finished_at=finished_at)
-        return replace(base, status="Completed", output=self._bare(answer.output), finished_at=finished_at)
+            return replace(base, status="Failed", error=self._redacted(answer.error), finished_at=finished_at)
+        return replace(base, status="Completed", output=self._redacted(answer.output), finished_at=finished_at)
 
     async def _who_cancelled(self, row: RunRow) -> str:
         outcome = row.progress.outcome
@@ -206,24 +196,22 @@ class Background:
         above = row.parent_id
         while above is not None and (parent := await self._any_row(above)) is not None:
             if parent.cancelled_at is not None and parent.cancelled_at == row.cancelled_at:
-                return BY_PARENT  # a tree is cancelled as one, in one moment
+                return BY_PARENT  # a whole tree is cancelled at the same time
             above = parent.parent_id
         return BY_USER
 
-    def _bare(self, text: str) -> str:
-        """The text without keys: a file outlives the process, and is read by whoever can see the folder."""
+    def _redacted(self, text: str) -> str:
+        """The text without keys: a file outlives the process, and other users may read the folder."""
         for secret in self._dialect_context.families.secrets():
             text = text.replace(secret, KEY)
         return _VENDORS_KEYS.sub(KEY, text)
 
-    # The store
-
-    async def _stand(self, run_id: RunId) -> _Stand:
+    async def _state(self, run_id: RunId) -> _TaskState:
         row = await self._supervisor.row(run_id)
         here = self._supervisor.live(run_id) is not None
         if here or row.progress.outcome is not None:
-            return _Stand(row, here, here)
-        return _Stand(row, await self._supervisor.is_driven(row), here)
+            return _TaskState(row, here, here)
+        return _TaskState(row, await self._supervisor.is_driven(row), here)
 
     async def _row(self, run_id: RunId) -> RunRow | None:
         row = await self._any_row(run_id)
@@ -232,22 +220,22 @@ class Background:
     async def _any_row(self, run_id: RunId) -> RunRow | None:
         return await self._supervisor.stored.run(run_id)
 
-    async def _place(self, row: RunRow) -> Results:
-        """The folder of whoever started the task."""
+    async def _folder_of(self, row: RunRow) -> ResultFolder:
+        """The folder in the workspace of the run that started the task."""
         starter = row.parent_id or row.run_id
-        if starter not in self._places:
+        if starter not in self._folders:
             parent = await self._any_row(starter)
             run_spec = await self._supervisor.stored.run_spec((parent or row).run_spec)
-            self._places[starter] = Results(run_spec.workspace)
-        return self._places[starter]
+            self._folders[starter] = ResultFolder(run_spec.workspace)
+        return self._folders[starter]
 
 
 def _is_background(accepted: RunAccepted) -> bool:
     return accepted.handle is not None and accepted.handle.space == SPACE
 
 
-def _tells_the_end(seen: Result | None, row: RunRow) -> bool:
-    """Whether a file was written after the task's end; looked at closely only when somebody asks for the result."""
+def _has_end(seen: TaskResult | None, row: RunRow) -> bool:
+    """Whether a file was written after the task's end; its text is compared only when the result is requested."""
     ended_at, outcome = row.progress.ended_at, row.progress.outcome
     if seen is None or ended_at is None or outcome is None:
         return False

@@ -1,4 +1,4 @@
-"""`delegate` of `zeroclaw`: a task for a different agent, under its own name and rights; now, later, or for several."""
+"""`delegate`: a task for another agent with its own rights, awaited, in the background, or for several agents."""
 
 from __future__ import annotations
 
@@ -18,49 +18,47 @@ from retinue.core.ports import CallContext, ToolResult
 from retinue.core.profiles import RuntimeProfile, windows_of
 from retinue.core.run import Lifecycle, Limits
 from retinue.core.state import Run
+from retinue.core.text import rfc3339
 from retinue.dialects.arguments import CallRefused
 from retinue.dialects.base import DialectTool
 from retinue.dialects.context import DialectContext
-from retinue.dialects.text import rfc3339
-from retinue.dialects.zeroclaw import NAME
+from retinue.dialects.zeroclaw import NAME, requests
 from retinue.dialects.zeroclaw.background import SPACE, Background
 from retinue.dialects.zeroclaw.requests import (
+    BY_USER,
     DELEGATE,
+    PARALLEL_FAILED,
     SPAWN,
-    Await,
-    CancelTask,
-    CheckResult,
+    Answer,
     Handover,
-    ListResults,
-    Parallel,
+    Target,
     available,
-    delegate_spec,
-    parse,
+    fanned_out,
+    started,
 )
-from retinue.dialects.zeroclaw.result_files import Result, Results, pretty
+from retinue.dialects.zeroclaw.result_files import ResultFolder, TaskResult, pretty
 from retinue.dialects.zeroclaw.spawn import check_may_act, hidden, spend
-from retinue.dialects.zeroclaw.texts import BY_USER, PARALLEL_FAILED, Answer, Target, fanned_out, started
 from retinue.engine import SpawnRequest
 
 PLAIN_SECONDS = 120.0
-"""Time of a target that answers once, when its profile does not say."""
+"""Default time limit of a target that answers once."""
 
 AGENTIC_SECONDS = 300.0
-"""Time of a target that works with tools, when its profile does not say."""
+"""Default time limit of a target that works with tools."""
 
-TO_STOP = 5.0
-"""Seconds that `cancel_task` waits for a task to stop; it is cancelled in any case."""
+STOP_SECONDS = 5.0
+"""Seconds that `cancel_task` waits for a task to stop."""
 
 
 class Begun(Struct, frozen=True):
-    """A run that works on a delegated task, and how its end is told."""
+    """A run that works on a delegated task, and its target."""
 
     run_id: RunId
     target: Target
 
 
 class DelegateTool(DialectTool):
-    """Hands tasks to other agents, and tells what became of those in the background."""
+    """Delegates tasks to other agents, and manages those in the background."""
 
     waits = True
 
@@ -69,35 +67,31 @@ class DelegateTool(DialectTool):
         self._supervisor = dialect_context.supervisor
         self._background = background
         self._names = tuple(agent.name for agent in dialect_context.agents)
-        self.spec: ToolSpec = delegate_spec(self._names)
+        self.spec: ToolSpec = requests.delegate_spec(self._names)
 
     def why_hidden(self, context: CallContext) -> str:
-        """What an agent reads whose profile does not have the tool."""
         return hidden(DELEGATE, context)
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
-        """Do what the model asks for; every refusal and every failure is an answer."""
         try:
-            request = parse(arguments)
+            request = requests.parse(arguments)
             match request:
                 case Handover():
                     return await self._hand_over(request, context)
-                case Parallel():
+                case requests.Parallel():
                     return await self._fan_out(request, context)
-                case CheckResult(task_id=task_id, shown=shown):
+                case requests.CheckResult(task_id=task_id, shown=shown):
                     return await self._check_result(task_id, shown, context)
-                case ListResults():
+                case requests.ListResults():
                     return await self._list(context)
-                case CancelTask(task_id=task_id, shown=shown):
+                case requests.CancelTask(task_id=task_id, shown=shown):
                     return await self._cancel(task_id, shown, context)
-                case Await(task_ids=task_ids, seconds=seconds):
+                case requests.Await(task_ids=task_ids, seconds=seconds):
                     return await self._await(task_ids, seconds, context)
                 case _:
                     assert_never(request)
         except CallRefused as refusal:
             return ToolResult(str(refusal), failed=True)
-
-    # Handing over
 
     async def _hand_over(self, request: Handover, context: CallContext) -> ToolResult:
         row = await self._dialect_context.begun(context)
@@ -112,7 +106,7 @@ class DelegateTool(DialectTool):
         answer = await self._answer(begun)
         return ToolResult(answer.output) if answer.error is None else ToolResult(answer.error, failed=True)
 
-    async def _fan_out(self, request: Parallel, context: CallContext) -> ToolResult:
+    async def _fan_out(self, request: requests.Parallel, context: CallContext) -> ToolResult:
         each = [other(context, key=f"{context.key}/{place}") for place in range(len(request.agents))]
         rows = [await self._dialect_context.begun(one) for one in each]
         if not any(rows):
@@ -133,7 +127,7 @@ class DelegateTool(DialectTool):
         return ToolResult(text)
 
     def _check_caller(self, context: CallContext) -> None:
-        """The caller's own rules: how deep it may delegate, and whether it may act at all."""
+        """Check the caller's own profile: its delegation depth, and whether it may act."""
         deepest = self._runtime(context.identity).max_delegation_depth
         if context.depth >= deepest:
             raise CallRefused(f"Delegation depth limit reached ({context.depth}/{deepest})")
@@ -152,7 +146,7 @@ class DelegateTool(DialectTool):
                     f"Failed to create model_provider '{provider}' for agent '{request.agent}': {complaint}"
                 )
             if request.background:
-                _usable(Results(context.workspace))
+                _check_folder(ResultFolder(context.workspace))
             await spend(self._supervisor, context)
             run = await self._supervisor.spawn(
                 spawn_request, session_id=context.session_id, caller=context, key=context.key
@@ -167,13 +161,13 @@ class DelegateTool(DialectTool):
 
     async def _spawn_request(self, request: Handover, context: CallContext) -> SpawnRequest:
         agent = self._dialect_context.known(request.agent)
-        if agent is None:  # it was there when the call was made, before a crash
+        if agent is None:  # the settings changed after a crash
             raise CallRefused(f"Unknown agent '{request.agent}'. Available agents: {available(self._names)}")
         policy, independent = await self._grants(agent, context)
         given = self._supervisor.rules.policy_for(agent.name)
         return SpawnRequest(
             agent=agent.name,
-            run_spec=self._brief(agent, context),
+            run_spec=self._run_spec(agent, context),
             task=request.task,
             limits=_limits(agent),
             policy=policy,
@@ -188,17 +182,15 @@ class DelegateTool(DialectTool):
         )
 
     async def _grants(self, agent: Agent, context: CallContext) -> tuple[Policy | None, bool]:
-        """What the target asks for, and whether it is bound by the operator's profile for it alone.
-
-        Nothing that a caller can say changes either.
-        """
-        if not await self._is_held_to_its_caller(context):
+        """The policy of the target, and whether its own profile alone bounds it; a caller cannot change either."""
+        if not await self._is_bound_by_caller(context):
             return None, True
         return intersect(self._supervisor.rules.ceiling_of(agent.name), context.policy), False
 
-    async def _is_held_to_its_caller(self, context: CallContext) -> bool:
-        """Whether the caller's profile says so, or that of a run whose rights bound the caller's: a chain of targets
-        must not lead out of them.
+    async def _is_bound_by_caller(self, context: CallContext) -> bool:
+        """Whether the caller's profile bounds its targets, or that of a run whose policy bounds the caller's.
+
+        So a chain of targets cannot leave the policy of the first caller.
         """
         if self._runtime(context.identity).delegation_ceiling == "caller":
             return True
@@ -213,7 +205,7 @@ class DelegateTool(DialectTool):
         live = self._supervisor.live(run_id)
         return await self._supervisor.replay(run_id) if live is None else live.run
 
-    def _brief(self, agent: Agent, context: CallContext) -> RunSpec:
+    def _run_spec(self, agent: Agent, context: CallContext) -> RunSpec:
         tools = agent.tools if agent.tools or agent.no_tools else tuple(self._dialect_context.tool_names)
         offered = tuple(dict.fromkeys((*tools, SPAWN, DELEGATE))) if agent.runtime.agentic else ()
         return self._dialect_context.run_spec_for(
@@ -233,22 +225,20 @@ class DelegateTool(DialectTool):
         outcome = (await self._supervisor.wait([begun.run_id]))[begun.run_id]
         return begun.target.answer(outcome)
 
-    # In the background
-
     async def _check_result(self, task_id: str, shown: str, context: CallContext) -> ToolResult:
-        result = await self._background.result(task_id, Results(context.workspace))
+        result = await self._background.result(task_id, ResultFolder(context.workspace))
         if result is None:
             raise CallRefused(f"No result found for task_id '{shown}'")
         return ToolResult(result.text, failed=result.status != "Completed")
 
     async def _list(self, context: CallContext) -> ToolResult:
-        found = await self._background.everything(Results(context.workspace))
-        if not found:
+        results = await self._background.all(ResultFolder(context.workspace))
+        if not results:
             return ToolResult("No background delegate results found.")
-        return ToolResult(pretty([_in_short(result) for result in found]))
+        return ToolResult(pretty([_summary(result) for result in results]))
 
     async def _cancel(self, task_id: str, shown: str, context: CallContext) -> ToolResult:
-        results = Results(context.workspace)
+        results = ResultFolder(context.workspace)
         result = await self._background.result(task_id, results)
         if result is None:
             raise CallRefused(f"No task found for task_id '{shown}'")
@@ -256,23 +246,23 @@ class DelegateTool(DialectTool):
             await self._stop(result, results)
             stopped = await self._background.result(task_id, results)
             result = stopped if stopped is not None else result
-        elif not (context.again and result.error == BY_USER):  # cancelled by this very call, before a crash
+        elif not (context.again and result.error == BY_USER):  # cancelled by this call before a crash
             raise CallRefused(f"Task '{shown}' is not running (status: {result.status})")
-        if result.status not in ("Running", "Cancelled"):  # it came to its end in the same moment
+        if result.status not in ("Running", "Cancelled"):  # it ended at the same time
             raise CallRefused(f"Task '{shown}' is not running (status: {result.status})")
         return ToolResult(f"Task '{shown}' cancellation requested.")
 
-    async def _stop(self, result: Result, results: Results) -> None:
-        # A file is not to be believed: whoever can write one could have named any run.
+    async def _stop(self, result: TaskResult, results: ResultFolder) -> None:
+        # A file is not trusted: another program could have written the id of any run into it.
         if await self._background.knows(result.task_id):
             await self._supervisor.cancel(result.task_id, note=BY_USER)
-            await self._supervisor.wait([result.task_id], timeout=TO_STOP)
-        else:  # a file of another program: nobody here can stop its task, only say so
+            await self._supervisor.wait([result.task_id], timeout=STOP_SECONDS)
+        else:  # a file of another program, whose task this process cannot stop
             finished_at = rfc3339(self._dialect_context.clock.now())
             results.write(replace(result, status="Cancelled", error=BY_USER, finished_at=finished_at))
 
     async def _await(self, task_ids: Sequence[str], seconds: float, context: CallContext) -> ToolResult:
-        results = Results(context.workspace)
+        results = ResultFolder(context.workspace)
         found = {task_id: await self._background.result(task_id, results) for task_id in task_ids}
         running = [task_id for task_id, result in found.items() if result is not None and result.status == "Running"]
         known = [task_id for task_id in running if await self._background.knows(task_id)]
@@ -283,7 +273,7 @@ class DelegateTool(DialectTool):
 
 
 def _limits(agent: Agent) -> Limits:
-    """How long and how far a target may go: by its own limits, and by its runtime profile where that is narrower."""
+    """The limits of a target: its own, or those of its runtime profile where they are narrower."""
     runtime = agent.runtime
     default = (runtime.agentic_timeout_secs or AGENTIC_SECONDS) if runtime.agentic else PLAIN_SECONDS
     seconds = runtime.delegation_timeout_secs or default
@@ -296,8 +286,8 @@ def _limits(agent: Agent) -> Limits:
     )
 
 
-def _usable(results: Results) -> None:
-    """Refuse a task whose result nobody could find, before it costs anything."""
+def _check_folder(results: ResultFolder) -> None:
+    """Refuse a task whose result could not be written, before it starts."""
     try:
         results.prepare()
     except OSError as error:
@@ -305,18 +295,13 @@ def _usable(results: Results) -> None:
         raise CallRefused(f"Results cannot be kept in {results.path}: {reason}") from error
 
 
-def _in_short(result: Result) -> dict[str, object]:
-    return {
-        "task_id": result.task_id,
-        "agent": result.agent,
-        "status": result.status,
-        "started_at": result.started_at,
-        "finished_at": result.finished_at,
-    }
+def _summary(result: TaskResult) -> dict[str, object]:
+    fields = ("task_id", "agent", "status", "started_at", "finished_at")
+    return {field: getattr(result, field) for field in fields}
 
 
-def _gathered(found: dict[str, Result | None]) -> dict[str, object]:
-    """What `await` answers: the ids by how their tasks stand, and the files of those that are over."""
+def _gathered(found: dict[str, TaskResult | None]) -> dict[str, object]:
+    """The answer to `await`: the ids by the state of their tasks, and the results of those that have ended."""
     pending = [task_id for task_id, result in found.items() if result is not None and result.status == "Running"]
     over = [result for result in found.values() if result is not None and result.status != "Running"]
     return {

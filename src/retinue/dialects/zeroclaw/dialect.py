@@ -1,4 +1,4 @@
-"""The tools of `zeroclaw`, and its log lines about tool calls and subagents that have ended."""
+"""The `zeroclaw` dialect: its tools, and log lines about tool calls and ended subagents."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from retinue.core.ports import CallContext, Tool
 from retinue.core.run import Outcome
 from retinue.dialects.base import Dialect
 from retinue.dialects.context import DialectContext
-from retinue.dialects.log_format import line
-from retinue.dialects.logging_tool import WatchedTool
+from retinue.dialects.log_format import LoggingTool, line
 from retinue.dialects.zeroclaw import NAME
 from retinue.dialects.zeroclaw.background import Background
 from retinue.dialects.zeroclaw.delegate import DelegateTool
@@ -23,15 +22,14 @@ from retinue.engine import Supervisor
 log = logging.getLogger("retinue.zeroclaw")
 
 
-class TracedTool(WatchedTool):
-    """Another tool, with one line at info for each of its calls."""
+class TracedTool(LoggingTool):
+    """A tool whose calls are logged with the calling agent's alias and session key."""
 
     def __init__(self, tool: Tool, supervisor: Supervisor) -> None:
         super().__init__(tool, log)
         self._supervisor = supervisor
 
-    def told(self, context: CallContext, status: str) -> str:
-        """Whose call it was, and how it went."""
+    def call_line(self, context: CallContext, status: str) -> str:
         facts = {"tool": self.spec.name, "turn": context.turn, "status": status}
         live = self._supervisor.live(context.run_id)
         if live is not None and is_subagent(live.run.accepted):
@@ -40,7 +38,7 @@ class TracedTool(WatchedTool):
 
 
 class ZeroclawDialect(Dialect):
-    """Two tools, which every run has whose risk profile does not take them away; a subagent's refuses."""
+    """Offers both tools to every run; risk profiles may exclude them, and `spawn_subagent` refuses subagents."""
 
     name = NAME
 
@@ -53,29 +51,19 @@ class ZeroclawDialect(Dialect):
         dialect_context.supervisor.on_end(self._ended)
 
     def tools(self) -> Mapping[str, Tool]:
-        """The dialect's tools, in the order of its document."""
         return self._tools
 
     def offered(self, *, depth: int) -> tuple[str, ...]:
-        """Both, however deep the run is."""
         return tuple(self._tools)
 
     def default_tools(self, agent: Agent) -> tuple[str, ...]:
-        """Every tool there is: the agent's risk profile says which of them it has."""
+        """All tools of the application; the agent's risk profile excludes some."""
         return tuple(self._dialect_context.tool_names)
 
     def around(self, tool: Tool) -> Tool:
-        """The tool, with a line for each of its calls that says whose it was."""
         return TracedTool(tool, self._dialect_context.supervisor)
 
     def _ended(self, accepted: RunAccepted, outcome: Outcome) -> None:
         if is_subagent(accepted) and log.isEnabledFor(logging.INFO):
-            told = about(
-                accepted.run_id,
-                accepted.agent,
-                event="subagent_ended",
-                status=outcome.result,
-                reason=outcome.reason,
-                turns=outcome.turns,
-            )
-            log.info("%s", told)
+            facts = {"status": outcome.result, "reason": outcome.reason, "turns": outcome.turns}
+            log.info("%s", about(accepted.run_id, accepted.agent, event="subagent_ended", **facts))

@@ -1,34 +1,38 @@
-"""The arguments of the tools of `zeroclaw`, parsed and checked before anything happens.
+"""The tools of `zeroclaw` as a model sees them, the parsing of their arguments, and the texts of the document.
 
-The texts of refusals are the document's, letter by letter. Any text that a model can write is parsed, or raises
-`CallRefused`.
+Whatever a model writes raises nothing but `CallRefused`.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 from uuid import UUID
 
 from msgspec import Struct
 
-from retinue.core.agent import ToolSpec
-from retinue.dialects.arguments import CallRefused, decode
-from retinue.dialects.text import compact
+from retinue.core.agent import RunSpec, ToolSpec
+from retinue.core.ids import RunId
+from retinue.core.run import Limits, Outcome
+from retinue.dialects.arguments import CallRefused, compact, decode, list_of, typed
+from retinue.dialects.log_format import line
+
+if TYPE_CHECKING:
+    from retinue.dialects.context import ProviderFamilies
+
 
 SPAWN = "spawn_subagent"
 DELEGATE = "delegate"
 
 ACTIONS = ("delegate", "check_result", "list_results", "cancel_task", "await")
-MOST_TASKS = 128
+MAX_TASKS = 128
 DEFAULT_TIMEOUT_MS = 30_000
-MOST_TIMEOUT_MS = 120_000
-NOBODY = "(none configured)"
+MAX_TIMEOUT_MS = 120_000
 
 
 class Handover(Struct, frozen=True):
-    """One task for one agent; the call waits for it unless it goes on in the `background`."""
+    """One task for one agent; the call waits for it unless it runs in the `background`."""
 
     agent: str
     task: str
@@ -43,14 +47,14 @@ class Parallel(Struct, frozen=True):
 
 
 class CheckResult(Struct, frozen=True):
-    """What became of a background task; `shown` is its id as the model wrote it."""
+    """Read the result of a background task; `shown` is its id as the model wrote it."""
 
     task_id: str
     shown: str
 
 
 class ListResults(Struct, frozen=True):
-    """All background tasks."""
+    """List all background tasks."""
 
 
 class CancelTask(Struct, frozen=True):
@@ -61,7 +65,7 @@ class CancelTask(Struct, frozen=True):
 
 
 class Await(Struct, frozen=True):
-    """Wait for background tasks, for so many seconds at most."""
+    """Wait for background tasks, at most `seconds`."""
 
     task_ids: tuple[str, ...]
     seconds: float
@@ -84,12 +88,12 @@ def spawn_spec() -> ToolSpec:
             {
                 "type": "object",
                 "properties": {
-                    "prompt": {
-                        "type": "string",
-                        "minLength": 1,
-                        "description": "The subtask. The subagent sees nothing of this conversation, so be "
-                        "self-contained and explicit.",
-                    }
+                    "prompt": typed(
+                        "string",
+                        "The subtask. The subagent sees nothing of this conversation, so be self-contained and "
+                        "explicit.",
+                        minLength=1,
+                    )
                 },
                 "required": ["prompt"],
                 "additionalProperties": False,
@@ -99,7 +103,7 @@ def spawn_spec() -> ToolSpec:
 
 
 def delegate_spec(agents: Sequence[str]) -> ToolSpec:
-    """`delegate`, with the names of those that tasks can be handed to."""
+    """`delegate`, with the names of the configured agents."""
     return ToolSpec(
         DELEGATE,
         "Hand a task to a different configured agent, which works under its own identity, permissions and model. "
@@ -110,51 +114,33 @@ def delegate_spec(agents: Sequence[str]) -> ToolSpec:
             {
                 "type": "object",
                 "properties": {
-                    "action": {
-                        "type": "string",
-                        "enum": list(ACTIONS),
-                        "default": "delegate",
-                        "description": "What to do; delegate unless said otherwise.",
-                    },
-                    "agent": {
-                        "type": "string",
-                        "description": f"The agent that gets the task. Available: {available(agents)}",
-                    },
-                    "prompt": {"type": "string", "description": "The task, self-contained and explicit."},
-                    "context": {
-                        "type": "string",
-                        "description": "What the agent should know besides, put in front of the task.",
-                    },
-                    "background": {
-                        "type": "boolean",
-                        "default": False,
-                        "description": "Whether to return a task_id at once, instead of waiting for the response.",
-                    },
-                    "parallel": {
-                        "type": "array",
-                        "items": {"type": "string"},
-                        "description": "Agents that get the same task at the same time; agent and background are then "
-                        "left out of account.",
-                    },
-                    "task_id": {
-                        "type": "string",
-                        "description": "A background task, for check_result and cancel_task.",
-                    },
-                    "task_ids": {
-                        "type": "array",
-                        "items": {"type": "string"},
-                        "minItems": 1,
-                        "maxItems": MOST_TASKS,
-                        "uniqueItems": True,
-                        "description": "Background tasks, for await.",
-                    },
-                    "timeout_ms": {
-                        "type": "integer",
-                        "minimum": 0,
-                        "maximum": MOST_TIMEOUT_MS,
-                        "default": DEFAULT_TIMEOUT_MS,
-                        "description": f"How long await waits; {DEFAULT_TIMEOUT_MS} by default.",
-                    },
+                    "action": typed(
+                        "string", "What to do; delegate unless said otherwise.", enum=list(ACTIONS), default="delegate"
+                    ),
+                    "agent": typed("string", f"The agent that gets the task. Available: {available(agents)}"),
+                    "prompt": typed("string", "The task, self-contained and explicit."),
+                    "context": typed("string", "What the agent should know besides, put in front of the task."),
+                    "background": typed(
+                        "boolean",
+                        "Whether to return a task_id at once, instead of waiting for the response.",
+                        default=False,
+                    ),
+                    "parallel": list_of(
+                        "string",
+                        "Agents that get the same task at the same time; agent and background are then left out of "
+                        "account.",
+                    ),
+                    "task_id": typed("string", "A background task, for check_result and cancel_task."),
+                    "task_ids": list_of(
+                        "string", "Background tasks, for await.", minItems=1, maxItems=MAX_TASKS, uniqueItems=True
+                    ),
+                    "timeout_ms": typed(
+                        "integer",
+                        f"How long await waits; {DEFAULT_TIMEOUT_MS} by default.",
+                        minimum=0,
+                        maximum=MAX_TIMEOUT_MS,
+                        default=DEFAULT_TIMEOUT_MS,
+                    ),
                 },
                 "additionalProperties": False,
             }
@@ -173,19 +159,19 @@ def spawn_failed(reason: str) -> str:
 
 
 def available(agents: Sequence[str]) -> str:
-    """The agents that can be named, in the order of the settings.
+    """The names of the agents, in the order of the settings.
 
     >>> available(["reviewer", "writer"]), available([])
     ('reviewer, writer', '(none configured)')
     """
-    return ", ".join(agents) or NOBODY
+    return ", ".join(agents) or "(none configured)"
 
 
 # ---- reading a call -------------------------------------------------------------------------------------------------
 
 
 def prompt_of(arguments: str) -> str:
-    """The prompt of `spawn_subagent`, byte for byte."""
+    """The prompt of `spawn_subagent`, unchanged."""
     prompt = _members(arguments).get("prompt")
     if not isinstance(prompt, str) or not prompt.strip():
         raise CallRefused("Missing or empty 'prompt' parameter")
@@ -193,39 +179,39 @@ def prompt_of(arguments: str) -> str:
 
 
 def parse(arguments: str) -> Request:
-    """What a call of `delegate` asks for, checked in the document's order.
+    """The request of a call of `delegate`, checked in the document's order.
 
     >>> parse('{"agent": "reviewer", "prompt": "Look.", "context": "It is late."}').task
     '[Context]\\nIt is late.\\n\\n[Task]\\nLook.'
     """
-    asked = _members(arguments)
-    match asked.get("action", "delegate"):
+    fields = _members(arguments)
+    match fields.get("action", "delegate"):
         case "delegate":
-            return _delegation(asked)
+            return _delegation(fields)
         case "check_result":
-            return CheckResult(*_task_id(asked, "check_result"))
+            return CheckResult(*_task_id(fields, "check_result"))
         case "list_results":
             return ListResults()
         case "cancel_task":
-            return CancelTask(*_task_id(asked, "cancel_task"))
+            return CancelTask(*_task_id(fields, "cancel_task"))
         case "await":
-            return Await(_task_ids(asked), _seconds(asked))
+            return Await(_task_ids(fields), _seconds(fields))
         case other:
             raise CallRefused(f"Unknown action '{_shown(other)}'. Use delegate/check_result/list_results/cancel_task.")
 
 
-def _delegation(asked: Mapping[str, object]) -> Handover | Parallel:
-    parallel = asked.get("parallel")
+def _delegation(fields: Mapping[str, object]) -> Handover | Parallel:
+    parallel = fields.get("parallel")
     if parallel is not None:
         agents = _parallel(parallel)
-        return Parallel(agents, _task(asked, " for parallel execution"))
-    agent = asked.get("agent")
+        return Parallel(agents, _task(fields, " for parallel execution"))
+    agent = fields.get("agent")
     if not isinstance(agent, str):
         raise CallRefused("Missing 'agent' parameter")
     if not agent.strip():
         raise CallRefused("'agent' parameter must not be empty")
-    task = _task(asked, "")
-    background = asked.get("background", False)
+    task = _task(fields, "")
+    background = fields.get("background", False)
     if not isinstance(background, bool):
         raise CallRefused("'background' parameter must be a boolean")
     return Handover(agent.strip(), task, background)
@@ -235,12 +221,12 @@ def _parallel(given: object) -> tuple[str, ...]:
     entries = cast("list[object]", given) if isinstance(given, list) else []
     if not any(isinstance(entry, str) and entry.strip() for entry in entries):
         raise CallRefused("'parallel' array must contain at least one agent name")
-    # What is no name at all is refused with the unknown ones, and not left out: nobody would notice.
+    # An entry that is no string is refused as an unknown agent; leaving it out would hide the error.
     return tuple(entry.strip() if isinstance(entry, str) else _shown(entry) for entry in entries)
 
 
-def _task(asked: Mapping[str, object], where: str) -> str:
-    prompt, context = asked.get("prompt"), asked.get("context", "")
+def _task(fields: Mapping[str, object], where: str) -> str:
+    prompt, context = fields.get("prompt"), fields.get("context", "")
     if not isinstance(prompt, str):
         raise CallRefused(f"Missing 'prompt' parameter{where}")
     if not prompt.strip():
@@ -250,38 +236,38 @@ def _task(asked: Mapping[str, object], where: str) -> str:
     return f"[Context]\n{context}\n\n[Task]\n{prompt}" if context.strip() else prompt
 
 
-def _task_id(asked: Mapping[str, object], action: str) -> tuple[str, str]:
-    task_id = asked.get("task_id")
+def _task_id(fields: Mapping[str, object], action: str) -> tuple[str, str]:
+    task_id = fields.get("task_id")
     if not isinstance(task_id, str):
         raise CallRefused(f"Missing 'task_id' parameter for {action}")
     return _uuid(task_id), task_id
 
 
-def _task_ids(asked: Mapping[str, object]) -> tuple[str, ...]:
-    given = asked.get("task_ids")
+def _task_ids(fields: Mapping[str, object]) -> tuple[str, ...]:
+    given = fields.get("task_ids")
     if not isinstance(given, list):
         raise CallRefused("Missing 'task_ids' parameter for await")
     entries = cast("list[object]", given)
-    if not 1 <= len(entries) <= MOST_TASKS:
-        raise CallRefused(f"'task_ids' array must contain between 1 and {MOST_TASKS} task ids")
+    if not 1 <= len(entries) <= MAX_TASKS:
+        raise CallRefused(f"'task_ids' array must contain between 1 and {MAX_TASKS} task ids")
     task_ids = tuple(_uuid(entry if isinstance(entry, str) else _shown(entry)) for entry in entries)
     if len(set(task_ids)) < len(task_ids):
         raise CallRefused("'task_ids' array must not contain duplicates")
     return task_ids
 
 
-def _seconds(asked: Mapping[str, object]) -> float:
-    timeout = asked.get("timeout_ms", DEFAULT_TIMEOUT_MS)
+def _seconds(fields: Mapping[str, object]) -> float:
+    timeout = fields.get("timeout_ms", DEFAULT_TIMEOUT_MS)
     is_whole = (isinstance(timeout, int) and not isinstance(timeout, bool)) or (
         isinstance(timeout, float) and timeout.is_integer()
     )
-    if not is_whole or not 0 <= cast("float", timeout) <= MOST_TIMEOUT_MS:
-        raise CallRefused(f"'timeout_ms' parameter must be an integer between 0 and {MOST_TIMEOUT_MS}")
+    if not is_whole or not 0 <= cast("float", timeout) <= MAX_TIMEOUT_MS:
+        raise CallRefused(f"'timeout_ms' parameter must be an integer between 0 and {MAX_TIMEOUT_MS}")
     return cast("float", timeout) / 1000
 
 
 def _uuid(task_id: str) -> str:
-    """The one spelling of a task's id, which is also the name of its file: nothing else ever becomes part of a path."""
+    """The canonical task id, which is also the name of its file: nothing else becomes part of a path."""
     try:
         return str(UUID(task_id)) if len(task_id) <= 64 else str(UUID(""))
     except ValueError:
@@ -289,7 +275,7 @@ def _uuid(task_id: str) -> str:
 
 
 def _members(arguments: str) -> Mapping[str, object]:
-    """The members of the call; null is the same as leaving one out, and what is no object has none."""
+    """The members of the call; null means absent, and arguments that are no object have none."""
     try:
         given = decode(arguments, dict[str, object], refuse=CallRefused)
     except CallRefused:
@@ -299,3 +285,133 @@ def _members(arguments: str) -> Mapping[str, object]:
 
 def _shown(value: object) -> str:
     return value if isinstance(value, str) else compact(value)
+
+
+# ---- texts of results and of scheduled jobs -------------------------------------------------------------------------
+
+NO_OUTPUT = "subagent completed without output"
+EMPTY = "[Empty response]"
+BY_USER = "Cancelled by user request"
+BY_PARENT = "Cancelled by parent session"
+PARALLEL_FAILED = "One or more parallel agents failed"
+
+
+class Answer(Struct, frozen=True):
+    """The result of a delegated task: its output, or an error."""
+
+    output: str = ""
+    error: str | None = None
+
+
+class Target(Struct, frozen=True):
+    """The agent of a delegated task, its wire and model, and its time limit."""
+
+    agent: str
+    wire: str
+    model: str
+    seconds: float | None = None
+
+    @classmethod
+    def of(cls, run_spec: RunSpec, limits: Limits, families: ProviderFamilies) -> Target:
+        return cls(run_spec.agent, families.wire(run_spec.provider), run_spec.model, limits.seconds)
+
+    def answer(self, outcome: Outcome) -> Answer:
+        """The answer about its end.
+
+        >>> target = Target("t", "anthropic", "haiku", 1.0)
+        >>> target.answer(Outcome(result="completed", reason="answered", text="Done.")).output
+        "[Agent 't' (anthropic/haiku)]\\nDone."
+        >>> target.answer(Outcome(result="timed_out", reason="deadline")).error
+        "Agent 't' timed out after 1s"
+        """
+        if outcome.result == "completed":
+            body = outcome.text if outcome.text.strip() else EMPTY
+            return Answer(f"[Agent '{self.agent}' ({self.wire}/{self.model})]\n{body}")
+        if outcome.result == "timed_out" and self.seconds is not None:
+            return Answer(error=f"Agent '{self.agent}' timed out after {self.seconds:g}s")
+        return Answer(error=f"Agent '{self.agent}' failed: {why(outcome)}")
+
+
+def why(outcome: Outcome) -> str:
+    if outcome.result == "exhausted" and outcome.reason == "max_turns" and outcome.limit is not None:
+        return f"Agent exceeded maximum tool iterations ({outcome.limit.limit})"
+    return outcome.error or outcome.reason
+
+
+def started(agent: str, task_id: str) -> str:
+    """The answer about a task that was started in the background."""
+    return (
+        f"Background task started for agent '{agent}'.\n"
+        f"task_id: {task_id}\n"
+        f"Use action='check_result' with task_id='{task_id}' to retrieve the result."
+    )
+
+
+def fanned_out(answers: Sequence[tuple[str, Answer]]) -> str:
+    """The results of several agents, in the order of the request.
+
+    >>> print(fanned_out([("a", Answer("Yes.")), ("b", Answer(error="Agent 'b' failed: no"))]))
+    [Parallel delegation: 2 agents]
+    <BLANKLINE>
+    --- a (success=true) ---
+    Yes.
+    <BLANKLINE>
+    --- b (success=false) ---
+    Error: Agent 'b' failed: no
+    """
+    blocks = (
+        f"--- {agent} (success=true) ---\n{answer.output}"
+        if answer.error is None
+        else f"--- {agent} (success=false) ---\nError: {answer.error}"
+        for agent, answer in answers
+    )
+    return "\n\n".join((f"[Parallel delegation: {len(answers)} agents]", *blocks))
+
+
+def interrupted(task_id: str) -> str:
+    """The error of a task whose process stopped."""
+    return (
+        "Interrupted: the process that worked on this task stopped before it was done. "
+        f"Go on with it: retinue runs resume {task_id}"
+    )
+
+
+BLOCKED = "blocked by security policy"
+_OTHER_PREFIX = "Security policy: "
+"""The beginning of a tool's refusal because of a policy."""
+
+
+class ZeroclawCronTexts:
+    """The texts of scheduled jobs, for `retinue.dispatch.cron`.
+
+    >>> texts = ZeroclawCronTexts()
+    >>> texts.prompt("report", "Dig.", [("pool", "too small")])
+    '[Memory context]\\n- pool: too small\\n[/Memory context]\\n\\n[cron:report report] Dig.'
+    >>> texts.span("dig", "report", "r1")
+    'subagent category="cron" agent_alias=dig cron_job_id=report run_id=r1 spawn_site="cron"'
+    """
+
+    def prompt(self, job: str, prompt: str, memories: Sequence[tuple[str, str]]) -> str:
+        lines = "".join(f"- {key}: {content}\n" for key, content in memories)
+        context = f"[Memory context]\n{lines}[/Memory context]\n\n" if lines else ""
+        return f"{context}[cron:{job} {job}] {prompt}"
+
+    def blocked(self, reason: str) -> str:
+        return f"{BLOCKED}: {reason}"
+
+    def tool_refusal(self, text: str) -> str:
+        """A tool's refusal because of the policy in the form of `blocked`; any other text is unchanged.
+
+        >>> ZeroclawCronTexts().tool_refusal("Security policy: rm is not allowed")
+        'blocked by security policy: rm is not allowed'
+        """
+        return self.blocked(text.removeprefix(_OTHER_PREFIX)) if text.startswith(_OTHER_PREFIX) else text
+
+    def unknown_agent(self, alias: str) -> str:
+        return spawn_failed(no_agent(alias))
+
+    def spawn_failed(self, reason: str) -> str:
+        return spawn_failed(reason)
+
+    def span(self, agent: str, job: str, run_id: RunId | None) -> str:
+        return f'subagent category="cron" {line(agent_alias=agent, cron_job_id=job, run_id=run_id)} spawn_site="cron"'

@@ -1,7 +1,7 @@
-"""The files of background tasks: `<workspace>/delegate_results/<task id>.json`, each whole at every instant.
+"""Result files of background tasks: `<workspace>/delegate_results/<task id>.json`, written atomically.
 
-A file is a copy of what the store knows, for people and for `jq`. It is written beside its place and renamed into it,
-in a folder that is held open and is no link to another. Nothing here knows where a result comes from.
+A file is a copy of the stored result, for people and for `jq`. It is written under a temporary name and renamed, in a
+folder that is held open and is no symbolic link.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Literal
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from retinue.core.text import NOT_JSON
 
@@ -31,19 +32,19 @@ STATUSES: dict[str, Status] = {
 }
 
 TASK_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-MOST_BYTES = 64 * 1024 * 1024
-"""A file that is longer was not written here, and is not read."""
+MAX_BYTES = 64 * 1024 * 1024
+"""A larger file was not written by retinue, and is not read."""
 
 STALE_SECONDS = 60.0
-"""The age from which a file that was never renamed into its place belongs to nobody."""
+"""The age from which a temporary file is left over from a process that is gone."""
 
 _LOOK = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 _NO_LINK: int = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _NO_WAIT: int = getattr(os, "O_NONBLOCK", 0)
 
 
-class Result(Struct, frozen=True, kw_only=True):
-    """What a file says, in the order in which it says it."""
+class TaskResult(Struct, frozen=True, kw_only=True):
+    """The content of a file, with its fields in order."""
 
     task_id: str
     agent: str
@@ -57,7 +58,7 @@ class Result(Struct, frozen=True, kw_only=True):
     def text(self) -> str:
         """The file's content.
 
-        >>> print(Result(task_id="t", agent="a", status="Running", started_at="2026-02-20T14:30:00Z").text)
+        >>> print(TaskResult(task_id="t", agent="a", status="Running", started_at="2026-02-20T14:30:00Z").text)
         {
           "task_id": "t",
           "agent": "a",
@@ -72,7 +73,7 @@ class Result(Struct, frozen=True, kw_only=True):
 
 
 class _Written(Struct, frozen=True, kw_only=True):
-    """A file as others may have written it."""
+    """A file as another program may have written it."""
 
     task_id: str
     agent: str = ""
@@ -88,55 +89,54 @@ def pretty(value: object) -> str:
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
 
 
-class Results:
-    """The folder of a workspace. Raises `OSError` where the folder or a file cannot be used."""
+class ResultFolder:
+    """The folder with the results of a workspace. Raises `OSError` if the folder or a file cannot be used."""
 
     def __init__(self, workspace: str) -> None:
         self.workspace = os.path.abspath(workspace or os.curdir)
 
     @property
     def path(self) -> str:
-        """Where the files lie."""
         return os.path.join(self.workspace, FOLDER)
 
     def prepare(self) -> None:
-        """Make sure that there is a folder which results can be kept in."""
+        """Create the folder, if there is none."""
         os.makedirs(self.workspace, exist_ok=True)
         with self._folder(make=True):
             pass
 
-    def read(self, task_id: str) -> Result | None:
-        """What the file of a task says; None where there is none that could be read."""
+    def read(self, task_id: str) -> TaskResult | None:
+        """The result in the file of a task; None if there is no valid file."""
         with suppress(OSError), self._folder() as folder:
             return _read(folder, task_id)
         return None
 
-    def everything(self) -> list[Result]:
-        """All files that can be read, the oldest task first."""
-        found: list[Result] = []
+    def all(self) -> list[TaskResult]:
+        """The results in all valid files, oldest task first."""
+        results: list[TaskResult] = []
         with suppress(OSError), self._folder() as folder:
-            found = [result for task_id in _task_ids(folder) if (result := _read(folder, task_id)) is not None]
-        return sorted(found, key=lambda result: (result.started_at, result.task_id))
+            results = [result for task_id in _task_ids(folder) if (result := _read(folder, task_id)) is not None]
+        return sorted(results, key=lambda result: (result.started_at, result.task_id))
 
-    def write(self, result: Result, *, new: bool = False) -> None:
-        """Put the result in its place, all or nothing; a `new` one only where there is none yet."""
+    def write(self, result: TaskResult, *, new: bool = False) -> None:
+        """Write a result atomically; a `new` one only if there is no file yet."""
         with self._folder(make=True) as folder:
-            name, beside = f"{result.task_id}.json", f".{result.task_id}.{secrets.token_hex(8)}.tmp"
-            fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK, 0o666, dir_fd=folder)
+            name, temporary = f"{result.task_id}.json", f".{result.task_id}.{secrets.token_hex(8)}.tmp"
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK, 0o666, dir_fd=folder)
             try:
                 with open(fd, "wb") as file:
                     file.write(result.text.encode())
                 if new:
                     with suppress(FileExistsError):
-                        os.link(beside, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+                        os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
                 else:
-                    os.rename(beside, name, src_dir_fd=folder, dst_dir_fd=folder)
+                    os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
             finally:
                 with suppress(FileNotFoundError):
-                    os.unlink(beside, dir_fd=folder)
+                    os.unlink(temporary, dir_fd=folder)
 
     def sweep(self) -> None:
-        """Remove what processes that are gone have left beside the files."""
+        """Remove the temporary files of processes that are gone."""
         with suppress(OSError), self._folder() as folder:
             for name in os.listdir(folder):
                 if name.startswith(".") and name.endswith(".tmp") and TASK_ID.fullmatch(name[1:37]):
@@ -146,7 +146,7 @@ class Results:
 
     @contextmanager
     def _folder(self, *, make: bool = False) -> Generator[int]:
-        """The folder, held open: whatever its name leads to a moment later, the files go where it was."""
+        """The folder, held open, so that files go there even if its name is replaced by a link meanwhile."""
         workspace = os.open(self.workspace, _LOOK)
         try:
             if make:
@@ -168,32 +168,24 @@ def _task_ids(folder: int) -> Iterator[str]:
             yield task_id
 
 
-def _read(folder: int, task_id: str) -> Result | None:
-    """A file's content, if it is a regular file and says what such a file says; the status in any case of letters."""
+def _read(folder: int, task_id: str) -> TaskResult | None:
+    """The content of a valid file, with the status in upper or lower case."""
     try:
-        said = msgspec.json.decode(_body(folder, f"{task_id}.json"), type=_Written)
+        written = msgspec.json.decode(_body(folder, f"{task_id}.json"), type=_Written)
     except (OSError, *NOT_JSON):
         return None
-    status = STATUSES.get(said.status.lower())
-    if status is None or said.task_id != task_id:
+    status = STATUSES.get(written.status.lower())
+    if status is None or written.task_id != task_id:
         return None
-    return Result(
-        task_id=task_id,
-        agent=said.agent,
-        status=status,
-        output=said.output,
-        error=said.error,
-        started_at=said.started_at,
-        finished_at=said.finished_at,
-    )
+    return msgspec.convert(asdict(written) | {"status": status}, TaskResult)
 
 
 def _body(folder: int, name: str) -> bytes:
-    """What is in a regular file of a bearable size; anything else has nothing in it."""
+    """The content of a regular file of at most `MAX_BYTES`; empty for anything else."""
     fd = os.open(name, os.O_RDONLY | _NO_LINK | _NO_WAIT, dir_fd=folder)
     about = os.fstat(fd)
-    if not stat.S_ISREG(about.st_mode) or about.st_size > MOST_BYTES:
+    if not stat.S_ISREG(about.st_mode) or about.st_size > MAX_BYTES:
         os.close(fd)
         return b""
     with open(fd, "rb") as file:
-        return file.read(MOST_BYTES)
+        return file.read(MAX_BYTES)

@@ -1,4 +1,4 @@
-"""`spawn_subagent` of `zeroclaw`: the same agent once more, for a subtask, with a conversation of its own."""
+"""`spawn_subagent`: runs the calling agent again for a subtask, with a conversation of its own."""
 
 from __future__ import annotations
 
@@ -18,34 +18,32 @@ from retinue.dialects.base import DialectTool
 from retinue.dialects.context import DialectContext
 from retinue.dialects.log_format import line
 from retinue.dialects.zeroclaw import NAME
-from retinue.dialects.zeroclaw.requests import SPAWN, no_agent, prompt_of, spawn_failed, spawn_spec
-from retinue.dialects.zeroclaw.texts import NO_OUTPUT, why
+from retinue.dialects.zeroclaw.requests import NO_OUTPUT, SPAWN, no_agent, prompt_of, spawn_failed, spawn_spec, why
 from retinue.engine import SpawnRequest, Supervisor
 
 ROOT = "main"
-"""The alias of a root that no agent of the settings works as."""
+"""The alias of a root without an agent of the settings."""
 
 SUBAGENT = "subagent"
-"""The label of every run that `spawn_subagent` starts, and the beginning of its session's key."""
+"""The label of every run that `spawn_subagent` starts, and the beginning of its session key in logs."""
+
+log = logging.getLogger("retinue.zeroclaw")
 
 
 def check_may_act(context: CallContext, tool: str) -> None:
-    """Refuse an agent that may only read: starting another is an action, whatever that one may do."""
+    """Refuse a read-only agent: starting another agent is an action."""
     if context.policy.autonomy == Autonomy.READONLY:
         raise CallRefused(f"Security policy: read-only mode, cannot perform '{tool}'")
 
 
 async def spend(supervisor: Supervisor, context: CallContext) -> None:
-    """Take one action from the caller's windows; every valid launch costs one, and nothing else does."""
+    """Take one action from the caller's windows; every valid start of a run costs one."""
     if supervisor.live(context.run_id) is not None and not await supervisor.take_action(context.run_id):
         raise CallRefused(NO_ACTIONS_LEFT)
 
 
-log = logging.getLogger("retinue.zeroclaw")
-
-
 class SpawnSubagentTool(DialectTool):
-    """Starts a child that is its caller in everything but its history, and waits for its final response."""
+    """Starts a child that is like its caller but for the history, and waits for its final response."""
 
     waits = True
 
@@ -55,7 +53,7 @@ class SpawnSubagentTool(DialectTool):
         self._supervisor = dialect_context.supervisor
 
     def why_hidden(self, context: CallContext) -> str:
-        """What an agent reads whose profile does not have the tool; an empty prompt is told first, as always."""
+        """The refusal of a call by an agent whose profile excludes the tool; an empty prompt is refused first."""
         live = self._supervisor.live(context.run_id)
         try:
             if live is not None:
@@ -65,7 +63,6 @@ class SpawnSubagentTool(DialectTool):
         return hidden(SPAWN, context)
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
-        """Run the subtask; every refusal and every failure is an answer."""
         try:
             return ToolResult(await self._output(arguments, context))
         except CallRefused as refusal:
@@ -111,20 +108,20 @@ class SpawnSubagentTool(DialectTool):
 
 
 def is_subagent(accepted: RunAccepted) -> bool:
-    """Whether a run was started by `spawn_subagent`; whoever was delegated to, or started by the clock, was not."""
+    """Whether a run was started by `spawn_subagent`, not by `delegate` or a scheduled job."""
     return accepted.dialect == NAME and accepted.label == SUBAGENT
 
 
 def hidden(tool: str, context: CallContext) -> str:
-    """What an agent reads whose profile takes a tool away."""
+    """The refusal of a call by an agent whose profile excludes the tool."""
     return f"{tool}: refused — agent '{context.identity}' risk_profile does not list {tool} in allowed_tools"
 
 
 def about(run_id: RunId, alias: str, **facts: object) -> str:
-    """A line about a subagent: its span, and the two fields that every line of it has."""
+    """A log line about a subagent: its span, and the two fields of every line."""
     return line(span=f"agent.{alias}.subagent.{run_id}", agent_alias=alias, session_key=f"{SUBAGENT}-{run_id}", **facts)
 
 
 def _limits(own: Limits) -> Limits:
-    """The caller's: tokens and money are one pot anyway, and there is no time of its own."""
+    """The caller's limits without its time limit; tokens and money are shared by the tree anyway."""
     return replace(own, seconds=None, exchange_turns=None, wrap_up=False)

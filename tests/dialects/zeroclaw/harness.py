@@ -1,8 +1,7 @@
-"""A stage for stories in the `zeroclaw` dialect: agents of an operator, lines by task, and what every run read."""
+"""A harness for the `zeroclaw` dialect: configured agents, lines by task, and the results of every run."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,32 +9,32 @@ import retinue
 from retinue.core.agent import Agent
 from retinue.core.commands import RunQuery, RunRow
 from retinue.core.events import CallReturned, RunAccepted
-from retinue.core.messages import Message, Reply
-from retinue.core.ports import Publish, Request, Store, Tool
+from retinue.core.ports import Store, Tool
 from retinue.core.run import Outcome
-from retinue.providers.scripted import Line, LineFunction, Script, ScriptedProvider, ScriptedReply, calls
+from retinue.providers.scripted import Line, LineFunction, Script, ScriptedReply, calls
 from retinue.testing.harness import Harness
+from tests.dialects.recording import RecordedRequest, RecordingProvider
 
 TASK = "Why is it slow?"
-"""What the root is asked."""
+"""The root's task."""
 
 MODEL = "m"
 WIRE = "custom"
-"""The wire of a provider that was handed in as an object is its name."""
+"""The wire of a provider that was passed as an object is its name."""
 
 
 def spawn(prompt: object = "dig", **more: object) -> ScriptedReply:
-    """Somebody runs itself again."""
+    """A call of `spawn_subagent`."""
     return calls("spawn_subagent", prompt=prompt, **more)
 
 
 def delegate(agent: object = "reviewer", prompt: object = "review", **more: object) -> ScriptedReply:
-    """Somebody hands a task over."""
+    """A call of `delegate` with a task."""
     return calls("delegate", agent=agent, prompt=prompt, **more)
 
 
 def act(action: str, **more: object) -> ScriptedReply:
-    """Somebody asks about tasks in the background."""
+    """A call of `delegate` with another action."""
     return calls("delegate", action=action, **more)
 
 
@@ -56,40 +55,12 @@ def count(what: str = "") -> str:
     return f"3 of {what}"
 
 
-@dataclass(frozen=True)
-class Heard:
-    """One question as a model heard it."""
-
-    run_id: str
-    agent: str
-    model: str
-    system: str
-    tools: tuple[str, ...]
-    messages: tuple[Message, ...]
-
-
-class Listening(ScriptedProvider):
-    """Plays a script and keeps what it was asked."""
-
-    def __init__(self, script: Script, **options: Any) -> None:
-        super().__init__(script, **options)
-        self.heard: list[Heard] = []
-
-    async def answer(self, request: Request, publish: Publish) -> Reply:
-        """The next line."""
-        names = tuple(tool.name for tool in request.tools)
-        self.heard.append(
-            Heard(request.run_id, request.agent, request.model, request.system, names, tuple(request.messages))
-        )
-        return await super().answer(request, publish)
-
-
 REVIEWER = Agent(name="reviewer", system_prompt="You review.", tools=("look",))
 WRITER = Agent(name="writer", system_prompt="You write.", tools=("look",))
 
 
-class Stage(Harness):
-    """A harness with the dialect on; `lines` are the root's, `tasks` those of others by agent and task."""
+class ZeroclawHarness(Harness):
+    """A harness with the dialect; `lines` are the root's, `tasks` those of other runs by agent and task."""
 
     def __init__(
         self,
@@ -103,26 +74,26 @@ class Stage(Harness):
         **options: Any,
     ) -> None:
         self.root = root
-        self.listening = Listening(Script().play(root, *lines, task=TASK), latency=latency)
+        self.recorder = RecordingProvider(Script().play(root, *lines, task=TASK), latency=latency)
         for (agent, task), played in (tasks or {}).items():
-            self.listening.script.play(agent, *played, task=task)
+            self.recorder.script.play(agent, *played, task=task)
         super().__init__(
             store=store,
             tools=tools,
             agents=agents,
             dialects=("zeroclaw",),
-            provider=self.listening,
+            provider=self.recorder,
             model=MODEL,
             **options,
         )
 
     async def play(self, **how: Any) -> Outcome:
-        """Let the root play its lines to their end, and whatever it left in the background."""
+        """Run the root with its lines, and wait for its background tasks."""
         async with self:
             return await self.play_on(**how)
 
     async def play_on(self, **how: Any) -> Outcome:
-        """The same, in a stage that is open."""
+        """The same, in an open harness."""
         run = await self.retinue.spawn(TASK, agent=None if self.root == "main" else self.root, **how)
         outcome = await run.wait()
         await self.retinue.wait(*(row.run_id for row in self.rows()))
@@ -130,43 +101,42 @@ class Stage(Harness):
 
     @property
     def alive(self) -> bool:
-        """Whether a process is at work."""
+        """Whether a retinue is open."""
         return self._retinue is not None
 
     def rows(self) -> list[RunRow]:
-        """Every run, the oldest first."""
+        """Every run, oldest first."""
         return self.store.runs(RunQuery())[::-1]
 
     def row(self, agent: str, place: int = 0) -> RunRow:
-        """A run of an agent, the oldest unless said otherwise; the root does not count."""
+        """A run of an agent below the root, by default the oldest."""
         return [row for row in self.rows() if row.agent == agent and row.depth > 0][place]
 
     def row_of(self, task: str) -> str:
         """The id of the one run with that task."""
-        (found,) = [accepted.run_id for accepted in self.accepted() if accepted.task == task]
-        return found
+        (run_id,) = [accepted.run_id for accepted in self.accepted() if accepted.task == task]
+        return run_id
 
     def accepted(self) -> list[RunAccepted]:
-        """The acceptance of every run, the oldest first."""
+        """The acceptance of every run, oldest first."""
         events = (self.events(row.run_id)[0] for row in self.rows())
         return [event for event in events if isinstance(event, RunAccepted)]
 
     @property
     def root_row(self) -> RunRow:
-        """The root."""
         return self.rows()[0]
 
     def texts(self, row: RunRow | None = None) -> list[str]:
-        """What the calls of a run (the root) came to, in the order in which they returned."""
+        """The results of a run's calls (by default the root's), in the order in which they returned."""
         return [event.text for event in self.events((row or self.root_row).run_id) if isinstance(event, CallReturned)]
 
     def failed(self, row: RunRow | None = None) -> list[bool]:
-        """Which of them tell of a failure."""
+        """Whether each of them is a failure."""
         return [event.failed for event in self.events((row or self.root_row).run_id) if isinstance(event, CallReturned)]
 
-    def heard(self, row: RunRow) -> list[Heard]:
-        """What a run's model heard, turn by turn."""
-        return [heard for heard in self.listening.heard if heard.run_id == row.run_id]
+    def requests(self, row: RunRow) -> list[RecordedRequest]:
+        """The requests of a run, turn by turn."""
+        return [request for request in self.recorder.requests if request.run_id == row.run_id]
 
 
 def files(workspace: Path) -> dict[str, dict[str, object]]:

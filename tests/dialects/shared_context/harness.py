@@ -1,14 +1,13 @@
-"""The entries of one session in the hands of a test, and the tool as participants use it."""
+"""The entries of one session, and the `shared_context` tool on them without a store."""
 
 import json
 from typing import cast
 
 from retinue.core.commands import Decision
-from retinue.dialects.arguments import Coded
+from retinue.dialects.arguments import Coded, compact
 from retinue.dialects.shared_context.actions import decide, look
 from retinue.dialects.shared_context.requests import Delete, TakeSnapshot, Write, parse
-from retinue.dialects.text import compact
-from tests.dialects.spec.stage import Answer
+from tests.dialects.spec.harness import Answer
 
 AT = 1771597800.0  # 2026-02-20T14:30:00Z
 NOON = "2026-02-20T14:30:00Z"

@@ -1,4 +1,4 @@
-"""A stage for stories in the `spec` dialect: models play their lines, and what they heard and read is kept."""
+"""A harness for the `spec` dialect: scripted models, recorded requests and the results of tool calls."""
 
 import asyncio
 import json
@@ -7,14 +7,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import retinue
-from retinue.core.messages import Message, Reply, ToolMessage
-from retinue.core.ports import CallContext, Publish, Request, Store, Tool
+from retinue.core.messages import Message, ToolMessage
+from retinue.core.ports import CallContext, Request, Store, Tool
 from retinue.core.run import Outcome
 from retinue.dialects.spec.settings import DEFAULTS, SpecSettings
-from retinue.providers.scripted import Line, Script, ScriptedProvider, ScriptedReply, calls
+from retinue.providers.scripted import Line, Script, ScriptedReply, calls
 from retinue.store.memory.store import MemoryStore
 from retinue.testing.harness import CountedIds
 from retinue.testing.virtual_time import VirtualClock
+from tests.dialects.recording import RecordedRequest, RecordingProvider
 from tests.internals import live_run, tool_of
 
 ROOT = "main"
@@ -22,17 +23,17 @@ Answer = dict[str, object]
 
 
 def subagent(action: str, **fields: object) -> ScriptedReply:
-    """The orchestrator uses the `subagent` tool."""
+    """A call of `subagent`."""
     return calls("subagent", action=action, **fields)
 
 
 def context(action: str, **fields: object) -> ScriptedReply:
-    """Somebody uses the `shared_context` tool."""
+    """A call of `shared_context`."""
     return calls("shared_context", action=action, **fields)
 
 
 def other_work(seconds: float) -> ScriptedReply:
-    """The orchestrator does something else for a while."""
+    """A call of `work`, which takes so many seconds."""
     return calls("work", seconds=seconds)
 
 
@@ -43,55 +44,24 @@ async def work(seconds: float) -> str:
     return "worked"
 
 
-@dataclass(frozen=True)
-class Heard:
-    """One question as a model heard it."""
+class DelayedProvider(RecordingProvider):
+    """Answers after a second; subagents are a little quicker, so that no two replies come at the same time."""
 
-    agent: str
-    turn: int
-    provider: str
-    model: str
-    system: str
-    messages: tuple[Message, ...]
-    tools: tuple[str, ...]
-
-
-class Actor:
-    """A provider that plays the script and remembers what it was asked."""
-
-    def __init__(self, name: str, script: Script, heard: list[Heard]) -> None:
-        self.name = name
-        self._scripted = ScriptedProvider(script)
-        self._heard = heard
-
-    async def answer(self, request: Request, publish: Publish) -> Reply:
-        """The next line, a second later; subagents are a little quicker, so that no two things happen at once."""
-        self._heard.append(
-            Heard(
-                agent=request.agent,
-                turn=request.turn,
-                provider=self.name,
-                model=request.model,
-                system=request.system,
-                messages=tuple(request.messages),
-                tools=tuple(tool.name for tool in request.tools),
-            )
-        )
-        await asyncio.sleep(1.001 if "/" not in request.path else 1.0)
-        return await self._scripted.answer(request, publish)
+    def delay(self, request: Request) -> float:
+        return 1.001 if "/" not in request.path else 1.0
 
 
 @dataclass(frozen=True)
-class Played:
-    """How a story ended, and what the orchestrator read from the dialect's tools, in order."""
+class PlayedRun:
+    """The outcome of a root run, and the results of the dialect's tools that it read, in order."""
 
     run_id: str
     outcome: Outcome
     answers: list[Answer]
 
 
-class Stage:
-    """Everything a story needs; `store` and `session` may outlive a stage."""
+class SpecHarness:
+    """A retinue with scripted models; `store` and `session` may outlive it."""
 
     def __init__(
         self,
@@ -104,7 +74,7 @@ class Stage:
         settings: SpecSettings = DEFAULTS,
     ) -> None:
         self.script = Script()
-        self.heard: list[Heard] = []
+        self.requests: list[RecordedRequest] = []
         self.store = MemoryStore() if store is None else store
         self.session = session
         self._agents = agents
@@ -114,8 +84,8 @@ class Stage:
 
     @asynccontextmanager
     async def open(self, ids: str = "run") -> AsyncGenerator[retinue.Retinue, None]:
-        """A retinue on this stage; the root's model is `lead-model` on the provider `alpha`."""
-        alpha, beta = Actor("alpha", self.script, self.heard), Actor("beta", self.script, self.heard)
+        """An opened retinue; the root's model is `lead-model` on the provider `alpha`."""
+        alpha, beta = (DelayedProvider(self.script, name=name, requests=self.requests) for name in ("alpha", "beta"))
         async with retinue.open(
             providers={"alpha": alpha, "beta": beta},
             model="alpha:lead-model",
@@ -131,28 +101,28 @@ class Stage:
         ) as opened:
             yield opened
 
-    async def play(self, *lines: Line) -> Played:
-        """Let the orchestrator play these lines to their end."""
+    async def play(self, *lines: Line) -> PlayedRun:
+        """Run the orchestrator with these lines."""
         self.script.play(ROOT, *lines)
         async with self.open() as opened:
             handle = await opened.spawn("Go.")
-            played = Played(handle.run_id, await handle.wait(), await answers(opened, handle.run_id))
+            played = PlayedRun(handle.run_id, await handle.wait(), await answers(opened, handle.run_id))
             self.script.verify()
             return played
 
-    def of(self, agent: str) -> list[Heard]:
-        """What the models of an agent heard."""
-        return [heard for heard in self.heard if heard.agent == agent]
+    def requests_of(self, agent: str) -> list[RecordedRequest]:
+        """The requests of an agent's runs."""
+        return [request for request in self.requests if request.agent == agent]
 
 
 async def answers(opened: retinue.Retinue, run_id: str) -> list[Answer]:
-    """What a run read from `subagent` and `shared_context`, in order."""
+    """The results of `subagent` and `shared_context` in a run, in order."""
     run = await opened.supervisor.replay(run_id)
     return [json.loads(text) for name, text in _results(run.history) if name in ("subagent", "shared_context")]
 
 
 async def read_by(opened: retinue.Retinue, agent: str) -> list[str]:
-    """What the runs of an agent read from all their tools, in order."""
+    """The results of all tools in the runs of an agent, in order."""
     views = [view for view in await opened.list(everyone=True) if view.agent == agent]
     runs = [await opened.supervisor.replay(view.run_id) for view in reversed(views)]
     return [text for run in runs for _, text in _results(run.history)]
@@ -162,19 +132,19 @@ def _results(history: Iterable[Message]) -> list[tuple[str, str]]:
     return [(message.name, message.text) for message in history if isinstance(message, ToolMessage)]
 
 
-async def read_after(opened: retinue.Retinue, who: CallContext, tool_name: str, **arguments: object) -> Answer:
-    """What a model reads after this call."""
-    return json.loads((await tool_of(opened, tool_name, "spec").call(json.dumps(arguments), who)).text)
+async def read_after(opened: retinue.Retinue, caller: CallContext, tool_name: str, **arguments: object) -> Answer:
+    """The result of this call."""
+    return json.loads((await tool_of(opened, tool_name, "spec").call(json.dumps(arguments), caller)).text)
 
 
 Caller = Callable[..., CallContext]
 
 
 @asynccontextmanager
-async def waiting_orchestrator(stage: Stage) -> AsyncGenerator[tuple[retinue.Retinue, Caller], None]:
-    """A root that works on something else meanwhile, so that a test can make its calls one by one."""
-    stage.script.play(ROOT, other_work(100_000))
-    async with stage.open() as opened:
+async def waiting_orchestrator(harness: SpecHarness) -> AsyncGenerator[tuple[retinue.Retinue, Caller], None]:
+    """A live root that is busy, so that a test can make its calls one by one."""
+    harness.script.play(ROOT, other_work(100_000))
+    async with harness.open() as opened:
         handle = await opened.spawn("Go.")
         await asyncio.sleep(2)
         run = live_run(opened, handle.run_id)

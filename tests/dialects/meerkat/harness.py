@@ -1,22 +1,21 @@
-"""A stage for stories in the `meerkat` dialect: lines by agent and task, and what every run heard and read."""
+"""A harness for the `meerkat` dialect: lines by agent and task, and the requests and results of every run."""
 
-import asyncio
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import retinue
 from retinue.core.commands import RunQuery, RunRow
 from retinue.core.events import CallReturned
 from retinue.core.ids import call_key
-from retinue.core.messages import AssistantMessage, Message, Reply, ToolMessage, UserMessage
-from retinue.core.ports import CallContext, Publish, Request, Store, Tool
+from retinue.core.messages import Message, ToolMessage, UserMessage
+from retinue.core.ports import CallContext, Request, Store, Tool
 from retinue.core.run import Outcome
 from retinue.dialects.meerkat.settings import ConcurrencyLimits, MeerkatSettings
-from retinue.providers.scripted import Line, LineFunction, Script, ScriptedProvider, ScriptedReply, calls, streams
+from retinue.providers.scripted import Line, LineFunction, Script, ScriptedReply, calls, streams
 from retinue.testing.harness import Harness
+from tests.dialects.recording import RecordedRequest, RecordingProvider, conversation
 from tests.internals import live_run, tool_of
 
 TASK = "Why is it slow?"
@@ -31,17 +30,17 @@ MANY = ConcurrencyLimits(
 
 
 def spawn(prompt: str = "find it", **more: object) -> ScriptedReply:
-    """Somebody spawns."""
+    """A call of `agent_spawn`."""
     return calls("agent_spawn", prompt=prompt, **more)
 
 
 def fork(prompt: str = "look below", **more: object) -> ScriptedReply:
-    """Somebody forks."""
+    """A call of `agent_fork`."""
     return calls("agent_fork", prompt=prompt, **more)
 
 
 def slowly(text: str, seconds: float = 5.0) -> ScriptedReply:
-    """Words that take so many seconds of held time."""
+    """A text that takes so many seconds of virtual time."""
     return streams(text[:1], text[1:], every=seconds)
 
 
@@ -72,43 +71,24 @@ def grep(pattern: str = "") -> str:
     return f"2 lines about {pattern}"
 
 
-@dataclass(frozen=True)
-class Heard:
-    """One question as a model heard it."""
-
-    path: str
-    agent: str
-    model: str
-    system: str
-    tools: tuple[str, ...]
-    messages: tuple[Message, ...]
-
-
-class Listening(ScriptedProvider):
-    """Plays a script and keeps what it was asked; the root's answers take `latency` seconds each."""
+class RootDelayingProvider(RecordingProvider):
+    """A recording provider whose answers to the root take `latency` seconds each."""
 
     def __init__(self, script: Script, *, latency: float = 0.0) -> None:
         super().__init__(script)
-        self.heard: list[Heard] = []
-        self._roots = latency
+        self._root_latency = latency
 
-    async def answer(self, request: Request, publish: Publish) -> Reply:
-        """The next line."""
-        names = tuple(tool.name for tool in request.tools)
-        self.heard.append(
-            Heard(request.path, request.agent, request.model, request.system, names, tuple(request.messages))
-        )
-        await asyncio.sleep(self._roots if request.agent == "main" else 0.0)
-        return await super().answer(request, publish)
+    def delay(self, request: Request) -> float:
+        return self._root_latency if request.agent == "main" else 0.0
 
 
 Lines = Mapping[str, Sequence[Line | LineFunction]]
 
 
-class Stage(Harness):
-    """A harness with the dialect on, on a provider of Anthropic's family; `lines` are the root's.
+class MeerkatHarness(Harness):
+    """A harness with the dialect, on a provider of Anthropic's family; `lines` are the root's.
 
-    `spawned`, `forked` and `hosts` are the lines of sub-agents by the words of their prompts.
+    `spawned`, `forked` and `hosts` are the lines of sub-agents by their prompts.
     """
 
     def __init__(
@@ -124,23 +104,23 @@ class Stage(Harness):
         model: str = f"anthropic:{OWN}",
         **options: Any,
     ) -> None:
-        self.listening = Listening(Script().play("main", *lines), latency=latency)
+        self.recorder = RootDelayingProvider(Script().play("main", *lines), latency=latency)
         for agent, tasks in (("sub-agent", spawned), ("fork", forked), ("host", hosts)):
             for task, played in (tasks or {}).items():
-                self.listening.script.play(agent, *played, task=task)
+                self.recorder.script.play(agent, *played, task=task)
         given = {} if settings is None else {"dialect_settings": {"meerkat": settings}}
-        options = {"providers": {"openai": self.listening, "gemini": self.listening}} | given | options
+        options = {"providers": {"openai": self.recorder, "gemini": self.recorder}} | given | options
         super().__init__(
-            store=store, tools=tools, dialects=("meerkat",), provider=self.listening, model=model, **options
+            store=store, tools=tools, dialects=("meerkat",), provider=self.recorder, model=model, **options
         )
 
     async def play(self, **how: Any) -> Outcome:
-        """Let the root play its lines to their end."""
+        """Run the root with its lines."""
         async with self:
             return await self.run(TASK, **how)
 
     def context(self, run_id: str, *, turn: int = 1, again: bool = False) -> CallContext:
-        """That of the first call of a live run's turn, for whoever calls a tool in its place."""
+        """The context of the first call in a turn of a live run."""
         accepted = live_run(self.retinue, run_id).accepted
         return CallContext(
             run_id=run_id,
@@ -159,10 +139,7 @@ class Stage(Harness):
         )
 
     def tool(self, name: str) -> Tool:
-        """One of the dialect's tools."""
         return tool_of(self.retinue, name, "meerkat")
-
-    # Who was there
 
     def rows(self) -> list[RunRow]:
         """Every run, in the order of their starts."""
@@ -174,38 +151,25 @@ class Stage(Harness):
         return row
 
     def outcome(self, path: str) -> Outcome:
-        """How a run ended."""
         outcome = self.row(path).progress.outcome
         assert outcome is not None
         return outcome
 
-    # What was said
-
     def texts(self, path: str = "root") -> list[str]:
-        """What the calls of a run came to, in the order in which they returned."""
+        """The results of a run's calls, in the order in which they returned."""
         return [event.text for event in self.events(self.row(path).run_id) if isinstance(event, CallReturned)]
 
     def answers(self, path: str = "root") -> list[dict[str, Any]]:
-        """The same, where all are answers of the dialect's tools and none a refusal."""
+        """The same, decoded, if all are results of the dialect's tools and none a refusal."""
         return [json.loads(text) for text in self.texts(path)]
 
-    def heard(self, path: str) -> list[Heard]:
-        """What a run's model heard, turn by turn."""
-        return [heard for heard in self.listening.heard if heard.path == path]
+    def requests(self, path: str) -> list[RecordedRequest]:
+        """The requests of a run, turn by turn."""
+        return [request for request in self.recorder.requests if request.path == path]
 
     def last(self, path: str = "root") -> list[str]:
-        """The conversation as a run's model heard it last."""
-        return said(self.heard(path)[-1].messages)
-
-
-def said(messages: Iterable[Message]) -> list[str]:
-    """A conversation in short: who spoke, and the words or the tool."""
-    return [
-        f"assistant: {message.text or ', '.join(call.name for call in message.calls)}"
-        if isinstance(message, AssistantMessage)
-        else f"{type(message).__name__.removesuffix('Message').lower()}: {message.text}"
-        for message in messages
-    ]
+        """The conversation in the last request of a run."""
+        return conversation(self.requests(path)[-1].messages)
 
 
 def name(run_id: str, kind: str = "sub-agent") -> str:
@@ -227,6 +191,6 @@ def to_parent(body: str) -> ScriptedReply:
     return calls("send_message", to="parent", body=body)
 
 
-def users(stage: Stage, path: str) -> list[str]:
-    """The user messages that a run's model heard last."""
-    return [message.text for message in stage.heard(path)[-1].messages if isinstance(message, UserMessage)]
+def users(harness: MeerkatHarness, path: str) -> list[str]:
+    """The user messages in the last request of a run."""
+    return [message.text for message in harness.requests(path)[-1].messages if isinstance(message, UserMessage)]

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.dialects.text import Cut, cut, rfc3339
+from retinue.core.text import Cut, cut, rfc3339
 
 TEXTS = st.text(max_size=60)
 LIMITS = st.integers(0, 80)

@@ -1,6 +1,6 @@
-"""A stage for stories in the `buzzllm` dialect: vendors of every wire, a root that calls, and children that are real.
+"""A harness for the `buzzllm` dialect: fake vendors of every wire, a scripted root, and real child processes.
 
-See test_buzzllm_call for `retinue call` by itself.
+See test_call for `retinue call` by itself.
 """
 
 import io
@@ -44,7 +44,7 @@ class Wire(NamedTuple):
     path: str
 
     def url(self, vendor: AnyVendor) -> str:
-        """What an order names."""
+        """The `url` of a request."""
         return self.base(vendor) + self.path
 
 
@@ -72,7 +72,7 @@ over_every_wire = pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.n
 
 
 class Ended(NamedTuple):
-    """What the command came to."""
+    """The result of the command."""
 
     code: int
     stdout: str
@@ -85,7 +85,7 @@ class Ended(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The words of the answer."""
+        """The text of the answer."""
         return "".join(told.delta for told in events(self.stdout) if told.type == "output_text")
 
 
@@ -97,7 +97,7 @@ class Command:
     monkeypatch: pytest.MonkeyPatch
 
     def raw(self, stdin: bytes) -> Ended:
-        """Whatever comes on stdin."""
+        """Run the command with this input."""
         self.capsys.readouterr()
         self.monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         try:
@@ -110,12 +110,12 @@ class Command:
         return Ended(code, said.out, said.err)
 
     def __call__(self, **order: object) -> Ended:
-        """An order with these fields."""
+        """Run the command with a request of these fields."""
         return self.raw(json.dumps(order).encode())
 
 
 def order(wire: Wire, vendor: AnyVendor, **fields: object) -> dict[str, object]:
-    """The fields that have to be there, and others."""
+    """The required fields of a request, and more."""
     return {"model": MODEL, "provider": wire.name, "url": wire.url(vendor), "prompt": PROMPT} | fields
 
 
@@ -127,7 +127,7 @@ def serving(played: Playable, wire: Wire = CHAT) -> Generator[AnyVendor]:
 
 
 def one_by_one(*lines: Line | FakeResponse) -> Callable[[ReceivedRequest], Line | FakeResponse]:
-    """A line for each request, whoever makes it."""
+    """A line for each request in turn."""
     left = iter(lines)
     return lambda _: next(left)
 
@@ -136,17 +136,17 @@ def one_by_one(*lines: Line | FakeResponse) -> Callable[[ReceivedRequest], Line 
 
 
 def call_subagent(prompt: str = PROMPT, **more: object) -> ScriptedReply:
-    """The root calls."""
+    """A call of `call_subagent`."""
     return calls("call_subagent", prompt=prompt, **more)
 
 
-def is_root(heard: ReceivedRequest) -> bool:
-    """Whether it is the root that asks: nobody else has the tool."""
-    return any("call_subagent" in json.dumps(tool) for tool in heard.body.get("tools") or ())
+def is_root(request: ReceivedRequest) -> bool:
+    """Whether the request is the root's: only the root has the tool."""
+    return any("call_subagent" in json.dumps(tool) for tool in request.body.get("tools") or ())
 
 
 class Cast:
-    """Lines of the root, turn by turn, and of its children, whose requests are kept in the order in which they come."""
+    """Lines of the root, turn by turn, and of its children; their requests are recorded in order."""
 
     def __init__(self, root: tuple[Line | FakeResponse, ...], child: Playable) -> None:
         self._root = iter(root)
@@ -154,36 +154,34 @@ class Cast:
         self.children: list[ReceivedRequest] = []
         self.root: list[ReceivedRequest] = []
 
-    def __call__(self, heard: ReceivedRequest) -> Line | FakeResponse:
-        """The next line of whoever asks."""
-        if is_root(heard):
-            self.root.append(heard)
+    def __call__(self, request: ReceivedRequest) -> Line | FakeResponse:
+        if is_root(request):
+            self.root.append(request)
             return next(self._root)
-        self.children.append(heard)
-        return self._child(heard) if callable(self._child) else self._child
+        self.children.append(request)
+        return self._child(request) if callable(self._child) else self._child
 
 
-class Stage:
-    """A retinue over HTTP to a vendor that plays both parts; `read` is what the root's calls came to."""
+class BuzzllmHarness:
+    """A retinue over HTTP to a vendor that plays the root and the children."""
 
     def __init__(self, opened: Retinue, root_id: str = "") -> None:
         self.retinue = opened
         self.root_id = root_id
 
     async def play(self, **how: Any) -> retinue.Outcome:
-        """Let the root play to its end."""
         run = await self.retinue.spawn("Go.", **how)
         self.root_id = run.run_id
         return await run.wait()
 
     def read(self) -> list[str]:
-        """What the root's calls came to."""
-        found = engine_of(self.retinue).store.events(self.root_id)
-        return [event.text for _, event in found if isinstance(event, CallReturned)]
+        """The results of the root's calls."""
+        events = engine_of(self.retinue).store.events(self.root_id)
+        return [event.text for _, event in events if isinstance(event, CallReturned)]
 
 
 def opened(wire: Wire, vendor: AnyVendor, **options: Any) -> Retinue:
-    """A retinue with the dialect on, that asks this vendor."""
+    """A retinue with the dialect that uses this vendor."""
     options = {"home": retinue.MEMORY, "dialects": ["buzzllm"], "model": MODEL} | options
     return retinue.open(provider=wire.name, base_url=wire.base(vendor), **options)
 
@@ -217,7 +215,7 @@ def exists(pid: int) -> bool:
 
 
 def command_of(pid: int) -> str:
-    """How a process was started."""
+    """The command line of a process."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
     except OSError:
@@ -236,12 +234,12 @@ __all__ = [
     "RESPONSES",
     "WIRES",
     "AnyVendor",
+    "BuzzllmHarness",
     "Cast",
     "Command",
     "Ended",
     "FakeServer",
     "SseEvent",
-    "Stage",
     "Wire",
     "below",
     "call_subagent",

@@ -1,36 +1,35 @@
-"""A stage for stories in the `xzatoma` dialect: lines by task, and what every run heard and read."""
+"""A harness for the `xzatoma` dialect: lines by task, and the requests and results of every run."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import retinue
 from retinue.core.commands import RunQuery, RunRow
 from retinue.core.events import CallReturned
-from retinue.core.messages import AssistantMessage, Message, Reply
-from retinue.core.ports import Publish, Request, Store, Tool
+from retinue.core.ports import Store, Tool
 from retinue.core.run import Outcome
 from retinue.dialects.xzatoma.settings import XzatomaSettings
-from retinue.providers.scripted import Line, LineFunction, Script, ScriptedProvider, ScriptedReply, calls
+from retinue.providers.scripted import Line, LineFunction, Script, ScriptedReply, calls
 from retinue.testing.harness import Harness
+from tests.dialects.recording import RecordedRequest, RecordingProvider
 
 TASK = "Why is it slow?"
-"""What the root is asked; it has no label."""
+"""The root's task; it has no label."""
 
 ROOT = ""
 
 KEEPS = XzatomaSettings(persistence_enabled=True)
-"""So that what subagents heard and said can be looked at afterwards."""
+"""So that the messages of subagents are kept for the test."""
 
 
 def subagent(label: str = "dig", task_prompt: str = "find it", **more: object) -> ScriptedReply:
-    """Somebody delegates."""
+    """A call of `subagent`."""
     return uses("subagent", label=label, task_prompt=task_prompt, **more)
 
 
 def refused(error: str, *, label: str = "dig", depth: int = 1) -> dict[str, object]:
-    """The answer to a call that is not met."""
+    """The result of a refused call."""
     metadata = {"subagent_label": label, "recursion_depth": str(depth)}
     return {"success": False, "output": "", "error": error, "metadata": metadata}
 
@@ -38,7 +37,7 @@ def refused(error: str, *, label: str = "dig", depth: int = 1) -> dict[str, obje
 def answered(
     output: str, *, label: str = "dig", depth: int = 1, turns: int = 2, tokens: int = 0, limited: bool = False
 ) -> dict[str, object]:
-    """The answer to a call that is met."""
+    """The result of a successful call."""
     metadata = {
         "subagent_label": label,
         "recursion_depth": str(depth),
@@ -51,12 +50,12 @@ def answered(
 
 
 def says(text: str) -> ScriptedReply:
-    """Words of a model whose provider reports no usage, so that answers can be written down beforehand."""
+    """A text reply whose provider reports no usage, so that results are known beforehand."""
     return ScriptedReply(pieces=(text,) if text else (), usage=None)
 
 
 def uses(tool: str, **arguments: object) -> ScriptedReply:
-    """A call by a model whose provider reports no usage."""
+    """A tool call whose provider reports no usage."""
     return ScriptedReply(calls=calls(tool, **arguments).calls, usage=None)
 
 
@@ -78,36 +77,8 @@ def file_ops(path: str = "") -> str:
     raise OSError(f"no such file: {path}")
 
 
-@dataclass(frozen=True)
-class Heard:
-    """One question as a model heard it."""
-
-    path: str
-    agent: str
-    model: str
-    system: str
-    tools: tuple[str, ...]
-    messages: tuple[Message, ...]
-
-
-class Listening(ScriptedProvider):
-    """Plays a script and keeps what it was asked."""
-
-    def __init__(self, script: Script, *, latency: float = 0.0) -> None:
-        super().__init__(script, latency=latency)
-        self.heard: list[Heard] = []
-
-    async def answer(self, request: Request, publish: Publish) -> Reply:
-        """The next line."""
-        names = tuple(tool.name for tool in request.tools)
-        self.heard.append(
-            Heard(request.path, request.agent, request.model, request.system, names, tuple(request.messages))
-        )
-        return await super().answer(request, publish)
-
-
-class Stage(Harness):
-    """A harness with the dialect on; `lines` are the root's, `tasks` those of subagents by their task prompt."""
+class XzatomaHarness(Harness):
+    """A harness with the dialect; `lines` are the root's, `tasks` those of subagents by their task prompt."""
 
     def __init__(
         self,
@@ -119,52 +90,41 @@ class Stage(Harness):
         settings: XzatomaSettings = KEEPS,
         **options: Any,
     ) -> None:
-        self.listening = Listening(Script().play("main", *lines, task=TASK), latency=latency)
+        self.recorder = RecordingProvider(Script().play("main", *lines, task=TASK), latency=latency)
         for task, played in (tasks or {}).items():
-            self.listening.script.play("main", *played, task=task)
+            self.recorder.script.play("main", *played, task=task)
         options = {"dialect_settings": {"xzatoma": settings}, "model": "m"} | options
-        super().__init__(store=store, tools=tools, dialects=("xzatoma",), provider=self.listening, **options)
+        super().__init__(store=store, tools=tools, dialects=("xzatoma",), provider=self.recorder, **options)
 
     async def play(self, **how: Any) -> Outcome:
-        """Let the root play its lines to their end."""
+        """Run the root with its lines."""
         async with self:
             return await self.run(TASK, **how)
 
     @property
     def alive(self) -> bool:
-        """Whether a process is at work."""
+        """Whether a retinue is open."""
         return self._retinue is not None
 
     def rows(self) -> dict[str, RunRow]:
-        """Every run by its label; no label may stand for two."""
+        """Every run by its label, which must be unique."""
         rows = self.store.runs(RunQuery())
         assert len({row.label for row in rows}) == len(rows), [row.label for row in rows]
         return {row.label: row for row in rows}
 
     def outcome(self, label: str) -> Outcome | None:
-        """How a run ended."""
         return self.rows()[label].progress.outcome
 
     def texts(self, label: str = ROOT) -> list[str]:
-        """What the calls of a run came to, in the order in which they returned."""
+        """The results of a run's calls, in the order in which they returned."""
         events = self.events(self.rows()[label].run_id)
         return [event.text for event in events if isinstance(event, CallReturned)]
 
     def answers(self, label: str = ROOT) -> list[dict[str, object]]:
-        """The same, where all are answers of `subagent`."""
+        """The same, decoded, if all are results of `subagent`."""
         return [json.loads(text) for text in self.texts(label)]
 
-    def heard(self, label: str) -> list[Heard]:
-        """What a run's model heard, turn by turn."""
+    def requests(self, label: str) -> list[RecordedRequest]:
+        """The requests of a run, turn by turn."""
         path = self.rows()[label].path
-        return [heard for heard in self.listening.heard if heard.path == path]
-
-
-def said(messages: Iterable[Message]) -> list[str]:
-    """A conversation in short: who spoke, and the words or the tool."""
-    return [
-        f"assistant: {message.text or ', '.join(call.name for call in message.calls)}"
-        if isinstance(message, AssistantMessage)
-        else f"{type(message).__name__.removesuffix('Message').lower()}: {message.text}"
-        for message in messages
-    ]
+        return [request for request in self.recorder.requests if request.path == path]
