@@ -20,27 +20,7 @@ from typing import NamedTuple, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from retinue.core.budget import (
-    CALLS,
-    COST,
-    DIMENSIONS,
-    NOTHING,
-    OUTPUT,
-    TOKENS,
-    UNLIMITED,
-    Amount,
-    Caps,
-    Dimension,
-    Numbers,
-    Price,
-    Window,
-    add,
-    amount_of,
-    caps_of,
-    negative,
-    numbers_of,
-    vector,
-)
+from retinue.core import budget
 from retinue.core.errors import BadInput, UnknownName
 
 
@@ -55,7 +35,7 @@ class _Limited:
         self.id = name
         self.soft = soft
         self.capped = tuple(sorted(limits))
-        self.limit = [limits.get(d, 0) for d in range(len(DIMENSIONS))]
+        self.limit = [limits.get(d, 0) for d in range(len(budget.DIMENSIONS))]
         self.spent = spent
         self.held = held
 
@@ -89,25 +69,25 @@ class _WindowLog:
     def __init__(self, name: str, span: float) -> None:
         self.name = name
         self.span = span
-        self.charges: deque[tuple[float, Amount]] = deque()
+        self.charges: deque[tuple[float, budget.Amount]] = deque()
         self.spent = [0] * 6
         self.held = [0] * 6
 
-    def add(self, numbers: Numbers, amount: Amount, at: float) -> None:
+    def add(self, numbers: budget.Numbers, amount: budget.Amount, at: float) -> None:
         if self.charges and at < self.charges[-1][0]:
             insort(self.charges, (at, amount), key=itemgetter(0))
         else:
             self.charges.append((at, amount))
-        add(self.spent, numbers)
+        budget.add(self.spent, numbers)
 
     def expire(self, now: float) -> None:
         while self.charges and self.charges[0][0] + self.span <= now:
-            add(self.spent, negative(vector(self.charges.popleft()[1])))
+            budget.add(self.spent, budget.negative(budget.vector(self.charges.popleft()[1])))
 
     def free_at(self, d: int, wanted: int) -> float | None:
         """The time at which `wanted` more of dimension `d` is free; None if never."""
         for at, amount in self.charges:
-            wanted -= vector(amount)[d]
+            wanted -= budget.vector(amount)[d]
             if wanted <= 0:
                 return at + self.span
         return None
@@ -124,7 +104,7 @@ class _WindowLimit(_Limited):
 
 
 def _headroom(
-    account: _Account, spare: Numbers, *, alone: bool, windows: bool = True, actions: bool = True
+    account: _Account, spare: budget.Numbers, *, alone: bool, windows: bool = True, actions: bool = True
 ) -> Iterator[tuple[_Account | _WindowLimit, int, int]]:
     """Every limit that binds `account`, nearest first, with its dimension and the room under it.
 
@@ -145,14 +125,14 @@ def _headroom(
         reserved_below += each.allowed
     for limit in account.windows if windows else ():
         for d in limit.capped:
-            if actions or d != CALLS:
+            if actions or d != budget.CALLS:
                 yield limit, d, limit.limit[d] - limit.spent[d] - (0 if alone else limit.held[d])
 
 
 def _blocking_limit(
-    account: _Account, worst: Numbers, spare: Numbers
+    account: _Account, worst: budget.Numbers, spare: budget.Numbers
 ) -> tuple[_Account | _WindowLimit, int, int] | None:
-    for limit, d, room in _headroom(account, spare, alone=False, actions=worst[CALLS] > 0):
+    for limit, d, room in _headroom(account, spare, alone=False, actions=worst[budget.CALLS] > 0):
         if _required(limit, worst[d]) > room:
             return limit, d, room
     return None
@@ -163,20 +143,20 @@ def _required(limited: _Limited, wanted: int) -> int:
     return 1 if limited.soft else wanted
 
 
-def _change_held(account: _Account, change: Numbers) -> None:
+def _change_held(account: _Account, change: budget.Numbers) -> None:
     """Add a call in flight, or remove one; `_update_unused` has to follow."""
-    add(account.held, change)
+    budget.add(account.held, change)
     for each in account.ancestors:
-        add(each.held, change)
+        budget.add(each.held, change)
     for limit in account.windows:
-        add(limit.held, change)
+        budget.add(limit.held, change)
 
 
-def _spend(account: _Account, amount: Amount, now: float, *, in_windows: bool = True) -> None:
-    numbers = vector(amount)
-    add(account.spent, numbers)
+def _spend(account: _Account, amount: budget.Amount, now: float, *, in_windows: bool = True) -> None:
+    numbers = budget.vector(amount)
+    budget.add(account.spent, numbers)
     for each in account.ancestors:
-        add(each.spent, numbers)
+        budget.add(each.spent, numbers)
     for limit in account.windows if in_windows else ():
         limit.log.add(numbers, amount, now)
     _update_unused(account)
@@ -200,7 +180,7 @@ def _reserve_along(line: Sequence[_Account], d: int, change: int) -> None:
             return
 
 
-def _change_wrap_up_reserve(account: _Account, change: Numbers) -> None:
+def _change_wrap_up_reserve(account: _Account, change: budget.Numbers) -> None:
     for d, number in enumerate(change):
         if number:
             account.wrap_up_reserve[d] += number
@@ -214,15 +194,15 @@ class AccountOpened(Struct, frozen=True):
     """The account was opened with the limits `caps`; `reserved` is the part of them that its parent reserves for it."""
 
     account: AccountId
-    caps: Caps
-    reserved: Caps = UNLIMITED
+    caps: budget.Caps
+    reserved: budget.Caps = budget.UNLIMITED
 
 
 class InsufficientBudget(Struct, frozen=True):
     """Nothing was reserved: `account`, the requested one or an ancestor of it, has too little left."""
 
     account: AccountId
-    dimension: Dimension
+    dimension: budget.Dimension
     asked: int
     left: int
 
@@ -233,14 +213,14 @@ class Held(Struct, frozen=True):
     id: int
     account: AccountId
     output: int
-    worst: Amount
+    worst: budget.Amount
 
 
 class MustWait(Struct, frozen=True):
     """The call would fit without the other calls in flight: repeat the hold after `on_freed`."""
 
     account: AccountId
-    dimension: Dimension
+    dimension: budget.Dimension
     asked: int
     left: int
 
@@ -253,7 +233,7 @@ class Exhausted(Struct, frozen=True):
     """
 
     account: AccountId
-    dimension: Dimension
+    dimension: budget.Dimension
     asked: int
     left: int
     spent: int
@@ -265,10 +245,10 @@ class Exhausted(Struct, frozen=True):
 class AccountState(Struct, frozen=True):
     """Snapshot of one account; `reserved` is the unused part of what children and wrap-up turns were promised."""
 
-    caps: Caps
-    spent: Amount
-    held: Amount
-    reserved: Caps
+    caps: budget.Caps
+    spent: budget.Amount
+    held: budget.Amount
+    reserved: budget.Caps
 
 
 OpenAnswer: TypeAlias = AccountOpened | InsufficientBudget
@@ -302,11 +282,11 @@ class Ledger:
     def open(
         self,
         account_id: AccountId,
-        caps: Caps = UNLIMITED,
+        caps: budget.Caps = budget.UNLIMITED,
         *,
         parent: AccountId | None = None,
-        windows: Sequence[Window] = (),
-        reserve: Caps | None = None,
+        windows: Sequence[budget.Window] = (),
+        reserve: budget.Caps | None = None,
     ) -> OpenAnswer:
         """Open an account under `parent`, whose ancestors and windows bind it too.
 
@@ -319,19 +299,19 @@ class Ledger:
         if account_id in self._accounts:
             raise BadInput(f"account {account_id!r} is open already")
         above = self._account(parent) if parent is not None else None
-        limits = numbers_of(caps)
-        asked = {d: min(number, limits.get(d, number)) for d, number in numbers_of(reserve).items()}
+        limits = budget.numbers_of(caps)
+        asked = {d: min(number, limits.get(d, number)) for d, number in budget.numbers_of(reserve).items()}
         granted = dict(asked)
-        for each, d, room in _headroom(above, NOTHING, alone=False, windows=False) if above else ():
+        for each, d, room in _headroom(above, budget.NOTHING, alone=False, windows=False) if above else ():
             if d in asked:
                 if room <= 0 < asked[d]:
-                    return InsufficientBudget(each.id, DIMENSIONS[d], asked[d], 0)
+                    return InsufficientBudget(each.id, budget.DIMENSIONS[d], asked[d], 0)
                 granted[d] = min(granted[d], max(room, 0))
         account = _Account(account_id, limits | granted, tuple(granted), above)
         account.windows = self._window_limits(windows, above.windows if above else ())
         self._accounts[account_id] = account
         _update_unused(account)
-        return AccountOpened(account_id, caps_of(limits | granted), caps_of(granted))
+        return AccountOpened(account_id, budget.caps_of(limits | granted), budget.caps_of(granted))
 
     def close(self, account_id: AccountId) -> None:
         """Give back what is reserved for this account and not promised to its living children.
@@ -342,7 +322,7 @@ class Ledger:
         if account.closed:
             return
         account.closed = True
-        _change_wrap_up_reserve(account, negative(account.wrap_up_reserve))
+        _change_wrap_up_reserve(account, budget.negative(account.wrap_up_reserve))
         allowed, account.allowed = account.allowed, ()
         for d in allowed:
             _reserve_along(account.ancestors, d, account.reserved[d] - account.unused[d])
@@ -360,7 +340,7 @@ class Ledger:
         input: int,
         output: int,
         min_output: int = 1,
-        price: Price | None = None,
+        price: budget.Price | None = None,
         turns: int = 1,
         calls: int = 0,
         now: float,
@@ -376,7 +356,7 @@ class Ledger:
         account = self._account(account_id)
         for limit in account.windows:
             limit.log.expire(now)
-        spare = account.wrap_up_reserve if wrap_up else NOTHING
+        spare = account.wrap_up_reserve if wrap_up else budget.NOTHING
         worst = _worst(input, output, price, turns, calls)
         if _blocking_limit(account, worst, spare) is not None:
             least = _worst(input, min(output, min_output), price, turns, calls)
@@ -388,23 +368,23 @@ class Ledger:
             worst = _worst(input, output, price, turns, calls)
             if (blocking := _blocking_limit(account, worst, spare)) is not None:
                 each, d, room = blocking
-                return MustWait(each.id, DIMENSIONS[d], worst[d], max(room, 0))
-        taken = NOTHING
+                return MustWait(each.id, budget.DIMENSIONS[d], worst[d], max(room, 0))
+        taken = budget.NOTHING
         if wrap_up:
             taken = tuple(map(min, spare, worst))
-            _change_wrap_up_reserve(account, negative(taken))
+            _change_wrap_up_reserve(account, budget.negative(taken))
         _change_held(account, worst)
         _update_unused(account)
         self._last_hold += 1
         self._holds[self._last_hold] = _Hold(account, worst, taken)
-        return Held(self._last_hold, account_id, output, amount_of(worst))
+        return Held(self._last_hold, account_id, output, budget.amount_of(worst))
 
-    def settle(self, held: Held, actual: Amount, now: float) -> None:
+    def settle(self, held: Held, actual: budget.Amount, now: float) -> None:
         """End a hold: the call used `actual`. Raises `BadInput` if the hold was settled or released before."""
         hold = self._holds.pop(held.id, None)
         if hold is None:
             raise BadInput(f"hold {held.id} of account {held.account!r} was settled or released before")
-        _change_held(hold.account, negative(hold.worst))
+        _change_held(hold.account, budget.negative(hold.worst))
         _spend(hold.account, actual, now)
         # Also when nothing became free: a call that waited for this one may now turn out not to fit at all.
         self._freed()
@@ -414,13 +394,13 @@ class Ledger:
         hold = self._holds.pop(held.id, None)
         if hold is None:
             return
-        _change_held(hold.account, negative(hold.worst))
+        _change_held(hold.account, budget.negative(hold.worst))
         _update_unused(hold.account)
         if not hold.account.closed:
             _change_wrap_up_reserve(hold.account, hold.taken)
         self._freed()
 
-    def charge(self, account_id: AccountId, amount: Amount, now: float, *, in_windows: bool = True) -> None:
+    def charge(self, account_id: AccountId, amount: budget.Amount, now: float, *, in_windows: bool = True) -> None:
         """Charge what was used without a hold: tool calls, and amounts restored after a crash.
 
         Windows are restored by `charge_window`; `in_windows=False` keeps them from being charged twice.
@@ -439,18 +419,18 @@ class Ledger:
         """
         account = self._account(account_id)
         if (full := _without_calls_left(account, 1, now)) is None:
-            _spend(account, Amount(calls=1), now)
+            _spend(account, budget.Amount(calls=1), now)
         return full
 
     def overdrawn(self, account_id: AccountId, now: float) -> Exhausted | None:
         """The first window of the account in which more calls were made than allowed, if any."""
         return _without_calls_left(self._account(account_id), 0, now)
 
-    def charge_window(self, window: Window, amount: Amount, at: float) -> None:
+    def charge_window(self, window: budget.Window, amount: budget.Amount, at: float) -> None:
         """Charge a window for a run that has no account here: one of another process, or of an earlier one."""
-        self._log(window).add(vector(amount), amount, at)
+        self._log(window).add(budget.vector(amount), amount, at)
 
-    def reserve_wrap_up(self, account_id: AccountId, amount: Amount) -> InsufficientBudget | None:
+    def reserve_wrap_up(self, account_id: AccountId, amount: budget.Amount) -> InsufficientBudget | None:
         """Reserve `amount` for the account's wrap-up turn, replacing an earlier reserve; None on success.
 
         Unlimited dimensions need no reserve. Closing the account gives it back.
@@ -458,36 +438,36 @@ class Ledger:
         account = self._account(account_id)
         if account.closed:
             raise BadInput(f"account {account_id!r} is closed; nothing can be set aside for it")
-        wanted = vector(amount)
+        wanted = budget.vector(amount)
         for each, d, room in _headroom(account, account.wrap_up_reserve, alone=False, windows=False):
             if wanted[d] > max(room, 0):
-                return InsufficientBudget(each.id, DIMENSIONS[d], wanted[d], max(room, 0))
-        _change_wrap_up_reserve(account, negative(account.wrap_up_reserve))
+                return InsufficientBudget(each.id, budget.DIMENSIONS[d], wanted[d], max(room, 0))
+        _change_wrap_up_reserve(account, budget.negative(account.wrap_up_reserve))
         _change_wrap_up_reserve(account, wanted)
         self._freed()
         return None
 
-    def left(self, account_id: AccountId, now: float) -> Caps:
+    def left(self, account_id: AccountId, now: float) -> budget.Caps:
         """What the account can still use under its own limits, its ancestors' and its windows'."""
         account = self._account(account_id)
         for limit in account.windows:
             limit.log.expire(now)
         least: dict[int, int] = {}
-        for _, d, room in _headroom(account, NOTHING, alone=False):
+        for _, d, room in _headroom(account, budget.NOTHING, alone=False):
             least[d] = max(0, min(room, least.get(d, room)))
-        return caps_of(least)
+        return budget.caps_of(least)
 
-    def spent(self, account_id: AccountId) -> Amount:
-        return amount_of(self._account(account_id).spent)
+    def spent(self, account_id: AccountId) -> budget.Amount:
+        return budget.amount_of(self._account(account_id).spent)
 
     def account_state(self, account_id: AccountId) -> AccountState:
         """Snapshot of the account alone, without its ancestors."""
         account = self._account(account_id)
         return AccountState(
-            caps_of({d: account.limit[d] for d in account.capped}),
-            amount_of(account.spent),
-            amount_of(account.held),
-            caps_of({d: account.reserved[d] for d in account.capped}),
+            budget.caps_of({d: account.limit[d] for d in account.capped}),
+            budget.amount_of(account.spent),
+            budget.amount_of(account.held),
+            budget.caps_of({d: account.reserved[d] for d in account.capped}),
         )
 
     def _account(self, account_id: AccountId) -> _Account:
@@ -501,13 +481,13 @@ class Ledger:
         if self.on_freed is not None:
             self.on_freed()
 
-    def _log(self, window: Window) -> _WindowLog:
+    def _log(self, window: budget.Window) -> _WindowLog:
         key = (window.name, window.span_seconds)
         if key not in self._logs:
             self._logs[key] = _WindowLog(window.name, window.span_seconds)
         return self._logs[key]
 
-    def _window_limits(self, own: Sequence[Window], above: tuple[_WindowLimit, ...]) -> tuple[_WindowLimit, ...]:
+    def _window_limits(self, own: Sequence[budget.Window], above: tuple[_WindowLimit, ...]) -> tuple[_WindowLimit, ...]:
         """One limit for each window of the account and its ancestors; a child can narrow its parent's windows only."""
         limits = {limit.log: {d: limit.limit[d] for d in limit.capped} for limit in above}
         soft = {limit.log: limit.soft for limit in above}
@@ -515,20 +495,20 @@ class Ledger:
             log = self._log(window)
             soft[log] = window.soft and soft.get(log, True)
             known = limits.setdefault(log, {})
-            for d, number in numbers_of(window.caps).items():
+            for d, number in budget.numbers_of(window.caps).items():
                 known[d] = min(number, known.get(d, number))
         return tuple(_WindowLimit(log, numbers, soft=soft[log]) for log, numbers in limits.items())
 
 
 class _Hold(NamedTuple):
     account: _Account
-    worst: Numbers
-    taken: Numbers
+    worst: budget.Numbers
+    taken: budget.Numbers
     """What came out of the wrap-up reserve; put back if the call is not made."""
 
 
 def _exhausted(limit: _Account | _WindowLimit, d: int, asked: int, room: int) -> Exhausted:
-    answer = Exhausted(limit.id, DIMENSIONS[d], asked, max(room, 0), limit.spent[d], limit.limit[d])
+    answer = Exhausted(limit.id, budget.DIMENSIONS[d], asked, max(room, 0), limit.spent[d], limit.limit[d])
     if isinstance(limit, _Account):
         return answer
     return replace(answer, window=True, until=limit.log.free_at(d, asked - room))
@@ -536,24 +516,24 @@ def _exhausted(limit: _Account | _WindowLimit, d: int, asked: int, room: int) ->
 
 def _without_calls_left(account: _Account, calls: int, now: float) -> Exhausted | None:
     for limit in account.windows:
-        if CALLS in limit.capped:
+        if budget.CALLS in limit.capped:
             limit.log.expire(now)
-            if (room := limit.limit[CALLS] - limit.spent[CALLS]) < calls:
-                return _exhausted(limit, CALLS, calls, room)
+            if (room := limit.limit[budget.CALLS] - limit.spent[budget.CALLS]) < calls:
+                return _exhausted(limit, budget.CALLS, calls, room)
     return None
 
 
-def _worst(input: int, output: int, price: Price | None, turns: int, calls: int) -> Numbers:
+def _worst(input: int, output: int, price: budget.Price | None, turns: int, calls: int) -> budget.Numbers:
     cost = input * price[0] + output * price[1] if price else 0
     return (input, output, input + output, cost, turns, calls)
 
 
-def _longest(d: int, room: int, input: int, output: int, price: Price | None) -> int:
+def _longest(d: int, room: int, input: int, output: int, price: budget.Price | None) -> int:
     """The longest output, up to `output`, that keeps the call within `room` in one dimension."""
-    if d == OUTPUT:
+    if d == budget.OUTPUT:
         return min(output, room)
-    if d == TOKENS:
+    if d == budget.TOKENS:
         return min(output, room - input)
-    if d == COST and price and price[1]:
+    if d == budget.COST and price and price[1]:
         return min(output, (room - input * price[0]) // price[1])
     return output

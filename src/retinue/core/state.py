@@ -11,6 +11,7 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
+from retinue.core import inbox
 from retinue.core.agent import RunSpec
 from retinue.core.events import (
     CallParked,
@@ -31,17 +32,6 @@ from retinue.core.events import (
 )
 from retinue.core.history import NOT_MADE, NOT_OFFERED, UNFINISHED, History, forked
 from retinue.core.ids import Key, RunId
-from retinue.core.inbox import (
-    ApprovalAnswer,
-    Cancel,
-    ChildEnded,
-    Close,
-    Deadline,
-    DependencyEnded,
-    Input,
-    Item,
-    TextMessage,
-)
 from retinue.core.messages import AssistantMessage, Stop, ToolCall, ToolMessage, UserMessage
 from retinue.core.run import Approval, Exchange, LimitMet, Outcome
 from retinue.core.usage import NO_USAGE, Usage, add_cost
@@ -59,7 +49,7 @@ class OpenCall:
         """Number of the event after which it may start: the reply, or the answer that approved it."""
         self.parked_at: float | None = None
         self.parked_reason = ""
-        self.answer: ApprovalAnswer | None = None
+        self.answer: inbox.ApprovalAnswer | None = None
         self.result: CallReturned | None = None
 
     @property
@@ -88,7 +78,7 @@ class Run:
         self.run_spec = run_spec
         self.system = run_spec.system
         """The system text as sent: that of the run spec, with the results of the run's dependencies."""
-        self.dependencies: dict[RunId, DependencyEnded] = {}
+        self.dependencies: dict[RunId, inbox.DependencyEnded] = {}
         """The ended ones of the runs that must complete before this one begins."""
         last_turns = accepted.inherits.last_turns if accepted.inherits else None
         self.history = History() if inherited is None else forked(inherited, last_turns=last_turns)
@@ -322,17 +312,17 @@ def _keep_unfinished_text(run: Run, outcome: Outcome) -> None:
         run.history.append(AssistantMessage(text=partial))
 
 
-def _with_peer_messages_joined(items: tuple[Item, ...]) -> Iterator[Item]:
+def _with_peer_messages_joined(items: tuple[inbox.Item, ...]) -> Iterator[inbox.Item]:
     """The items with successive peer messages joined into one; notices of children are never joined."""
-    joined: TextMessage | None = None
+    joined: inbox.TextMessage | None = None
     for item in items:
-        if joined is not None and isinstance(item, TextMessage) and item.origin == "peer":
+        if joined is not None and isinstance(item, inbox.TextMessage) and item.origin == "peer":
             joined = replace(joined, text=f"{joined.text}\n\n{item.text}")
             continue
         if joined is not None:
             yield joined
             joined = None
-        if isinstance(item, TextMessage) and item.origin == "peer":
+        if isinstance(item, inbox.TextMessage) and item.origin == "peer":
             joined = item
         else:
             yield item
@@ -340,39 +330,39 @@ def _with_peer_messages_joined(items: tuple[Item, ...]) -> Iterator[Item]:
         yield joined
 
 
-def _apply_item(run: Run, seq: int, item: Item, at: float) -> None:
+def _apply_item(run: Run, seq: int, item: inbox.Item, at: float) -> None:
     match item:
-        case TextMessage(text=text, origin=origin):
+        case inbox.TextMessage(text=text, origin=origin):
             _begin_exchange_if_idle(run)
             run.final = False
             run.history.append(UserMessage(text=text, origin=origin))
-        case Input(text=text, tools=tools, origin=origin):
+        case inbox.Input(text=text, tools=tools, origin=origin):
             _begin_exchange_if_idle(run)
             run.inputs[item.key] = len(run.exchanges) + 1
             run.tools_on = tools
             run.latest_input = text
             run.history.append(UserMessage(text=text, origin=origin))
-        case ApprovalAnswer(turn=turn, index=index):
+        case inbox.ApprovalAnswer(turn=turn, index=index):
             _apply_approval_answer(run, seq, item, turn, index, at)
-        case ChildEnded(notice=notice, run_id=run_id):
+        case inbox.ChildEnded(notice=notice, run_id=run_id):
             is_new = run_id not in run.seen
             run.seen.add(run_id)
             if notice and is_new:
                 _begin_exchange_if_idle(run)
                 run.final = False
                 run.history.append(UserMessage(text=notice, origin="notice"))
-        case DependencyEnded(run_id=run_id):
+        case inbox.DependencyEnded(run_id=run_id):
             run.dependencies[run_id] = item
             run.system = run.run_spec.system_with([(ended.name, ended.text) for ended in run.dependencies.values()])
-        case Close():
+        case inbox.Close():
             run.closing = True
-        case Cancel() | Deadline():
+        case inbox.Cancel() | inbox.Deadline():
             pass  # recorded together with the end that they cause
         case _:
             assert_never(item)
 
 
-def _apply_approval_answer(run: Run, seq: int, item: ApprovalAnswer, turn: int, index: int, at: float) -> None:
+def _apply_approval_answer(run: Run, seq: int, item: inbox.ApprovalAnswer, turn: int, index: int, at: float) -> None:
     if turn != run.turns or not 0 <= index < len(run.open) or not run.open[index].awaits_approval:
         return  # answered before, or for an earlier turn
     call = run.open[index]

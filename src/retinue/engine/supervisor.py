@@ -10,21 +10,9 @@ from collections.abc import AsyncIterator, Collection, Coroutine, Iterator, Mapp
 
 from msgspec import Struct
 
+from retinue.core import commands
 from retinue.core.agent import RunSpec
 from retinue.core.budget import Caps
-from retinue.core.commands import (
-    Accept,
-    Accepted,
-    CloseSession,
-    Forget,
-    NotCreated,
-    OpenSession,
-    Post,
-    Prune,
-    RunQuery,
-    RunRow,
-    WriteResult,
-)
 from retinue.core.errors import Fenced, RunIsOver, SessionClosed, TooManyRunning, TreeCancelled, UnknownName
 from retinue.core.events import Event, ResultCollected, RunAccepted, RunEnded
 from retinue.core.ids import DriverId, Key, RunId, SessionId
@@ -124,7 +112,7 @@ class Supervisor:
         )
         self._engine.budgets.open(accepted)
         commit_future = self._engine.journal.write(
-            Accept(
+            commands.Accept(
                 accepted=accepted,
                 run_spec=run_spec,
                 driver_id=self._engine.journal.driver_id,
@@ -140,7 +128,7 @@ class Supervisor:
             parent.children_by_key[key] = accepted.run_id
         if caller is None or space is not None:
             answers = await commit_future.wait()
-            if isinstance(answers[0], NotCreated):
+            if isinstance(answers[0], commands.NotCreated):
                 if key is not None and parent is not None:
                     parent.children_by_key.pop(key, None)
                 await self._executor.discard(live)
@@ -159,18 +147,18 @@ class Supervisor:
             key=None,
             engine=self._engine,
         )
-        acceptance = Accept(accepted=accepted, run_spec=run_spec, driver_id=None)
+        acceptance = commands.Accept(accepted=accepted, run_spec=run_spec, driver_id=None)
         return self._started(accepted, await self._engine.journal.commit(acceptance))
 
-    def _started(self, accepted: RunAccepted, answers: list[WriteResult]) -> StartedRun:
+    def _started(self, accepted: RunAccepted, answers: list[commands.WriteResult]) -> StartedRun:
         (answer,) = answers
-        if isinstance(answer, NotCreated):
+        if isinstance(answer, commands.NotCreated):
             if answer.why == "cancelled":
                 raise TreeCancelled(answer.name)
             if answer.why == "too_many":  # other processes work in the same session
                 raise _TooManyInStore(running=int(answer.name), limit=int(answer.name))
             raise SessionClosed(accepted.session_id, "archived" if answer.why == "session_archived" else "deleted")
-        assert isinstance(answer, Accepted)
+        assert isinstance(answer, commands.Accepted)
         if answer.handle is not None:
             self.handles.add(accepted.session_id, answer.handle.space, answer.handle.name, answer.run_id)
         return StartedRun(answer.run_id, answer.handle, answer.existed)
@@ -218,13 +206,13 @@ class Supervisor:
             new = live.deliver(item)
             if live.run.accepted.lifecycle.keep_alive:
                 self._registry.update_parent(live)
-            commit_future = self._engine.journal.write(Post(run_id=run_id, item=item))
+            commit_future = self._engine.journal.write(commands.Post(run_id=run_id, item=item))
             if durable:
                 await commit_future.wait()
             return new
         if run_id in self._registry.ended:
             raise RunIsOver(run_id, self._registry.ended[run_id].outcome.result)
-        (answer,) = await self._engine.journal.commit(Post(run_id=run_id, item=item))
+        (answer,) = await self._engine.journal.commit(commands.Post(run_id=run_id, item=item))
         if answer == "unknown":
             raise UnknownName("run", run_id)
         if answer == "ended":
@@ -311,7 +299,7 @@ class Supervisor:
         row = await self.stored.run(run_id)
         return None if row is None else view_of_row(row, alive=await self.is_driven(row))
 
-    async def list(self, query: RunQuery) -> list[RunView]:
+    async def list(self, query: commands.RunQuery) -> list[RunView]:
         """Runs as they stand now, newest first."""
         rows = await self.stored.runs(query)
         awaited = {row.parent_id for row in rows if row.awaited and row.progress.phase != "ended"}
@@ -323,14 +311,14 @@ class Supervisor:
             for row in rows
         ]
 
-    async def row(self, run_id: RunId) -> RunRow:
+    async def row(self, run_id: RunId) -> commands.RunRow:
         """The stored row of a run; raises `UnknownName` if there is none."""
         row = await self.stored.run(run_id)
         if row is None:
             raise UnknownName("run", run_id)
         return row
 
-    async def is_driven(self, row: RunRow) -> bool:
+    async def is_driven(self, row: commands.RunRow) -> bool:
         return row.driver_id in await self.drivers.living()
 
     async def replay(self, run_id: RunId) -> Run:
@@ -502,29 +490,31 @@ class Supervisor:
 
     async def open_session(self, session_id: SessionId) -> bool:
         """Create a session unless it exists; whether it is new."""
-        (new,) = await self._engine.journal.commit(OpenSession(session_id=session_id, at=self._engine.clock.now()))
+        (new,) = await self._engine.journal.commit(
+            commands.OpenSession(session_id=session_id, at=self._engine.clock.now())
+        )
         return bool(new)
 
     async def archive_session(self, session_id: SessionId) -> bool:
         """Make a session read-only; whether it existed."""
-        (existed,) = await self._engine.journal.commit(CloseSession(session_id=session_id, how="archive"))
+        (existed,) = await self._engine.journal.commit(commands.CloseSession(session_id=session_id, how="archive"))
         return bool(existed)
 
     async def delete_session(self, session_id: SessionId) -> bool:
         """Delete a session with its key-value namespaces and handles; its runs stay. Whether it existed."""
-        (existed,) = await self._engine.journal.commit(CloseSession(session_id=session_id, how="delete"))
+        (existed,) = await self._engine.journal.commit(commands.CloseSession(session_id=session_id, how="delete"))
         self.handles.clear()
         return bool(existed)
 
     async def prune(self, before: float) -> int:
         """Remove trees that ended before a moment; how many runs were removed."""
-        (removed,) = await self._engine.journal.commit(Prune(before=before))
+        (removed,) = await self._engine.journal.commit(commands.Prune(before=before))
         assert isinstance(removed, int)
         return removed
 
     def drop_events(self, root_id: RunId, dialect: str) -> None:
         """Drop the events and inboxes of a dialect's runs below the root of an ended tree, without waiting."""
-        self._engine.journal.write(Forget(root_id=root_id, dialect=dialect))
+        self._engine.journal.write(commands.Forget(root_id=root_id, dialect=dialect))
 
     # This process
 

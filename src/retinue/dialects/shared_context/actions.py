@@ -20,20 +20,7 @@ from retinue.core.errors import BadInput, UnknownName
 from retinue.core.ids import SessionId
 from retinue.core.text import rfc3339
 from retinue.dialects.arguments import Coded, JsonObject, decoded, encoded
-from retinue.dialects.shared_context.requests import (
-    MAX_KEY_CHARACTERS,
-    MAX_VALUE_TOKENS,
-    Change,
-    Delete,
-    ListKeys,
-    Look,
-    Read,
-    ReadBatch,
-    ReadHistory,
-    TakeSnapshot,
-    Write,
-    label_of,
-)
+from retinue.dialects.shared_context import requests
 
 ALL_PARTICIPANTS = ("*",)
 
@@ -155,37 +142,37 @@ def space_of(session_id: SessionId) -> str:
     return f"context/{session_id}"
 
 
-def look(action: Look, key_value: Mapping[str, bytes], *, participant: str, at: float) -> JsonObject:
+def look(action: requests.Look, key_value: Mapping[str, bytes], *, participant: str, at: float) -> JsonObject:
     """The answer to an action that reads; raises `Coded`.
 
     `participant` and `at` come from the caller of this function, not from the model: no participant can act as another
     one. An entry that has expired at that time does not exist.
     """
     match action:
-        case ListKeys():
+        case requests.ListKeys():
             return _listing(entries_of(key_value, at))
-        case Read(key=key):
+        case requests.Read(key=key):
             return _reading(key, readable(key_value, key, participant, at))
-        case ReadBatch(keys=keys):
+        case requests.ReadBatch(keys=keys):
             return _batch(key_value, keys, participant, at)
-        case ReadHistory(key=key, versions=versions):
+        case requests.ReadHistory(key=key, versions=versions):
             return _history(key_value, key, versions, participant, at)
         case _:
             assert_never(action)
 
 
-def decide(action: Change, key_value: Mapping[str, bytes], *, participant: str, at: float) -> Decision:
+def decide(action: requests.Change, key_value: Mapping[str, bytes], *, participant: str, at: float) -> Decision:
     """The changes of an action and its answer; a refusal is an answer that changes nothing.
 
     Each change of an entry also removes the entries that have expired.
     """
     try:
         match action:
-            case Write():
+            case requests.Write():
                 return _writing(key_value, action, participant, at)
-            case Delete(key=key):
+            case requests.Delete(key=key):
                 return _deleting(key_value, key, participant, at)
-            case TakeSnapshot(label=label):
+            case requests.TakeSnapshot(label=label):
                 return _snapshot(key_value, label, participant, at)
             case _:
                 assert_never(action)
@@ -220,12 +207,12 @@ def readable(key_value: Mapping[str, bytes], key: str, participant: str, at: flo
     return entry
 
 
-def touched(action: Change, key_value: Mapping[str, bytes], decision: Decision) -> Entry | None:
+def touched(action: requests.Change, key_value: Mapping[str, bytes], decision: Decision) -> Entry | None:
     """The entry that a decision writes or deletes under the action's key; None if it does neither."""
     match action:
-        case Write(key=key) if key in decision.puts:
+        case requests.Write(key=key) if key in decision.puts:
             return entry_in(decision.puts[key])
-        case Delete(key=key) if key in decision.drops:
+        case requests.Delete(key=key) if key in decision.drops:
             return entry_in(key_value[key])
         case _:
             return None
@@ -290,12 +277,12 @@ def _history(
     }
 
 
-def _writing(key_value: Mapping[str, bytes], write: Write, participant: str, at: float) -> Decision:
+def _writing(key_value: Mapping[str, bytes], write: requests.Write, participant: str, at: float) -> Decision:
     key = write.key
     _check_key(key)
     size = tokens(write.value)
-    if size > MAX_VALUE_TOKENS:
-        raise Coded("VALUE_TOO_LARGE", f"Value is ~{size} tokens, max is {MAX_VALUE_TOKENS}.")
+    if size > requests.MAX_VALUE_TOKENS:
+        raise Coded("VALUE_TOO_LARGE", f"Value is ~{size} tokens, max is {requests.MAX_VALUE_TOKENS}.")
     entries = entries_of(key_value, at)
     before = entries.get(key)
     if before is not None:
@@ -355,8 +342,8 @@ def _as_before(asked: tuple[str, ...] | None, before: tuple[str, ...] | None) ->
 
 
 def _check_key(key: str) -> None:
-    if not 1 <= len(key) <= MAX_KEY_CHARACTERS:
-        raise Coded("INVALID_KEY", f"Key must be 1-{MAX_KEY_CHARACTERS} characters, got {len(key)}.")
+    if not 1 <= len(key) <= requests.MAX_KEY_CHARACTERS:
+        raise Coded("INVALID_KEY", f"Key must be 1-{requests.MAX_KEY_CHARACTERS} characters, got {len(key)}.")
     if not _KEY.fullmatch(key):
         raise Coded("INVALID_KEY", f"Key must match [a-z0-9_]+, got: {key!r}")
 
@@ -422,7 +409,7 @@ def snapshot_contents(session: SessionRow, key_value: Mapping[str, bytes], label
 def take_snapshot(label: str, at: float) -> Decide:
     """The decision that stores a session's entries under a label; raises `BadInput` for an invalid label."""
     try:
-        action = TakeSnapshot(label_of(label))
+        action = requests.TakeSnapshot(requests.label_of(label))
     except Coded as refusal:
         raise BadInput(refusal.message) from refusal
     return lambda key_value: decide(action, key_value, participant=OPERATOR, at=at)

@@ -20,18 +20,7 @@ from retinue.dialects.arguments import Coded, JsonObject, decoded, encoded
 from retinue.dialects.context import DialectContext
 from retinue.dialects.shared_context import NAME as SHARED_CONTEXT
 from retinue.dialects.shared_context import session_archived, session_not_found
-from retinue.dialects.spec.requests import (
-    Define,
-    Definition,
-    Extend,
-    Redefine,
-    check_agent_name,
-    check_definition,
-    check_prompt,
-    check_tools,
-    clamped,
-    without_delegation,
-)
+from retinue.dialects.spec import requests
 
 
 class Defined(Struct, frozen=True, kw_only=True):
@@ -52,7 +41,7 @@ def space_of(session_id: SessionId) -> str:
 
 
 def define(
-    request: Definition | Redefine,
+    request: requests.Definition | requests.Redefine,
     key_value: Mapping[str, bytes],
     *,
     registered: Sequence[Agent],
@@ -62,11 +51,11 @@ def define(
 
     An agent that was defined before can be redefined, the application's own agents cannot.
     """
-    definition = request.definition if isinstance(request, Redefine) else request
+    definition = request.definition if isinstance(request, requests.Redefine) else request
     name, known = definition.name, agents_of(registered, key_value)
     try:
         agent = _drafted(definition, known, is_registered_tool)
-        if isinstance(request, Redefine):
+        if isinstance(request, requests.Redefine):
             if name not in key_value or _is_registered(name, registered):
                 raise Coded("AGENT_NOT_FOUND", f"No agent of this name was defined here: {name!r}")
         elif name in known:
@@ -76,7 +65,7 @@ def define(
     origin = _origin(definition, registered, key_value)
     defined = Defined(number=len(key_value) + 1, agent=agent, origin=origin)
     answer: JsonObject = {"defined": name, "description": agent.description}
-    if isinstance(request, Redefine):
+    if isinstance(request, requests.Redefine):
         before = _decoded(key_value[name])
         defined = replace(before, agent=agent, version=before.version + 1, origin=origin)
         answer = {"redefined": name, "description": agent.description, "version": defined.version}
@@ -126,22 +115,24 @@ def listing(agents: Mapping[str, Agent], shown_model: Callable[[str], str]) -> J
     }
 
 
-def _drafted(request: Definition, known: Mapping[str, Agent], is_registered_tool: Callable[[str], bool]) -> Agent:
+def _drafted(
+    request: requests.Definition, known: Mapping[str, Agent], is_registered_tool: Callable[[str], bool]
+) -> Agent:
     """The agent that a definition describes; raises `Coded` if it is not valid."""
     match request:
-        case Define():
-            check_definition(request, is_registered_tool)
+        case requests.Define():
+            requests.check_definition(request, is_registered_tool)
             return msgspec.convert(request, Agent, from_attributes=True)
-        case Extend():
-            check_agent_name(request.name)
+        case requests.Extend():
+            requests.check_agent_name(request.name)
             agent = _extended(agent_named(known, request.extends), request)
-            check_prompt(agent.system_prompt)
+            requests.check_prompt(agent.system_prompt)
             # Inherited tools were checked when they were defined, and are cut to the policy with every task.
-            check_tools(request.tools or (), is_registered_tool)
+            requests.check_tools(request.tools or (), is_registered_tool)
             return agent
 
 
-def _extended(base: Agent, request: Extend) -> Agent:
+def _extended(base: Agent, request: requests.Extend) -> Agent:
     prompt = base.system_prompt if request.system_prompt is None else request.system_prompt
     parts = (prompt, request.system_prompt_append)
     optional = {name: getattr(request, name) for name in ("description", "tools", "model", "max_turns")}
@@ -155,8 +146,8 @@ def _extended(base: Agent, request: Extend) -> Agent:
     )
 
 
-def _origin(request: Definition, registered: Sequence[Agent], key_value: Mapping[str, bytes]) -> str:
-    if not isinstance(request, Extend):
+def _origin(request: requests.Definition, registered: Sequence[Agent], key_value: Mapping[str, bytes]) -> str:
+    if not isinstance(request, requests.Extend):
         return ""
     origin = origin_of(request.extends, registered, key_value)
     return origin if _is_registered(origin, registered) else ""
@@ -171,7 +162,7 @@ def _decoded(stored: bytes) -> Defined:
 
 
 def _as_used(agent: Agent) -> Agent:
-    return replace(agent, tools=without_delegation(agent.tools), max_turns=clamped(agent.max_turns))
+    return replace(agent, tools=requests.without_delegation(agent.tools), max_turns=requests.clamped(agent.max_turns))
 
 
 class AgentStore:
@@ -186,7 +177,7 @@ class AgentStore:
         agents = agents_of(self._dialect_context.agents, await self._key_value(context))
         return listing(agents, lambda model: self._dialect_context.resolve(model, caller)[1])
 
-    async def define(self, request: Definition | Redefine, context: CallContext) -> JsonObject:
+    async def define(self, request: requests.Definition | requests.Redefine, context: CallContext) -> JsonObject:
         """The answer to `define` and `redefine`."""
         known = self.tools(context)
         written = await self._dialect_context.key_value.change(

@@ -8,35 +8,8 @@ from typing import NamedTuple, ParamSpec, TypeVar, assert_never
 
 from msgspec.structs import replace
 
+from retinue.core import commands
 from retinue.core.agent import RunSpec
-from retinue.core.commands import (
-    Accept,
-    Accepted,
-    Adopt,
-    CancelTree,
-    Change,
-    Charge,
-    CloseSession,
-    DeclareDead,
-    DriverRow,
-    Forget,
-    Heartbeat,
-    NamespaceClosed,
-    NotCreated,
-    OpenSession,
-    Post,
-    Posted,
-    Progress,
-    Prune,
-    Record,
-    RegisterDriver,
-    Retire,
-    RunRow,
-    SessionRow,
-    UnregisterDriver,
-    Write,
-    WriteResult,
-)
 from retinue.core.errors import Fenced
 from retinue.core.events import Event, RunAccepted
 from retinue.core.ids import DriverId, Key, RunId, SessionId
@@ -106,7 +79,7 @@ class StoredRun:
         self.accepted = accepted
         self.driver_id = driver_id
         self.cancelled_at: float | None = None
-        self.progress: Progress = rules.initial_progress(accepted)
+        self.progress: commands.Progress = rules.initial_progress(accepted)
         self.events: list[Event] = [accepted]
         self.inbox: dict[Key, Item | None] = {}
         self.children: list[StoredRun] = []
@@ -115,16 +88,16 @@ class StoredRun:
     def ended(self) -> bool:
         return self.progress.phase == "ended"
 
-    def truncate(self, seq: int, progress: Progress) -> None:
+    def truncate(self, seq: int, progress: commands.Progress) -> None:
         del self.events[seq:]
         self.progress = progress
 
     def untaken(self) -> list[Item]:
         return [item for item in self.inbox.values() if item is not None]
 
-    def row(self) -> RunRow:
+    def row(self) -> commands.RunRow:
         accepted = self.accepted
-        return RunRow(
+        return commands.RunRow(
             run_id=accepted.run_id,
             session_id=accepted.session_id,
             root_id=accepted.root_id,
@@ -164,11 +137,11 @@ class Tables:
         self.keys: dict[Key, StoredRun] = {}
         self.run_specs: dict[str, RunSpec] = {}
         self.handles: dict[tuple[SessionId, str], dict[str, HandleRow]] = {}
-        self.sessions: dict[SessionId, SessionRow] = {}
-        self.drivers: dict[DriverId, DriverRow] = {}
+        self.sessions: dict[SessionId, commands.SessionRow] = {}
+        self.drivers: dict[DriverId, commands.DriverRow] = {}
         self.namespaces: dict[str, dict[str, bytes]] = {}
         self.answers: dict[Key, bytes] = {}
-        self.charges: dict[str, list[Charge]] = {}
+        self.charges: dict[str, list[commands.Charge]] = {}
 
     def is_alive(self, driver_id: DriverId) -> bool:
         driver = self.drivers.get(driver_id)
@@ -184,46 +157,46 @@ class MemoryCommands:
         self._tables = tables
         self._undo = undo
 
-    def write(self, driver_id: DriverId | None, write: Write) -> WriteResult:
+    def write(self, driver_id: DriverId | None, write: commands.Write) -> commands.WriteResult:
         match write:
-            case Record():
+            case commands.Record():
                 return self._record(driver_id, write)
-            case Accept():
+            case commands.Accept():
                 return self._accept(write)
-            case Post():
+            case commands.Post():
                 return self._post(write.run_id, write.item)
-            case CancelTree():
+            case commands.CancelTree():
                 return self._cancel(write)
-            case Retire():
+            case commands.Retire():
                 return self._retire(write)
-            case Change():
+            case commands.Change():
                 return self._change(write)
-            case RegisterDriver():
+            case commands.RegisterDriver():
                 return self._undo.put(self._tables.drivers, write.driver.driver_id, write.driver)
-            case Heartbeat():
+            case commands.Heartbeat():
                 return self._heartbeat(write.driver_id)
-            case DeclareDead():
+            case commands.DeclareDead():
                 return self._declare_dead(write)
-            case Adopt():
+            case commands.Adopt():
                 return self._adopt(write)
-            case UnregisterDriver():
+            case commands.UnregisterDriver():
                 self._undo.drop(self._tables.drivers, write.driver_id)
                 return self._release_runs(write.driver_id)
-            case OpenSession():
-                return self._open(SessionRow(session_id=write.session_id, created_at=write.at))
-            case CloseSession():
+            case commands.OpenSession():
+                return self._open(commands.SessionRow(session_id=write.session_id, created_at=write.at))
+            case commands.CloseSession():
                 return self._close(write)
-            case Prune():
+            case commands.Prune():
                 return self._prune(write.before)
-            case Forget():
+            case commands.Forget():
                 return self._forget(write)
             case _:
                 assert_never(write)
 
-    def _accept(self, write: Accept) -> Accepted | NotCreated:
+    def _accept(self, write: commands.Accept) -> commands.Accepted | commands.NotCreated:
         accepted = write.accepted
         if accepted.key is not None and (before := self._tables.keys.get(accepted.key)):
-            return Accepted(before.accepted.run_id, before.accepted.handle, existed=True)
+            return commands.Accepted(before.accepted.run_id, before.accepted.handle, existed=True)
         if refusal := self._rejection(accepted) or self._too_many(write):
             return refusal
         if accepted.run_id in self._tables.runs:
@@ -240,22 +213,22 @@ class MemoryCommands:
         if parent := self._tables.runs.get(accepted.parent_id or ""):
             self._undo.add(parent.children.pop)
             parent.children.append(run)
-        return Accepted(accepted.run_id, handle)
+        return commands.Accepted(accepted.run_id, handle)
 
-    def _rejection(self, accepted: RunAccepted) -> NotCreated | None:
+    def _rejection(self, accepted: RunAccepted) -> commands.NotCreated | None:
         session = self._tables.sessions.get(accepted.session_id)
         if session is None:
-            return NotCreated("session_unknown", accepted.session_id)
+            return commands.NotCreated("session_unknown", accepted.session_id)
         if session.state == "archived":
-            return NotCreated("session_archived", accepted.session_id)
+            return commands.NotCreated("session_archived", accepted.session_id)
         parent = ancestor = self._tables.runs.get(accepted.parent_id or "")
         while ancestor is not None:
             if ancestor.cancelled_at is not None or (ancestor is parent and ancestor.ended):
-                return NotCreated("cancelled", ancestor.accepted.run_id)
+                return commands.NotCreated("cancelled", ancestor.accepted.run_id)
             ancestor = self._tables.runs.get(ancestor.accepted.parent_id or "")
         return None
 
-    def _too_many(self, write: Accept) -> NotCreated | None:
+    def _too_many(self, write: commands.Accept) -> commands.NotCreated | None:
         if write.max_running is None:
             return None
         place = (write.accepted.session_id, write.handle_space)
@@ -266,9 +239,9 @@ class MemoryCommands:
             and (run.accepted.session_id, run.accepted.handle.space) == place
             for run in self._tables.runs.values()
         )
-        return NotCreated("too_many", str(running)) if running >= write.max_running else None
+        return commands.NotCreated("too_many", str(running)) if running >= write.max_running else None
 
-    def _handle(self, write: Accept) -> HandleRef | None:
+    def _handle(self, write: commands.Accept) -> HandleRef | None:
         """The next handle of the space, or the one that the run brings along, which then refers to it."""
         space = write.handle_space
         handle = write.accepted.handle if space is None else HandleRef(space, "")
@@ -281,7 +254,7 @@ class MemoryCommands:
         self._undo.put(named, handle.name, HandleRow(write.accepted.run_id, retired_by))
         return handle
 
-    def _record(self, driver_id: DriverId | None, write: Record) -> None:
+    def _record(self, driver_id: DriverId | None, write: commands.Record) -> None:
         run = self._tables.runs.get(write.run_id)
         if run is None:
             raise rules.sequence_error(write.run_id, given=write.seq, last=None)
@@ -302,13 +275,13 @@ class MemoryCommands:
             self._post(run_id, item)
         self._charge(write.charges)
 
-    def _charge(self, charges: Sequence[Charge]) -> None:
+    def _charge(self, charges: Sequence[commands.Charge]) -> None:
         for charge in charges:
             known = self._tables.charges.setdefault(charge.window, [])
             self._undo.add(known.pop)
             known.append(charge)
 
-    def _post(self, run_id: RunId, item: Item) -> Posted:
+    def _post(self, run_id: RunId, item: Item) -> commands.Posted:
         run = self._tables.runs.get(run_id)
         if run is None:
             return "unknown"
@@ -319,7 +292,7 @@ class MemoryCommands:
         self._undo.put(run.inbox, item.key, item)
         return "posted"
 
-    def _cancel(self, write: CancelTree) -> tuple[RunId, ...] | None:
+    def _cancel(self, write: commands.CancelTree) -> tuple[RunId, ...] | None:
         root = self._tables.runs.get(write.run_id)
         if root is None:
             return None
@@ -339,7 +312,7 @@ class MemoryCommands:
         end, run.progress = rules.cancelled_end(before, cancel, at, run.events)
         run.events.append(end)
 
-    def _retire(self, write: Retire) -> RunId | None:
+    def _retire(self, write: commands.Retire) -> RunId | None:
         named = self._tables.handles.get((write.session_id, write.space), {})
         handle = named.get(write.name)
         if handle is None or handle.retired_by not in (None, write.key):
@@ -347,13 +320,13 @@ class MemoryCommands:
         self._undo.put(named, write.name, HandleRow(handle.run_id, write.key))
         return handle.run_id
 
-    def _change(self, write: Change) -> bytes | NamespaceClosed:
+    def _change(self, write: commands.Change) -> bytes | commands.NamespaceClosed:
         if write.key is not None and (before := self._tables.answers.get(write.key)) is not None:
             return before
         if write.session_id is not None:
             session = self._tables.sessions.get(write.session_id)
             if session is None or session.state == "archived":
-                return NamespaceClosed("session_unknown" if session is None else "session_archived")
+                return commands.NamespaceClosed("session_unknown" if session is None else "session_archived")
         key_value = self._tables.namespaces.setdefault(write.space, {})
         decision = write.decide(MappingProxyType(key_value))
         for name in decision.drops:
@@ -370,7 +343,7 @@ class MemoryCommands:
         if driver is not None:
             self._undo.put(self._tables.drivers, driver_id, replace(driver, beat=driver.beat + 1))
 
-    def _declare_dead(self, write: DeclareDead) -> bool:
+    def _declare_dead(self, write: commands.DeclareDead) -> bool:
         driver = self._tables.drivers.get(write.driver_id)
         if driver is not None and not driver.dead:
             if write.beat is not None and write.beat != driver.beat:
@@ -387,7 +360,7 @@ class MemoryCommands:
                 if run.cancelled_at is not None:
                     self._end(run, rules.pending_cancel(run.untaken()), run.cancelled_at)
 
-    def _adopt(self, write: Adopt) -> tuple[RunId, ...]:
+    def _adopt(self, write: commands.Adopt) -> tuple[RunId, ...]:
         runs = [self._tables.runs[run_id] for run_id in dict.fromkeys(write.run_ids) if run_id in self._tables.runs]
         if not self._tables.is_alive(write.driver_id):
             return ()
@@ -400,13 +373,13 @@ class MemoryCommands:
         self._undo.add(setattr, run, "driver_id", run.driver_id)
         run.driver_id = driver_id
 
-    def _open(self, session: SessionRow) -> bool:
+    def _open(self, session: commands.SessionRow) -> bool:
         if session.session_id in self._tables.sessions:
             return False
         self._undo.put(self._tables.sessions, session.session_id, session)
         return True
 
-    def _close(self, write: CloseSession) -> bool:
+    def _close(self, write: commands.CloseSession) -> bool:
         session = self._tables.sessions.get(write.session_id)
         if session is None:
             return False
@@ -442,7 +415,7 @@ class MemoryCommands:
         undo.swap(tables.drivers, {i: row for i, row in tables.drivers.items() if not row.dead or i in drivers})
         return len(gone)
 
-    def _forget(self, write: Forget) -> int:
+    def _forget(self, write: commands.Forget) -> int:
         tree = [run for run in self._tables.runs.values() if run.accepted.root_id == write.root_id]
         if not all(run.ended for run in tree):
             return 0
