@@ -47,22 +47,22 @@ class MeerkatSettings(Struct, frozen=True, kw_only=True):
     """
 
     default_provider: Annotated[
-        str, Meta(description="anthropic, openai or gemini; inherit is that of whoever asks.", examples=[INHERIT])
+        str, Meta(description="anthropic, openai or gemini; inherit is that of the caller.", examples=[INHERIT])
     ] = INHERIT
     default_model: Annotated[
         str | None,
-        Meta(description="The model when none is asked for; the first that is allowed by default.", examples=[INHERIT]),
+        Meta(description="The model of a call that names none; by default the first allowed one.", examples=[INHERIT]),
     ] = None
     allowed_models: Annotated[
         Mapping[str, tuple[str, ...]],
         Meta(
-            description="The models that may be asked for, by provider.",
+            description="The allowed models, by provider.",
             examples=[{name: [models[-1]] for name, models in DEFAULT_MODELS.items()}],
         ),
     ] = field(default_factory=DEFAULT_MODELS.copy)
     concurrency_limits: Annotated[ConcurrencyLimits, Meta(description="How many, and how deep.")] = ConcurrencyLimits()
     allow_nested_spawn: Annotated[
-        bool, Meta(description="Whether sub-agents that have the tools may spawn on.", examples=[True])
+        bool, Meta(description="Whether sub-agents that have the tools may use them.", examples=[True])
     ] = True
     nested_tools: Annotated[bool, Meta(description="Whether sub-agents get these tools at all.", examples=[False])] = (
         False
@@ -71,10 +71,10 @@ class MeerkatSettings(Struct, frozen=True, kw_only=True):
         Tokens | None, Meta(description="The most tokens that one sub-agent gets.", examples=[100_000])
     ] = None
     default_budget: Annotated[
-        Tokens | None, Meta(description="Tokens of a sub-agent when nobody says.", examples=[50_000])
+        Tokens | None, Meta(description="Tokens of a sub-agent by default.", examples=[50_000])
     ] = 50_000
     inherit_system_prompt: Annotated[
-        bool, Meta(description="Whether a sub-agent is told how its tools are meant.", examples=[True])
+        bool, Meta(description="Whether a sub-agent has the system text about its tools.", examples=[True])
     ] = True
     enable_comms: Annotated[
         bool, Meta(description="Whether parents and children can send each other messages.", examples=[False])

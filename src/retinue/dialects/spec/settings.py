@@ -35,10 +35,7 @@ class SpecSettings(Struct, frozen=True, kw_only=True):
 
     extensions: Annotated[
         tuple[str, ...],
-        Meta(
-            description="What there is beyond the core of the document; all of it by default.",
-            examples=[["wait", "cancel"]],
-        ),
+        Meta(description="Extensions of the document's core; all by default.", examples=[["wait", "cancel"]]),
     ] = EXTENSIONS
     max_running: Annotated[Count, Meta(description="Running tasks of a session.", examples=[5])] = 5
     max_input_tokens: Annotated[

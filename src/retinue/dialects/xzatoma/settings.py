@@ -31,7 +31,7 @@ class XzatomaSettings(Struct, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=10,
-            description="How deep subagents may delegate on, from 1 to 10.",
+            description="Maximum depth of subagents, from 1 to 10.",
             extra={
                 "too_small": f"{ERROR}{SECTION}.max_depth must be greater than 0",
                 "too_large": f"{ERROR}{SECTION}.max_depth cannot exceed 10 (stack overflow risk)",
@@ -43,7 +43,7 @@ class XzatomaSettings(Struct, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=100,
-            description="Turns of a subagent when the call does not say, from 1 to 100.",
+            description="Default turns of a subagent, from 1 to 100.",
             extra={
                 "too_small": f"{ERROR}{SECTION}.default_max_turns must be greater than 0",
                 "too_large": f"{ERROR}{SECTION}.default_max_turns cannot exceed 100",
@@ -58,9 +58,9 @@ class XzatomaSettings(Struct, frozen=True, kw_only=True):
             extra={"too_small": f"{ERROR}{SECTION}.output_max_size must be at least 1024 bytes"},
         ),
     ] = 4096
-    telemetry_enabled: Annotated[
-        bool, Meta(description="Whether the life of subagents is told in log lines and metrics.")
-    ] = True
+    telemetry_enabled: Annotated[bool, Meta(description="Whether subagents are reported in log lines and metrics.")] = (
+        True
+    )
     persistence_enabled: Annotated[
         bool, Meta(description="Whether subagents' messages are kept after the end of their tree, for retinue replay.")
     ] = False
