@@ -14,7 +14,7 @@ from retinue.core.events import Event, MailTaken, RunEnded
 from retinue.core.messages import Delta, StartDelta, TextDelta
 from retinue.core.run import Outcome
 from retinue.engine import Tuning
-from retinue.engine.subscriptions import CatchUp, Reader, Subscriptions
+from retinue.engine.live_run import CatchUp, Reader, Subscriptions
 from retinue.providers.scripted import calls, hangs, says, streams
 from retinue.store.memory.store import MemoryStore
 from retinue.store.sqlite.store import SqliteStore

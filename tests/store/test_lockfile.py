@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from retinue.core.errors import StoreUnavailable
-from retinue.store.sqlite.lockfile import LockFile
+from retinue.store.sqlite.store import LockFile
 
 
 def test_a_held_lock_is_waited_for(tmp_path: Path) -> None:

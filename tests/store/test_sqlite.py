@@ -13,9 +13,8 @@ from retinue.core.commands import Accepted, OpenSession, RunQuery
 from retinue.core.errors import Fenced, StoreCorrupt, StoreUnavailable, UnknownFormat
 from retinue.store.codec import Codec
 from retinue.store.sqlite import store as module
-from retinue.store.sqlite.lockfile import LockFile
 from retinue.store.sqlite.migrations import APPLICATION_ID, STEPS, migrate
-from retinue.store.sqlite.store import SqliteStore
+from retinue.store.sqlite.store import LockFile, SqliteStore
 from retinue.testing.contracts.store.fixtures import (
     RUN_SPEC,
     accept,

@@ -19,12 +19,11 @@ from retinue.engine.budgets import Budgets
 from retinue.engine.context import Approver, EngineContext, Tuning
 from retinue.engine.driver_table import DriverTable, this_host, this_process
 from retinue.engine.journal import Journal
-from retinue.engine.key_value import Handles
 from retinue.engine.loop import Executor
 from retinue.engine.rate_limiter import RateLimiters
 from retinue.engine.recovery import Recovery
 from retinue.engine.registry import RunRegistry
-from retinue.engine.replay import Replay
+from retinue.engine.replay import Handles, Replay
 from retinue.engine.supervisor import Supervisor
 
 log = logging.getLogger("retinue.engine")

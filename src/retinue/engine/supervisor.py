@@ -26,11 +26,10 @@ from retinue.core.state import Run
 from retinue.engine.admission import SpawnRequest, admit, current_policy, with_visible_tools
 from retinue.engine.context import EngineContext, Hook, OnAdopt, OnEnd, OutcomeTexts
 from retinue.engine.driver_table import DriverTable
-from retinue.engine.key_value import Handles, JournalKeyValue
 from retinue.engine.live_run import LiveRun
 from retinue.engine.loop import Executor
 from retinue.engine.registry import RunRegistry
-from retinue.engine.replay import Replay, StoreReader
+from retinue.engine.replay import Handles, JournalKeyValue, Replay, StoreReader
 from retinue.engine.run_view import LiveView, RunView, view_of_row
 from retinue.engine.tool_calls import answer_to, take_action
 
