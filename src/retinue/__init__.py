@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from retinue.core.errors import ToolError as ToolError
     from retinue.core.policy import Autonomy as Autonomy
     from retinue.core.policy import Policy as Policy
+    from retinue.core.policy import RuntimeProfile as RuntimeProfile
     from retinue.core.ports import CallContext as CallContext
-    from retinue.core.profiles import RuntimeProfile as RuntimeProfile
     from retinue.core.run import Approval as Approval
     from retinue.core.run import Exchange as Exchange
     from retinue.core.run import Limits as Limits
@@ -67,7 +67,7 @@ _HOMES = {
     "Agent": "retinue.core.agent:Agent",
     "Policy": "retinue.core.policy:Policy",
     "Autonomy": "retinue.core.policy:Autonomy",
-    "RuntimeProfile": "retinue.core.profiles:RuntimeProfile",
+    "RuntimeProfile": "retinue.core.policy:RuntimeProfile",
     "Limits": "retinue.core.run:Limits",
     "Outcome": "retinue.core.run:Outcome",
     "Exchange": "retinue.core.run:Exchange",

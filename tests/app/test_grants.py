@@ -17,9 +17,8 @@ import retinue
 from retinue.core.agent import Agent
 from retinue.core.errors import PolicyError
 from retinue.core.messages import ToolMessage
-from retinue.core.policy import Autonomy, Policy, delegated, intersect
+from retinue.core.policy import Autonomy, Policy, delegated, intersect, windows_of
 from retinue.core.ports import CallContext, Request
-from retinue.core.profiles import windows_of
 from retinue.core.run import Approval
 from retinue.core.state import Run
 from retinue.providers.scripted import ScriptedReply, calls, hangs, says, together

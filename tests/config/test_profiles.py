@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from retinue.core.agent import Agent
-from retinue.core.policy import DEFAULT_AUTO_APPROVE, Autonomy, Policy
-from retinue.core.profiles import RuntimeProfile
+from retinue.core.policy import DEFAULT_AUTO_APPROVE, Autonomy, Policy, RuntimeProfile
 from tests.config.settings_files import error_message, settings
 
 

@@ -5,8 +5,19 @@ from __future__ import annotations
 import pytest
 
 from retinue.core.budget import Caps, Window
-from retinue.core.policy import Autonomy, Policy, Risk, Verdict, intersect, verdict
-from retinue.core.profiles import DAY, HOUR, Rules, narrowed_windows, windows_of
+from retinue.core.policy import (
+    DAY,
+    HOUR,
+    Autonomy,
+    Policy,
+    Risk,
+    Rules,
+    Verdict,
+    intersect,
+    narrowed_windows,
+    verdict,
+    windows_of,
+)
 
 READS, WRITES = Policy(autonomy=Autonomy.READONLY), Policy(autonomy=Autonomy.FULL, max_actions_per_hour=50)
 

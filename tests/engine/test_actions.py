@@ -16,9 +16,8 @@ from retinue.core.budget import Window
 from retinue.core.errors import StoreError
 from retinue.core.events import CallReturned, RunAccepted
 from retinue.core.messages import Reply
-from retinue.core.policy import Autonomy, Policy, Risk
+from retinue.core.policy import Autonomy, Policy, Risk, windows_of
 from retinue.core.ports import CallRisk, Publish, Request
-from retinue.core.profiles import windows_of
 from retinue.core.run import Approval
 from retinue.core.usage import Usage
 from retinue.engine.tool_calls import INTERRUPTED, NO_ACTIONS_LEFT

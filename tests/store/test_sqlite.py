@@ -232,13 +232,8 @@ def test_a_newer_schema_raises_unknown_format_with_both_numbers(store: SqliteSto
     SqliteStore(path).close()
 
 
-def add_a_column(connection: sqlite3.Connection) -> None:
-    connection.execute("ALTER TABLE runs ADD COLUMN colour TEXT DEFAULT 'blue'")
-
-
-def fail_halfway(connection: sqlite3.Connection) -> None:
-    connection.execute("CREATE TABLE half (way TEXT)")
-    raise sqlite3.OperationalError("failed halfway")
+ADD_A_COLUMN = ("ALTER TABLE runs ADD COLUMN colour TEXT DEFAULT 'blue'",)
+FAIL_HALFWAY = ("CREATE TABLE half (way TEXT)", "INSERT INTO missing VALUES (1)")
 
 
 def test_an_older_schema_gets_the_missing_migrations(store: SqliteStore, path: Path) -> None:
@@ -246,8 +241,8 @@ def test_an_older_schema_gets_the_missing_migrations(store: SqliteStore, path: P
     store.close()
     connection = sqlite3.connect(path, isolation_level=None)
 
-    migrate(connection, path, [*STEPS, add_a_column])
-    migrate(connection, path, [*STEPS, add_a_column])
+    migrate(connection, path, [*STEPS, ADD_A_COLUMN])
+    migrate(connection, path, [*STEPS, ADD_A_COLUMN])
 
     connection.close()
     assert query(path, "PRAGMA user_version", "SELECT run_id, colour FROM runs") == [
@@ -260,8 +255,8 @@ def test_migrations_are_applied_all_or_none(store: SqliteStore, path: Path) -> N
     store.close()
     connection = sqlite3.connect(path, isolation_level=None)
 
-    with pytest.raises(sqlite3.OperationalError, match="failed halfway"):
-        migrate(connection, path, [*STEPS, add_a_column, fail_halfway])
+    with pytest.raises(sqlite3.OperationalError, match="no such table: missing"):
+        migrate(connection, path, [*STEPS, ADD_A_COLUMN, FAIL_HALFWAY])
 
     connection.close()
     assert query(path, "PRAGMA user_version", "SELECT count(*) FROM sqlite_master WHERE name = 'half'") == [

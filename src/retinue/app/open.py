@@ -6,7 +6,6 @@ import dataclasses
 import logging
 import os
 import sys
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -20,10 +19,9 @@ from retinue.app.structured_output import validate_output
 from retinue.app.validation import check_agents, check_choices, check_tools, unknown_in_code
 from retinue.core.agent import Agent, split_model
 from retinue.core.errors import BadInput
-from retinue.core.ids import RandomIds, SessionId
-from retinue.core.policy import Policy
+from retinue.core.ids import RandomIds, SessionId, SystemClock
+from retinue.core.policy import Policy, Rules
 from retinue.core.ports import Clock, Ids, KeyValue, Provider, Store, Tool, ToolLike
-from retinue.core.profiles import Rules
 from retinue.dialects.registry import DEFAULT
 from retinue.engine import Approver, build_engine
 from retinue.providers.catalog import WIRES, ProviderConfig, canonical_name, provider_config, with_address
@@ -37,13 +35,6 @@ MEMORY = ":memory:"
 
 STORE = "retinue.db"
 """The name of the store's file in the home folder."""
-
-
-class SystemClock:
-    """The wall clock of the machine."""
-
-    def now(self) -> float:
-        return time.time()
 
 
 def open(

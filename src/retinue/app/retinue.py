@@ -11,10 +11,9 @@ from typing import Literal, TypeAlias
 from msgspec.structs import replace
 
 from retinue.app.approvals import Approvals
-from retinue.app.grants import Grants, escalation, narrowed_memory
 from retinue.app.handle import RunHandle
 from retinue.app.registries import ProviderRegistry, ToolRegistry, lend_providers
-from retinue.app.run_spec import LaunchConfig, RunSpecBuilder, limits_of
+from retinue.app.run_spec import Grants, LaunchConfig, RunSpecBuilder, escalation, limits_of, narrowed_memory
 from retinue.app.sessions import Sessions
 from retinue.app.structured_output import OutputFormat, make_output
 from retinue.core.agent import Agent, ToolSpec

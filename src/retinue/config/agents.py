@@ -16,8 +16,7 @@ from retinue.config.providers import ProviderSettings
 from retinue.config.sections import NamedTables, Section
 from retinue.config.validation import Issue
 from retinue.core.agent import Agent
-from retinue.core.policy import Policy
-from retinue.core.profiles import RuntimeProfile
+from retinue.core.policy import Policy, RuntimeProfile
 from retinue.core.run import Limits
 
 NANODOLLARS = 1_000_000_000

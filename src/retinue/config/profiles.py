@@ -14,8 +14,7 @@ from msgspec import Meta, Struct
 
 from retinue.config.sections import NamedTables, Section
 from retinue.config.validation import Issue
-from retinue.core.policy import DEFAULT_AUTO_APPROVE, DEFAULT_COMMANDS, Autonomy, Policy
-from retinue.core.profiles import RuntimeProfile
+from retinue.core.policy import DEFAULT_AUTO_APPROVE, DEFAULT_COMMANDS, Autonomy, Policy, RuntimeProfile
 
 Entry = Annotated[str, Meta(min_length=1)]
 Entries = tuple[Entry, ...]

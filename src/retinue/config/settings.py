@@ -170,10 +170,11 @@ def _settings(
         for name, table in named_tables.get(section.name, {}).items():
             found = section.cross_key_errors(table)
             issues += [Issue(path=(section.name, name, key), message=message) for key, message in found]
-        if isinstance(table := checked.get(section.name), Struct):
+        path = tuple(section.name.split("."))
+        if _has_section(path, values) and isinstance(table := checked.get(section.name), Struct):
             found = (*section.cross_key_errors(table), *section.unknown_providers(table, tuple(providers)))
             issues += [
-                Issue(path=(*section.name.split("."), key), message=message, is_complete=section.has_complete_messages)
+                Issue(path=(*path, key), message=message, is_complete=section.has_complete_messages)
                 for key, message in found
             ]
     if errors := [issue for issue in issues if not issue.is_warning]:
@@ -209,6 +210,13 @@ def _is_written(path: KeyPath, values: Mapping[str, object]) -> bool:
     """Whether the value is from the file, not a default."""
     section, name, key = map(str, path[:3])
     return key in cast("dict[str, dict[str, object]]", values[section])[name]
+
+
+def _has_section(path: KeyPath, values: object) -> bool:
+    """Whether the file has this section; a section that is left out has its defaults, which need no check."""
+    if not path:
+        return values is not None
+    return isinstance(values, dict) and _has_section(path[1:], cast("dict[str, object]", values).get(str(path[0])))
 
 
 def _names(values: Mapping[str, object], section: str) -> list[str]:

@@ -14,7 +14,6 @@ __all__ = [
     "messages",
     "policy",
     "ports",
-    "profiles",
     "run",
     "state",
     "step",

@@ -9,8 +9,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct, field
 
-from retinue.core.policy import Policy
-from retinue.core.profiles import RuntimeProfile
+from retinue.core.policy import Policy, RuntimeProfile
 from retinue.core.run import Limits
 
 ToolKind = Literal["pure", "idempotent", "keyed", "once"]

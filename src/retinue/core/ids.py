@@ -1,4 +1,4 @@
-"""Run ids: version-7 UUIDs, which sort by creation time; and keys of tool calls."""
+"""Run ids: version-7 UUIDs, which sort by creation time; keys of tool calls; the wall clock."""
 
 from __future__ import annotations
 
@@ -57,6 +57,13 @@ class RandomIds:
         except ValueError:
             return  # not one of these ids
         self._last = max(self._last, moment)
+
+
+class SystemClock:
+    """The wall clock of the machine."""
+
+    def now(self) -> float:
+        return time.time()
 
 
 def call_key(run_id: RunId, turn: int, index: int) -> Key:

@@ -14,9 +14,8 @@ from retinue.core.budget import Window
 from retinue.core.commands import RunRow
 from retinue.core.errors import TreeCancelled
 from retinue.core.ids import RunId
-from retinue.core.policy import Policy, Risk, Verdict, intersect, verdict
+from retinue.core.policy import Policy, Risk, Verdict, intersect, verdict, windows_of
 from retinue.core.ports import CallContext, Clock, KeyValue, Meter, NoMeter, Provider
-from retinue.core.profiles import windows_of
 from retinue.engine import Supervisor
 
 if TYPE_CHECKING:

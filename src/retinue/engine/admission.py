@@ -12,13 +12,23 @@ from retinue.core.budget import Window
 from retinue.core.errors import DepthExceeded, TooManyRunning, TreeCancelled
 from retinue.core.events import RunAccepted
 from retinue.core.ids import Key, RunId, SessionId
-from retinue.core.policy import Policy, Risk, Verdict, inherit, intersect, verdict
-from retinue.core.profiles import ACTIONS, Rules, narrowed_windows, windows_of
+from retinue.core.policy import (
+    ACTIONS,
+    Policy,
+    Risk,
+    Rules,
+    Verdict,
+    inherit,
+    intersect,
+    narrowed_windows,
+    verdict,
+    windows_of,
+)
 from retinue.core.run import HistoryRef, Lifecycle, Limits
 from retinue.core.state import Run
 from retinue.engine.context import EngineContext
 from retinue.engine.live_run import LiveRun
-from retinue.engine.replay import Replay
+from retinue.engine.stored import Replay
 
 
 class SpawnRequest(Struct, frozen=True, kw_only=True):

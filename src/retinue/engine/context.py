@@ -10,8 +10,8 @@ from typing import Literal, Protocol, TypeAlias
 from msgspec import Struct
 
 from retinue.core.events import RunAccepted
+from retinue.core.policy import Rules
 from retinue.core.ports import Clock, Ids, OutputValidator, Providers, Store, Toolbox
-from retinue.core.profiles import Rules
 from retinue.core.run import Approval, Outcome
 from retinue.core.state import Run
 from retinue.engine.budgets import Budgets

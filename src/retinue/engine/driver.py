@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable
 from retinue.core.commands import DriverRow, Heartbeat, RegisterDriver, UnregisterDriver
 from retinue.core.errors import Fenced, StoreError, StoreUnavailable
 from retinue.core.ids import DriverId, RunId
+from retinue.core.policy import Rules
 from retinue.core.ports import Clock, Ids, OutputValidator, Providers, Store, Toolbox
-from retinue.core.profiles import Rules
 from retinue.engine.budgets import Budgets
 from retinue.engine.context import Approver, EngineContext, Tuning
 from retinue.engine.driver_table import DriverTable, this_host, this_process
@@ -23,7 +23,7 @@ from retinue.engine.loop import Executor
 from retinue.engine.rate_limiter import RateLimiters
 from retinue.engine.recovery import Recovery
 from retinue.engine.registry import RunRegistry
-from retinue.engine.replay import Handles, Replay
+from retinue.engine.stored import Handles, Replay
 from retinue.engine.supervisor import Supervisor
 
 log = logging.getLogger("retinue.engine")

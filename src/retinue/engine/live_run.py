@@ -1,4 +1,4 @@
-"""A run that this process drives: its folded state, its inbox, and the calls in flight.
+"""A run that this process drives: its folded state, its inbox, the calls in flight, and its subscribers.
 
 What the events cannot rebuild is kept here and is lost in a crash. Recording is synchronous: state, journal and readers
 change together, so that no other task sees half an event.

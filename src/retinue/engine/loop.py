@@ -41,7 +41,7 @@ from retinue.engine.journal import CommitFuture
 from retinue.engine.live_run import LiveRun, ToolSet, Work
 from retinue.engine.model_call import ask
 from retinue.engine.registry import RunRegistry
-from retinue.engine.replay import Replay
+from retinue.engine.stored import Replay
 from retinue.engine.tool_calls import perform, request_approvals
 
 log = logging.getLogger("retinue.engine")

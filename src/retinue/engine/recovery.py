@@ -20,8 +20,8 @@ from retinue.engine.context import EngineContext
 from retinue.engine.live_run import LiveRun, ToolSet
 from retinue.engine.loop import Executor
 from retinue.engine.registry import EndedRun, RunRegistry
-from retinue.engine.replay import Replay
 from retinue.engine.run_view import view_of_row
+from retinue.engine.stored import Replay
 
 log = logging.getLogger("retinue.engine")
 

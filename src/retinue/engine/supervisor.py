@@ -18,9 +18,8 @@ from retinue.core.events import Event, ResultCollected, RunAccepted, RunEnded
 from retinue.core.ids import DriverId, Key, RunId, SessionId
 from retinue.core.inbox import ApprovalAnswer, Item
 from retinue.core.messages import Delta
-from retinue.core.policy import Policy
+from retinue.core.policy import Policy, Rules
 from retinue.core.ports import CallContext, Clock
-from retinue.core.profiles import Rules
 from retinue.core.run import Approval, EndReason, Exchange, HandleRef, HistoryRef, Outcome
 from retinue.core.state import Run
 from retinue.engine.admission import SpawnRequest, admit, current_policy, with_visible_tools
@@ -29,8 +28,8 @@ from retinue.engine.driver_table import DriverTable
 from retinue.engine.live_run import LiveRun
 from retinue.engine.loop import Executor
 from retinue.engine.registry import RunRegistry
-from retinue.engine.replay import Handles, JournalKeyValue, Replay, StoreReader
 from retinue.engine.run_view import LiveView, RunView, view_of_row
+from retinue.engine.stored import Handles, JournalKeyValue, Replay, StoreReader
 from retinue.engine.tool_calls import answer_to, take_action
 
 

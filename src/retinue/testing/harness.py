@@ -12,14 +12,13 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 from retinue.app.engine_types import Supervisor
-from retinue.app.open import SystemClock
 from retinue.app.open import open as open_retinue
 from retinue.app.retinue import Retinue
 from retinue.core.agent import Agent
 from retinue.core.commands import DeclareDead, RunQuery
 from retinue.core.errors import StoreError
 from retinue.core.events import CallReturned, Event, ReplyReceived
-from retinue.core.ids import RandomIds, RunId
+from retinue.core.ids import RandomIds, RunId, SystemClock
 from retinue.core.ports import Store, ToolLike
 from retinue.core.run import Outcome
 from retinue.dialects.context import DialectContext

@@ -8,8 +8,7 @@ import pytest
 import retinue
 from retinue.core.commands import RunQuery
 from retinue.core.messages import UserMessage
-from retinue.dialects.spec.prompts import orchestrator_text, subagent_text
-from retinue.dialects.spec.results import cancelled_notice
+from retinue.dialects.spec.results import cancelled_notice, orchestrator_text, subagent_text
 from retinue.dialects.spec.settings import DEFAULTS
 from retinue.providers.scripted import calls, says, together
 from retinue.testing.virtual_time import VirtualClock

@@ -12,8 +12,8 @@ from retinue.core.errors import BadInput
 from retinue.dialects.arguments import Coded
 from retinue.dialects.shared_context.requests import parse as parse_context
 from retinue.dialects.shared_context.requests import spec_of as context_spec_of
-from retinue.dialects.spec.prompts import ABOUT_EXTENSIONS, orchestrator_text
 from retinue.dialects.spec.requests import parse, spec_of
+from retinue.dialects.spec.results import ABOUT_EXTENSIONS, orchestrator_text
 from retinue.dialects.spec.settings import EXTENSIONS, SpecSettings
 from retinue.providers.scripted import says, together
 from tests.config.settings_files import error_message, settings

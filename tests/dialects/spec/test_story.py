@@ -6,7 +6,7 @@ import pytest
 
 import retinue
 from retinue.core.messages import UserMessage
-from retinue.dialects.spec.prompts import subagent_text
+from retinue.dialects.spec.results import subagent_text
 from retinue.dialects.spec.settings import DEFAULTS
 from retinue.providers.scripted import Line, calls, says, together
 from retinue.store.memory.store import MemoryStore

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from retinue.core.agent import Agent
 from retinue.core.errors import ProviderError
 from retinue.core.events import CallReturned
-from retinue.core.profiles import RuntimeProfile
+from retinue.core.policy import RuntimeProfile
 from retinue.core.run import Limits
 from retinue.dialects.zeroclaw.result_files import ResultFolder, TaskResult
 from retinue.providers.scripted import ScriptedReply, calls, fails, hangs, says, streams, together

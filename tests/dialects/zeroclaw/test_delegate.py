@@ -9,8 +9,7 @@ import retinue
 from retinue.core.agent import Agent
 from retinue.core.errors import ProviderError
 from retinue.core.messages import UserMessage
-from retinue.core.policy import Policy
-from retinue.core.profiles import RuntimeProfile
+from retinue.core.policy import Policy, RuntimeProfile
 from retinue.core.run import Limits
 from retinue.providers.scripted import Script, ScriptedProvider, calls, fails, hangs, says, together
 from tests.dialects.zeroclaw.harness import REVIEWER, TASK, WRITER, ZeroclawHarness, delegate, header, spawn

@@ -8,8 +8,7 @@ import pytest
 
 from retinue.core.agent import Agent
 from retinue.core.events import RunAccepted
-from retinue.core.policy import Autonomy, Policy, intersect, narrow
-from retinue.core.profiles import RuntimeProfile
+from retinue.core.policy import Autonomy, Policy, RuntimeProfile, intersect, narrow
 from retinue.providers.scripted import calls, says, together
 from tests.dialects.zeroclaw.harness import ZeroclawHarness, delegate, spawn
 

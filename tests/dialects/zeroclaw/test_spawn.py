@@ -12,8 +12,7 @@ import retinue
 from retinue.core.agent import Agent
 from retinue.core.errors import PolicyError, ProviderError
 from retinue.core.messages import AssistantMessage, ToolMessage, UserMessage
-from retinue.core.policy import NO_TOOLS, Autonomy, Policy
-from retinue.core.profiles import RuntimeProfile
+from retinue.core.policy import NO_TOOLS, Autonomy, Policy, RuntimeProfile
 from retinue.core.run import Limits
 from retinue.dialects.zeroclaw.dialect import ZeroclawDialect
 from retinue.providers.scripted import calls, calls_verbatim, fails, hangs, says, together

@@ -27,7 +27,7 @@ from retinue.dialects.log_format import LoggingTool, line, with_payloads
 from retinue.dialects.shared_context import NAME as SHARED_CONTEXT
 from retinue.dialects.shared_context import session_archived, session_not_found
 from retinue.dialects.shared_context.tool import SharedContextTool
-from retinue.dialects.spec import NAME, prompts, requests, results
+from retinue.dialects.spec import NAME, requests, results
 from retinue.dialects.spec.agents import AgentStore
 from retinue.dialects.spec.requests import SUBAGENT, Request, Spawn, Wait
 from retinue.dialects.spec.results import CANCELLED, HANDLE_FORMAT, HANDLE_SPACE, Task
@@ -63,7 +63,7 @@ class SpecDialect(Dialect):
         return self._tools
 
     def system_text(self, agents: Sequence[Agent], offered: tuple[str, ...]) -> str:
-        return prompts.orchestrator_text(agents, offered, self._extensions)
+        return results.orchestrator_text(agents, offered, self._extensions)
 
     def around(self, tool: Tool) -> Tool:
         return LoggedTool(tool, self._clock)
@@ -243,7 +243,7 @@ class SubagentTool(DialectTool):
             run_spec=self._dialect_context.run_spec_for(
                 self._dialect_context.run_spec_of(context.run_id),
                 agent=agent.name,
-                system=prompts.subagent_text(agent.system_prompt, offered, self._extensions, depends=bool(after)),
+                system=results.subagent_text(agent.system_prompt, offered, self._extensions, depends=bool(after)),
                 offered=offered,
                 model=agent.model,
                 fallback=agent.fallback,

@@ -13,9 +13,8 @@ from retinue.core.agent import Agent, RunSpec, ToolSpec
 from retinue.core.commands import RunRow
 from retinue.core.errors import Refused
 from retinue.core.ids import RunId
-from retinue.core.policy import Policy, intersect
+from retinue.core.policy import Policy, RuntimeProfile, intersect, windows_of
 from retinue.core.ports import CallContext, ToolResult
-from retinue.core.profiles import RuntimeProfile, windows_of
 from retinue.core.run import Lifecycle, Limits
 from retinue.core.state import Run
 from retinue.core.text import rfc3339

@@ -15,8 +15,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Literal, TypeAlias
 
-from retinue.app.open import SystemClock, default_home
+from retinue.app.open import default_home
 from retinue.core.errors import StoreError
+from retinue.core.ids import SystemClock
 from retinue.core.ports import Clock
 from retinue.core.text import rfc3339
 from retinue.dispatch.cron import claims

@@ -32,9 +32,8 @@ from retinue.core.agent import Agent
 from retinue.core.budget import Window
 from retinue.core.commands import Charge, DriverRow
 from retinue.core.errors import BadInput, NotAdoptable, Refused, RetinueError, ToolError
-from retinue.core.policy import Autonomy, Policy, Verdict, verdict
+from retinue.core.policy import Autonomy, Policy, Verdict, verdict, windows_of
 from retinue.core.ports import CallContext, ToolResult
-from retinue.core.profiles import windows_of
 from retinue.core.run import Outcome
 from retinue.dialects import registry
 from retinue.dialects.base import CronTexts

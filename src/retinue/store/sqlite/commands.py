@@ -1,4 +1,4 @@
-"""Writes of the SQLite store, pruning included: each is checked, then applied, inside the caller's transaction.
+"""Writes of the SQLite store, events, blobs and pruning included: each is checked and applied in one transaction.
 
 The SQL statements are constants, so that SQLite's statement cache finds them again.
 """

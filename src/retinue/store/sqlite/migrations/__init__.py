@@ -6,16 +6,17 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, TypeAlias
 
 from retinue.core.errors import StoreCorrupt, UnknownFormat
 from retinue.store.sqlite.migrations import m0001_initial
 
-Step: TypeAlias = Callable[[sqlite3.Connection], None]
+Step: TypeAlias = Sequence[str]
+"""The SQL statements of one migration."""
 
-STEPS: Final[tuple[Step, ...]] = (m0001_initial.migrate,)
+STEPS: Final[tuple[Step, ...]] = (m0001_initial.STATEMENTS,)
 
 APPLICATION_ID: Final = 0x52544E55
 """Marks a file as a retinue store: `RTNU` in its header."""
@@ -33,7 +34,8 @@ def migrate(connection: sqlite3.Connection, path: Path, steps: Sequence[Step] = 
     connection.execute("BEGIN IMMEDIATE")
     try:
         for step in steps[version:]:
-            step(connection)
+            for statement in step:
+                connection.execute(statement)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {len(steps)}")
         connection.execute("COMMIT")

@@ -5,8 +5,6 @@ Rows that are written every turn are few and small: each page that a commit touc
 
 from __future__ import annotations
 
-import sqlite3
-
 STATEMENTS = (
     # `ended` repeats `phase = 'ended'`, because an index on `phase` would be rewritten every turn.
     """
@@ -97,8 +95,3 @@ STATEMENTS = (
     """,
     "CREATE INDEX charges_by_time ON charges (account, at)",
 )
-
-
-def migrate(connection: sqlite3.Connection) -> None:
-    for statement in STATEMENTS:
-        connection.execute(statement)

@@ -1,4 +1,4 @@
-"""Read what is stored, through the journal: rows, and runs rebuilt from their events. Starts and changes nothing."""
+"""Access to stored data through the journal: rows, runs rebuilt from their events, key-value namespaces and handles."""
 
 from __future__ import annotations
 
