@@ -115,10 +115,7 @@ class ReadHistory(Struct, frozen=True):
 
 
 class Write(Struct, frozen=True):
-    """Create or overwrite an entry.
-
-    It expires after `ttl_seconds`. Patterns that are None stay as they were; a new entry is open to all participants.
-    """
+    """Create or overwrite an entry, for `ttl_seconds`; patterns that are None stay, and a new entry is open to all."""
 
     key: str
     value: str

@@ -137,9 +137,7 @@ class DelegateTool(DialectTool):
             if request.background:
                 _check_folder(ResultFolder(context.workspace))
             await spend(self._supervisor, context)
-            run = await self._supervisor.spawn(
-                spawn_request, session_id=context.session_id, caller=context, key=context.key
-            )
+            run = await self._dialect_context.spawn(spawn_request, context)
         except CallRefused:
             raise
         except Refused as refused:
