@@ -17,7 +17,7 @@ import retinue
 from retinue.core.agent import Agent
 from retinue.core.errors import PolicyError
 from retinue.core.messages import ToolMessage
-from retinue.core.policy import Autonomy, Policy, delegated, intersect, windows_of
+from retinue.core.policy import Autonomy, Policy, intersect, windows_of
 from retinue.core.ports import CallContext, Request
 from retinue.core.run import Approval
 from retinue.core.state import Run
@@ -417,15 +417,6 @@ async def _spawn_fork_resume(
         assert is_within(policy, resumed.policy)
         assert is_within(policy, child.policy)
     await second.kill()
-
-
-@seeded
-@given(policies, policies)
-def test_a_delegates_policy_is_its_profile_and_optionally_its_callers(target: Policy, caller: Policy) -> None:
-    assert delegated(target, caller) == target
-    both = delegated(target, caller, ceiling="caller")
-    assert is_within(both, target)
-    assert is_within(both, caller)
 
 
 async def test_a_run_may_grant_tools_that_it_is_not_offered_itself() -> None:

@@ -52,20 +52,31 @@ def test_every_entry_of_a_public_module_exists(module: ModuleType) -> None:
 
 @pytest.mark.parametrize("module", LAZY, ids=lambda module: module.__name__)
 def test_the_lazy_names_are_those_that_type_checkers_see(module: ModuleType) -> None:
-    (checked,) = [
-        node
-        for node in ast.parse(inspect.getsource(module)).body
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-    ]
-    seen = {
-        alias.asname: f"{statement.module}:{alias.name}"
+    tree = ast.parse(inspect.getsource(module))
+    (checked,) = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    imports = [
+        (f"{statement.module}:{alias.name}", alias)
         for statement in checked.body
         if isinstance(statement, ast.ImportFrom)
         for alias in statement.names
-    }
+    ]
+    seen = {alias.asname or alias.name: home for home, alias in imports}
 
     assert seen == module._HOMES
     assert seen.keys() <= set(module.__all__)
+    # An import without `as` is exported only by a literal `__all__`, the only kind that type checkers read.
+    assert {alias.name for _, alias in imports if alias.asname is None} <= literal_exports(tree)
+
+
+def literal_exports(tree: ast.Module) -> set[str]:
+    """The entries of a literal `__all__`; none of a computed one."""
+    (exported,) = [
+        node.value for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    ]
+    try:
+        return set(ast.literal_eval(exported))
+    except ValueError:
+        return set()
 
 
 @pytest.mark.parametrize("module", LAZY, ids=lambda module: module.__name__)

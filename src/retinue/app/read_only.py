@@ -7,7 +7,6 @@ cancellation.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import TracebackType
 
 import msgspec
 
@@ -44,9 +43,7 @@ class ReadOnlyClient:
     async def __aenter__(self) -> ReadOnlyClient:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.supervisor.close()
 
     async def list(

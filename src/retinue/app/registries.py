@@ -16,16 +16,8 @@ from retinue.dialects import registry
 from retinue.dialects.base import Dialect, MakeProvider
 from retinue.dialects.context import ProviderFamilies, ProviderHost
 from retinue.engine import Supervisor
-from retinue.providers.catalog import (
-    LOCAL_SERVERS,
-    WIRES,
-    ProviderConfig,
-    canonical_name,
-    create_provider,
-    family,
-    family_by_name,
-    provider_config,
-)
+from retinue.providers import catalog
+from retinue.providers.catalog import LOCAL_SERVERS, WIRES, ProviderConfig, canonical_name, family, provider_config
 from retinue.tools.builtin import BUILTIN, Builtin
 from retinue.tools.dependencies import ToolOptions
 
@@ -123,7 +115,7 @@ class ProviderRegistry:
             return self._reached[name]
         name = self._called(name)
         if name not in self._reached and name in (*self._provider_configs, *WIRES):
-            self._reached[name] = create_provider(self._provider_configs.get(name) or provider_config(name))
+            self._reached[name] = catalog.create_provider(self._provider_configs.get(name) or provider_config(name))
         kind, colon, other = name.partition(":")
         if name not in self._reached and colon and (made := self._lend(kind, other)) is not None:
             self._reached[name] = made
@@ -182,7 +174,7 @@ class RegistryFamilies(ProviderFamilies):
         return family(self.wire(provider))
 
     def called(self, name: str) -> str | None:
-        return family_by_name(name)
+        return catalog.family_by_name(name)
 
     def member(self, family: str) -> str:
         if self._table.has(family):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Literal, TypeAlias
 
 from msgspec.structs import replace
@@ -93,9 +92,7 @@ class Retinue:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         try:
             await self._driver.leave()
         finally:

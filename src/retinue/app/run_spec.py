@@ -70,10 +70,7 @@ class DialectOutcomeTexts(PlainOutcomeTexts):
 
 
 class RunSpecBuilder:
-    """Builds the specs of root runs, and the dialects that they use.
-
-    `agents` are the configured agents by name, and `model` is the default model.
-    """
+    """Builds the specs of root runs, and their dialects; `agents` are those configured, `model` is the default one."""
 
     def __init__(
         self,

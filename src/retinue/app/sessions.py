@@ -7,14 +7,7 @@ from collections.abc import Mapping
 from retinue.core.commands import NamespaceClosed, SessionRow
 from retinue.core.errors import BadInput, UnknownName
 from retinue.core.ids import SessionId
-from retinue.dialects.shared_context import (
-    contents,
-    overview,
-    snapshot_contents,
-    snapshot_size,
-    space_of,
-    take_snapshot,
-)
+from retinue.dialects import shared_context
 from retinue.engine import Supervisor
 
 
@@ -48,7 +41,7 @@ class Sessions:
         """All sessions, oldest first, with the size of their shared context."""
         rows = await self._supervisor.stored.sessions()
         now = self._clock.now()
-        return [overview(row, await self._key_value(row), now) for row in rows]
+        return [shared_context.overview(row, await self._key_value(row), now) for row in rows]
 
     async def context(self, session_id: SessionId, *, snapshot: str | None = None) -> dict[str, object]:
         """The shared context of a session with its values, now or as of the snapshot with this label."""
@@ -56,20 +49,22 @@ class Sessions:
         if row is None:
             raise UnknownName("session", session_id)
         if snapshot is not None:
-            return snapshot_contents(row, await self._key_value(row), snapshot)
-        return contents(row, await self._key_value(row), self._clock.now())
+            return shared_context.snapshot_contents(row, await self._key_value(row), snapshot)
+        return shared_context.contents(row, await self._key_value(row), self._clock.now())
 
     async def snapshot(self, session_id: SessionId, label: str) -> int:
         """Store the current shared context of a session under a label; returns the number of entries."""
-        change = take_snapshot(label, self._clock.now())
-        written = await self._supervisor.key_value.change(space_of(session_id), change, session_id=session_id)
+        change = shared_context.take_snapshot(label, self._clock.now())
+        written = await self._supervisor.key_value.change(
+            shared_context.space_of(session_id), change, session_id=session_id
+        )
         match written:
             case bytes():
-                return snapshot_size(written)
+                return shared_context.snapshot_size(written)
             case NamespaceClosed(why="session_archived"):
                 raise BadInput(f"session {session_id!r} is archived: nothing can be added to it")
             case _:
                 raise UnknownName("session", session_id)
 
     async def _key_value(self, row: SessionRow) -> Mapping[str, bytes]:
-        return await self._supervisor.key_value.look(space_of(row.session_id))
+        return await self._supervisor.key_value.look(shared_context.space_of(row.session_id))

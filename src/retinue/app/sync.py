@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
-from types import TracebackType
 from typing import Any, Literal, TypeVar
 
 from retinue.app.handle import RunHandle
@@ -62,11 +61,9 @@ class SyncRetinue:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         try:
-            self._do(self._open_retinue.__aexit__(kind, error, traceback))
+            self._do(self._open_retinue.__aexit__(*error))
         finally:
             self._stop()
 

@@ -244,10 +244,7 @@ class OpenSession(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class CloseSession(Struct, frozen=True, kw_only=True, gc=False):
-    """Archive a session (read-only from then on), or delete it with its namespaces and handles.
-
-    Returns whether it existed.
-    """
+    """Archive a session (then read-only), or delete it with its namespaces and handles. Returns whether it existed."""
 
     session_id: SessionId
     how: Literal["archive", "delete"]

@@ -10,7 +10,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from typing import Annotated, Literal, assert_never, cast
+from typing import Annotated, assert_never, cast
 
 import msgspec
 from msgspec import Struct
@@ -243,16 +243,6 @@ def intersect(a: Policy, b: Policy) -> Policy:
         auto_approve=_shared(a.auto_approve, b.auto_approve),
         always_ask=a.always_ask + b.always_ask,
     )
-
-
-def delegated(target: Policy, caller: Policy, *, ceiling: Literal["target", "caller"] = "target") -> Policy:
-    """The policy of an agent to which another delegates a task: its own, or with `ceiling="caller"` the intersection.
-
-    >>> target, caller = Policy(autonomy="full"), Policy(autonomy="readonly")
-    >>> delegated(target, caller).autonomy, delegated(target, caller, ceiling="caller").autonomy
-    (<Autonomy.FULL: 'full'>, <Autonomy.READONLY: 'readonly'>)
-    """
-    return intersect(target, caller) if ceiling == "caller" else target
 
 
 def verdict(policy: Policy, *, tool: str, risk: Risk, acts: bool = False) -> PolicyDecision:

@@ -292,10 +292,7 @@ def _apply_return(run: Run, event: CallReturned) -> None:
 
 
 def _close_turn(run: Run, placeholder: str = "") -> None:
-    """Append the results of all open calls to the history, in the order of the calls.
-
-    A call without a result gets the failed result `placeholder`.
-    """
+    """Append the results of all open calls to the history, in order; a missing one is a failed result `placeholder`."""
     placeholder = placeholder if run.tools_on else NOT_OFFERED
     for call in run.open:
         result = call.result

@@ -64,10 +64,7 @@ class Dialect(ABC):
         return None
 
     def handover(self, outcome: Outcome) -> tuple[bool, str] | None:
-        """What dependent tasks receive from a task that has ended: whether it succeeded, and its result or the reason.
-
-        None for the engine's own text.
-        """
+        """Whether an ended task succeeded, and its result or the reason, for dependents; None for the engine's text."""
         return None
 
 

@@ -13,10 +13,10 @@ from retinue.core.agent import Agent, RunSpec
 from retinue.core.budget import Window
 from retinue.core.commands import RunRow
 from retinue.core.errors import TreeCancelled
-from retinue.core.ids import RunId
+from retinue.core.ids import Key, RunId
 from retinue.core.policy import Policy, Risk, Verdict, intersect, verdict, windows_of
 from retinue.core.ports import CallContext, Clock, KeyValue, Meter, NoMeter, Provider
-from retinue.engine import Supervisor
+from retinue.engine import SpawnRequest, StartedRun, Supervisor
 
 if TYPE_CHECKING:
     from retinue.providers.catalog import ProviderConfig
@@ -163,6 +163,11 @@ class DialectContext:
         if not context.again:
             return None
         return await self.supervisor.stored.run_by_key(context.key)
+
+    async def spawn(self, spawn_request: SpawnRequest, context: CallContext, *, key: Key | None = None) -> StartedRun:
+        """Start a run below the caller, in its session, under the key of the call unless another is given."""
+        session_id, key = context.session_id, context.key if key is None else key
+        return await self.supervisor.spawn(spawn_request, session_id=session_id, caller=context, key=key)
 
     def run_spec_of(self, run_id: RunId) -> RunSpec:
         """The run spec of a live run."""

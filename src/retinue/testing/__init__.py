@@ -22,37 +22,29 @@ from typing import TYPE_CHECKING
 from retinue.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from retinue.providers.scripted import Line as Line
-    from retinue.providers.scripted import LineFunction as LineFunction
-    from retinue.providers.scripted import Script as Script
-    from retinue.providers.scripted import ScriptedFailure as ScriptedFailure
-    from retinue.providers.scripted import ScriptedHang as ScriptedHang
-    from retinue.providers.scripted import ScriptedProvider as ScriptedProvider
-    from retinue.providers.scripted import ScriptedReply as ScriptedReply
-    from retinue.providers.scripted import calls as calls
-    from retinue.providers.scripted import calls_verbatim as calls_verbatim
-    from retinue.providers.scripted import fails as fails
-    from retinue.providers.scripted import hangs as hangs
-    from retinue.providers.scripted import says as says
-    from retinue.providers.scripted import streams as streams
-    from retinue.providers.scripted import together as together
+    from retinue.providers.scripted import (
+        Line,
+        LineFunction,
+        Script,
+        ScriptedFailure,
+        ScriptedHang,
+        ScriptedProvider,
+        ScriptedReply,
+        calls,
+        calls_verbatim,
+        fails,
+        hangs,
+        says,
+        streams,
+        together,
+    )
     from retinue.testing.contracts.provider import PROMISES as PROVIDER_PROMISES
-    from retinue.testing.contracts.store import PersistentStoreContract as PersistentStoreContract
-    from retinue.testing.contracts.store import StoreContract as StoreContract
-    from retinue.testing.crashing_store import CrashingStore as CrashingStore
-    from retinue.testing.crashing_store import StoreKilled as StoreKilled
-    from retinue.testing.fake_chat import ChatScript as ChatScript
-    from retinue.testing.fake_chat import FakeChat as FakeChat
-    from retinue.testing.fake_server import FakeResponse as FakeResponse
-    from retinue.testing.fake_server import FakeServer as FakeServer
-    from retinue.testing.fake_server import ReceivedRequest as ReceivedRequest
-    from retinue.testing.harness import CountedIds as CountedIds
-    from retinue.testing.harness import Harness as Harness
-    from retinue.testing.harness import dialect_context as dialect_context
-    from retinue.testing.virtual_time import DeadlockError as DeadlockError
-    from retinue.testing.virtual_time import VirtualClock as VirtualClock
-    from retinue.testing.virtual_time import VirtualTimeLoop as VirtualTimeLoop
-    from retinue.testing.virtual_time import run_in_virtual_time as run_in_virtual_time
+    from retinue.testing.contracts.store import PersistentStoreContract, StoreContract
+    from retinue.testing.crashing_store import CrashingStore, StoreKilled
+    from retinue.testing.fake_chat import ChatScript, FakeChat
+    from retinue.testing.fake_server import FakeResponse, FakeServer, ReceivedRequest
+    from retinue.testing.harness import CountedIds, Harness, dialect_context
+    from retinue.testing.virtual_time import DeadlockError, VirtualClock, VirtualTimeLoop, run_in_virtual_time
 
 # Lazy, because the contracts import pytest, which is no dependency of the package.
 _HOMES = {

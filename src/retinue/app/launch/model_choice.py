@@ -20,18 +20,8 @@ from retinue.config.precedence import Flags, ModelSelection, resolve
 from retinue.config.settings import Settings
 from retinue.core.agent import Agent, split_model
 from retinue.core.errors import BadInput, UnknownName
-from retinue.providers.catalog import (
-    LOCAL_SERVERS,
-    SCRIPTED,
-    WIRES,
-    ProviderConfig,
-    api_key_variables,
-    canonical_name,
-    check_key_variable,
-    model_prices,
-    provider_config,
-    with_address,
-)
+from retinue.providers import catalog
+from retinue.providers.catalog import LOCAL_SERVERS, SCRIPTED, WIRES, ProviderConfig, canonical_name, provider_config
 
 NO_PROVIDER = (
     "no model is configured: no provider is named, no key is set and no model server answers on this machine. "
@@ -107,7 +97,7 @@ def unpriced(
         f"no price known for model {model} (provider {name}), so a limit on cost cannot be enforced; "
         f"set it in the settings ([providers.{name}] prices), or limit --max-tokens instead"
         for name, model in dict.fromkeys(asked)
-        if model_prices(known.get(name) or _default(name)).price(model) is None
+        if catalog.model_prices(known.get(name) or _default(name)).price(model) is None
     ]
 
 
@@ -135,13 +125,13 @@ def _named(choice: ModelSelection, configured: Sequence[ProviderConfig]) -> Prov
         if name not in WIRES:
             raise UnknownName("provider", name, (*(each.name for each in configured), *WIRES))
         return provider_config(name, base_url=choice.base_url, api_key_env=choice.api_key_env)
-    return with_address(known, choice.base_url, choice.api_key_env)
+    return catalog.with_address(known, choice.base_url, choice.api_key_env)
 
 
 def _by_key(choice: ModelSelection, environ: Mapping[str, str]) -> ProviderConfig | None:
     """The vendor whose key is set, or whose key variable was named; a key is never sent to another vendor."""
     named = choice.api_key_env
-    check_key_variable(named)
+    catalog.check_key_variable(named)
     for name, wire in WIRES.items():
         if wire.api_key_env and (wire.api_key_env == named if named else environ.get(wire.api_key_env)):
             return provider_config(name)
@@ -151,7 +141,7 @@ def _by_key(choice: ModelSelection, environ: Mapping[str, str]) -> ProviderConfi
 
 
 def _no_provider(choice: ModelSelection, environ: Mapping[str, str]) -> BadInput:
-    message = NO_PROVIDER.format(keys=" or ".join(api_key_variables(environ)), local=", ".join(LOCAL_SERVERS))
+    message = NO_PROVIDER.format(keys=" or ".join(catalog.api_key_variables(environ)), local=", ".join(LOCAL_SERVERS))
     provider, _ = split_model(choice.model or "")
     hint = "" if provider is None else f". {provider!r} is not a provider; known: {', '.join(WIRES)}"
     return BadInput(message + hint)

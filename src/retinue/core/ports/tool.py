@@ -131,10 +131,7 @@ class Tool:
 
 
 class ToolLike(Protocol):
-    """The attributes that an object needs to be used as a tool without inheriting from `Tool`.
-
-    What the object lacks of `Tool` has the defaults of `Tool`.
-    """
+    """What an object needs to be used as a tool without inheriting from `Tool`; the rest has the defaults of `Tool`."""
 
     @property
     def spec(self) -> ToolSpec: ...

@@ -89,9 +89,7 @@ class CallSubagent(DialectTool):
             label="subagent",
             dialect=NAME,
         )
-        started = await self._supervisor.spawn(
-            spawn_request, session_id=context.session_id, caller=context, key=context.key
-        )
+        started = await self._dialect_context.spawn(spawn_request, context)
         return started.run_id
 
     def _share(self, context: CallContext) -> Limits:

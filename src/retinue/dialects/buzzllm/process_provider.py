@@ -25,21 +25,10 @@ from retinue.core.messages import AssistantMessage, Reply, StartDelta, TextDelta
 from retinue.core.ports import Provider, Publish, Request, price_of
 from retinue.core.run import Limits
 from retinue.core.text import cut
+from retinue.dialects import child_process
 from retinue.dialects.buzzllm import PROCESS
 from retinue.dialects.buzzllm.settings import DEFAULTS, BuzzllmSettings
-from retinue.dialects.child_process import (
-    DEFAULT_TEMPERATURE,
-    GRANT_FD,
-    MAY_I_ACT,
-    NO,
-    USAGE_FD,
-    YES,
-    CallRequest,
-    Grant,
-    Reaching,
-    Tally,
-    last_tally,
-)
+from retinue.dialects.child_process import CallRequest, Grant, Reaching, Tally
 from retinue.dialects.context import ProviderFamilies, ProviderHost
 from retinue.engine import LiveView
 from retinue.providers.catalog import WIRES, ProviderConfig, request_url
@@ -243,7 +232,7 @@ def _call_request(request: Request, reaching: Reaching, tools: tuple[str, ...]) 
         system_prompt=request.system,
         tool_subset=tools,
         think=request.think,
-        temperature=DEFAULT_TEMPERATURE if request.temperature is None else request.temperature,
+        temperature=child_process.DEFAULT_TEMPERATURE if request.temperature is None else request.temperature,
         max_tokens=request.max_output,
     )
 
@@ -279,7 +268,7 @@ class ChildProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env=self.environment | {GRANT_FD: str(grant), USAGE_FD: str(usage)},
+                env=self.environment | {child_process.GRANT_FD: str(grant), child_process.USAGE_FD: str(usage)},
                 pass_fds=(grant, usage),
                 start_new_session=True,
                 bufsize=0,
@@ -325,7 +314,7 @@ class ChildProcess:
         with suppress(BlockingIOError):
             while piece := os.read(self._usage, CHUNK):
                 self._written += piece
-        return last_tally(self._written)
+        return child_process.last_tally(self._written)
 
     async def action_requests(self) -> AsyncIterator[None]:
         """One item for each of the child's requests to act; the child waits for the answer."""
@@ -334,11 +323,11 @@ class ChildProcess:
             self._written += piece
             *lines, half = (half + piece).split(b"\n")
             for line in lines:
-                if line + b"\n" == MAY_I_ACT:
+                if line + b"\n" == child_process.MAY_I_ACT:
                     yield
 
     async def answer(self, *, allow: bool) -> None:
-        await _write_all(self._grant, YES if allow else NO)
+        await _write_all(self._grant, child_process.YES if allow else child_process.NO)
 
     async def code(self) -> int:
         """Wait for the exit and return its code; the rest of the process group is killed."""

@@ -10,6 +10,9 @@ from retinue.dialects.base import NamedPrompt
 
 SECTION = "buzzllm"
 
+Seconds = Annotated[int, Meta(ge=1, le=86_400)]
+Processes = Annotated[int, Meta(ge=0, le=16)]
+
 
 class BuzzllmSettings(Struct, frozen=True, kw_only=True):
     """Settings of the dialect `buzzllm`, the section `[buzzllm]` of a settings file.
@@ -21,19 +24,12 @@ class BuzzllmSettings(Struct, frozen=True, kw_only=True):
     """
 
     timeout_secs: Annotated[
-        int,
-        Meta(
-            ge=1,
-            le=86_400,
-            description="Seconds that a subagent's process may take, after which it is killed.",
-            examples=[900],
-        ),
+        Seconds,
+        Meta(description="Seconds that a subagent's process may take, after which it is killed.", examples=[900]),
     ] = 900
     warm_processes: Annotated[
-        int,
+        Processes,
         Meta(
-            ge=0,
-            le=16,
             description="Processes that are started ahead after the first call, so that the next ones begin at once.",
             examples=[1],
         ),

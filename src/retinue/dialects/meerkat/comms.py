@@ -15,21 +15,9 @@ from retinue.core.inbox import TextMessage
 from retinue.core.ports import CallContext, Tool
 from retinue.dialects.arguments import compact, typed
 from retinue.dialects.context import DialectContext
+from retinue.dialects.meerkat import requests
 from retinue.dialects.meerkat.relatives import MeerkatTool, Peer, Relatives, own_name
-from retinue.dialects.meerkat.requests import (
-    AGENT_TOOLS,
-    LIST_PEERS,
-    PEERS,
-    SEND,
-    SEND_MESSAGE,
-    SEND_REQUEST,
-    SEND_RESPONSE,
-    USAGE,
-    failed,
-    invalid,
-    parsed,
-    shown,
-)
+from retinue.dialects.meerkat.requests import LIST_PEERS, PEERS, SEND, SEND_MESSAGE, SEND_REQUEST, SEND_RESPONSE
 from retinue.dialects.meerkat.settings import MeerkatSettings
 
 MAX_INBOX = 1024
@@ -81,7 +69,7 @@ def usage(settings: MeerkatSettings) -> str:
 
 def usage_of(offered: Sequence[str], settings: MeerkatSettings) -> str:
     """The system text about the offered tools."""
-    texts = [USAGE] if any(name in AGENT_TOOLS for name in offered) else []
+    texts = [requests.USAGE] if any(name in requests.AGENT_TOOLS for name in offered) else []
     if any(name in names(settings) for name in offered):
         texts.append(usage(settings))
     return "\n\n".join(texts)
@@ -162,40 +150,40 @@ class Messenger:
         self._relatives = Relatives(dialect_context.supervisor)
 
     async def send_message(self, arguments: str, context: CallContext) -> dict[str, object]:
-        message = parsed(arguments, PeerMessage)
+        message = requests.parsed(arguments, PeerMessage)
         return await self._message(message.to, message.body, context)
 
     async def send_request(self, arguments: str, context: CallContext) -> dict[str, object]:
-        request = parsed(arguments, PeerRequest)
+        request = requests.parsed(arguments, PeerRequest)
         return await self._request(request.to, request.intent, request.params, context)
 
     async def send_response(self, arguments: str, context: CallContext) -> dict[str, object]:
-        response = parsed(arguments, PeerResponse)
+        response = requests.parsed(arguments, PeerResponse)
         return await self._response(response.to, response.in_reply_to, response.status, response.result, context)
 
     async def send(self, arguments: str, context: CallContext) -> dict[str, object]:
-        asked = parsed(arguments, SendArguments)
+        asked = requests.parsed(arguments, SendArguments)
         if not asked.to:
-            raise invalid("to is required")
+            raise requests.invalid("to is required")
         match asked.kind:
             case "peer_message":
                 if asked.body is None:
-                    raise invalid("peer_message requires body")
+                    raise requests.invalid("peer_message requires body")
                 await self._message(asked.to, asked.body, context)
             case "peer_request":
                 if asked.intent is None:
-                    raise invalid("peer_request requires intent")
+                    raise requests.invalid("peer_request requires intent")
                 await self._request(asked.to, asked.intent, asked.params, context)
             case "peer_response":
                 if asked.in_reply_to is None:
-                    raise invalid("peer_response requires in_reply_to")
+                    raise requests.invalid("peer_response requires in_reply_to")
                 await self._response(asked.to, asked.in_reply_to, asked.status or "", asked.result, context)
             case _:
-                raise invalid(f"unknown kind: {shown(asked.kind)}")
+                raise requests.invalid(f"unknown kind: {requests.shown(asked.kind)}")
         return {"status": "sent", "kind": asked.kind}
 
     async def peers(self, arguments: str, context: CallContext) -> dict[str, object]:
-        parsed(arguments, NoArguments)
+        requests.parsed(arguments, NoArguments)
         online = sorted((peer for peer in self._relatives.peers(context) if peer.is_online), key=lambda peer: peer.name)
         return {"peers": [peer.shown for peer in online]}
 
@@ -213,27 +201,27 @@ class Messenger:
         try:
             request = uuid.UUID(in_reply_to)
         except ValueError as error:
-            raise invalid(f"invalid UUID for in_reply_to: {shown(in_reply_to)}") from error
+            raise requests.invalid(f"invalid UUID for in_reply_to: {requests.shown(in_reply_to)}") from error
         if status not in STATUSES:
-            raise invalid(f"invalid status: {shown(status)}")
+            raise requests.invalid(f"invalid status: {requests.shown(status)}")
         header = f"[response to {request} from {own_name(context)}: {status}]"
         return await self._post(to, f"{header} {compact(result)}" if result is not None else header, context)
 
     async def _post(self, to: str, text: str, context: CallContext) -> dict[str, object]:
         if len(text.encode(errors="replace")) > MAX_BYTES:
-            raise invalid(f"a message may have at most {MAX_BYTES} bytes")
+            raise requests.invalid(f"a message may have at most {MAX_BYTES} bytes")
         peer = next((peer for peer in self._relatives.peers(context) if peer.name == to), None)
         if peer is None:
-            raise failed(f"Peer not found: {shown(to)}")
+            raise requests.failed(f"Peer not found: {requests.shown(to)}")
         item = TextMessage(key=f"peer/{context.key}", text=text, origin="peer")
         if not self._accepts(peer):
             if context.again and await self._has_arrived(peer, item.key):
                 return SENT
-            raise failed(OFFLINE)
+            raise requests.failed(OFFLINE)
         try:
             await self._supervisor.post(peer.run_id, item)
         except (RunIsOver, UnknownName) as gone:
-            raise failed(OFFLINE) from gone
+            raise requests.failed(OFFLINE) from gone
         return SENT
 
     def _accepts(self, peer: Peer) -> bool:

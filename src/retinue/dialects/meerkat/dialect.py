@@ -11,20 +11,9 @@ from retinue.core.ports import CallContext, Tool
 from retinue.core.run import Outcome
 from retinue.dialects.base import Dialect
 from retinue.dialects.context import DialectContext
-from retinue.dialects.meerkat import NAME, comms, relatives
+from retinue.dialects.meerkat import NAME, comms, relatives, requests
 from retinue.dialects.meerkat.relatives import HOST_AGENT, MAX_ENDED, AgentTool, name_of, own_name
-from retinue.dialects.meerkat.requests import (
-    CANCEL,
-    CANCELLED,
-    FORK,
-    LIST,
-    SPAWN,
-    STATUS,
-    ListRequest,
-    OneRequest,
-    agent_id_of,
-    parsed,
-)
+from retinue.dialects.meerkat.requests import ListRequest, OneRequest, agent_id_of, parsed
 from retinue.dialects.meerkat.settings import DEFAULTS, MeerkatSettings, mistakes
 from retinue.dialects.meerkat.spawn import ForkTool, SpawnTool
 from retinue.engine import RunView
@@ -45,11 +34,11 @@ class MeerkatDialect(Dialect):
         self._dialect_context = dialect_context
         self._settings = settings
         self._tools: dict[str, Tool] = {
-            SPAWN: SpawnTool(dialect_context, settings),
-            FORK: ForkTool(dialect_context, settings),
-            STATUS: StatusTool(dialect_context, settings),
-            CANCEL: CancelTool(dialect_context, settings),
-            LIST: ListTool(dialect_context, settings),
+            requests.SPAWN: SpawnTool(dialect_context, settings),
+            requests.FORK: ForkTool(dialect_context, settings),
+            requests.STATUS: StatusTool(dialect_context, settings),
+            requests.CANCEL: CancelTool(dialect_context, settings),
+            requests.LIST: ListTool(dialect_context, settings),
         }
         self._tools |= comms.tools(dialect_context, settings)
 
@@ -78,7 +67,7 @@ class MeerkatDialect(Dialect):
 
 
 class StatusTool(AgentTool):
-    tool = STATUS
+    tool = requests.STATUS
     kind: ToolKind = "pure"
 
     async def _answer(self, arguments: str, context: CallContext) -> dict[str, object]:
@@ -95,7 +84,7 @@ class StatusTool(AgentTool):
 
 
 class CancelTool(AgentTool):
-    tool = CANCEL
+    tool = requests.CANCEL
 
     async def _answer(self, arguments: str, context: CallContext) -> dict[str, object]:
         view = self._relatives.find(agent_id_of(parsed(arguments, OneRequest).agent_id), context)
@@ -115,12 +104,12 @@ class CancelTool(AgentTool):
             "agent_id": view.run_id,
             "success": is_done,
             "previous_state": "running" if is_done else state,
-            "message": CANCELLED if is_done else refusal,
+            "message": requests.CANCELLED if is_done else refusal,
         }
 
 
 class ListTool(AgentTool):
-    tool = LIST
+    tool = requests.LIST
     kind: ToolKind = "pure"
 
     async def _answer(self, arguments: str, context: CallContext) -> dict[str, object]:

@@ -78,9 +78,7 @@ class StartTool(AgentTool):
 
     async def _start(self, spawn_request: SpawnRequest, context: CallContext) -> RunId:
         try:
-            started = await self._supervisor.spawn(
-                spawn_request, session_id=context.session_id, caller=context, key=context.key
-            )
+            started = await self._dialect_context.spawn(spawn_request, context)
         except CallRefused:
             raise
         except Refused as refused:

@@ -162,10 +162,7 @@ def look(action: requests.Look, key_value: Mapping[str, bytes], *, participant: 
 
 
 def decide(action: requests.Change, key_value: Mapping[str, bytes], *, participant: str, at: float) -> Decision:
-    """The changes of an action and its answer; a refusal is an answer that changes nothing.
-
-    Each change of an entry also removes the entries that have expired.
-    """
+    """The changes of an action, with the removal of expired entries, and its answer; a refusal changes nothing."""
     try:
         match action:
             case requests.Write():

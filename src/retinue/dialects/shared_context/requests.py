@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from typing import TypeAlias
 
@@ -44,41 +43,40 @@ def actions_of(extensions: AbstractSet[str]) -> tuple[str, ...]:
 def spec_of(extensions: AbstractSet[str]) -> ToolSpec:
     """The tool's name, description and parameters with these extensions switched on."""
     described = {action: ABOUT_ACTIONS[action] for action in actions_of(extensions)}
-    return action_tool(NAME, ABOUT, described, dict(_properties(extensions)))
+    return action_tool(NAME, ABOUT, described, _properties(extensions))
 
 
-def _properties(extensions: AbstractSet[str]) -> Iterator[tuple[str, dict[str, object]]]:
-    yield (
-        "key",
-        typed(
-            "string",
-            "The entry to read, write or delete: lowercase letters, digits and underscores, "
-            f"1 to {MAX_KEY_CHARACTERS} characters.",
-        ),
+def _properties(extensions: AbstractSet[str]) -> dict[str, object]:
+    properties: dict[str, object] = {}
+    properties["key"] = typed(
+        "string",
+        "The entry to read, write or delete: lowercase letters, digits and underscores, "
+        f"1 to {MAX_KEY_CHARACTERS} characters.",
     )
-    yield (
-        "value",
-        typed(
-            "string",
-            "For write: the text to keep. Distilled conclusions, not raw data; at most "
-            f"{MAX_VALUE_TOKENS} tokens (about 4000 characters).",
-        ),
+    properties["value"] = typed(
+        "string",
+        "For write: the text to keep. Distilled conclusions, not raw data; at most "
+        f"{MAX_VALUE_TOKENS} tokens (about 4000 characters).",
     )
     if "read_batch" in extensions:
-        yield "keys", list_of("string", "For read_batch: the entries to read.")
+        properties["keys"] = list_of("string", "For read_batch: the entries to read.")
     if "read_history" in extensions:
-        yield "versions", list_of("integer", "For read_history: the versions to give; all that are kept by default.")
+        properties["versions"] = list_of(
+            "integer", "For read_history: the versions to give; all that are kept by default."
+        )
     if "snapshot" in extensions:
-        yield "label", typed("string", f"For snapshot: a name for it, 1 to {MAX_LABEL_CHARACTERS} characters.")
+        properties["label"] = typed("string", f"For snapshot: a name for it, 1 to {MAX_LABEL_CHARACTERS} characters.")
     if "ttl" in extensions:
-        yield (
-            "ttl_seconds",
-            typed("number", "For write: seconds after which the entry is gone by itself; never by default."),
+        properties["ttl_seconds"] = typed(
+            "number", "For write: seconds after which the entry is gone by itself; never by default."
         )
     if "access" in extensions:
         patterns = 'patterns of participants, such as "orchestrator" or "subagent:writer:*"; everyone by default'
-        yield "readable_by", list_of("string", f"For write: who may read the value, as {patterns}.")
-        yield "writable_by", list_of("string", f"For write: who may overwrite and delete the entry, as {patterns}.")
+        properties["readable_by"] = list_of("string", f"For write: who may read the value, as {patterns}.")
+        properties["writable_by"] = list_of(
+            "string", f"For write: who may overwrite and delete the entry, as {patterns}."
+        )
+    return properties
 
 
 EXTENSIONS = ("read_batch", "read_history", "snapshot", "ttl", "access")
@@ -117,10 +115,7 @@ class ReadHistory(Struct, frozen=True):
 
 
 class Write(Struct, frozen=True):
-    """Create or overwrite an entry.
-
-    It expires after `ttl_seconds`. Patterns that are None stay as they were; a new entry is open to all participants.
-    """
+    """Create or overwrite an entry, for `ttl_seconds`; patterns that are None stay, and a new entry is open to all."""
 
     key: str
     value: str

@@ -15,16 +15,8 @@ from retinue.dialects.arguments import Coded, JsonObject, compact, decoded
 from retinue.dialects.base import DialectTool
 from retinue.dialects.context import DialectContext
 from retinue.dialects.log_format import line, with_payloads
-from retinue.dialects.shared_context import requests
-from retinue.dialects.shared_context.actions import (
-    Entry,
-    decide,
-    look,
-    session_archived,
-    session_not_found,
-    space_of,
-    touched,
-)
+from retinue.dialects.shared_context import actions, requests
+from retinue.dialects.shared_context.actions import Entry
 from retinue.dialects.shared_context.requests import Delete, Write
 
 log = logging.getLogger("retinue.context")
@@ -56,9 +48,9 @@ class SharedContextTool(DialectTool):
 
     async def _look(self, action: requests.Look, context: CallContext) -> JsonObject:
         if await self._dialect_context.supervisor.stored.session(context.session_id) is None:
-            raise session_not_found(context.session_id)
-        key_value = await self._dialect_context.key_value.look(space_of(context.session_id))
-        return look(action, key_value, participant=participant(context), at=self._dialect_context.clock.now())
+            raise actions.session_not_found(context.session_id)
+        key_value = await self._dialect_context.key_value.look(actions.space_of(context.session_id))
+        return actions.look(action, key_value, participant=participant(context), at=self._dialect_context.clock.now())
 
     async def _change(self, action: requests.Change, context: CallContext) -> JsonObject:
         by, at = participant(context), self._dialect_context.clock.now()
@@ -66,20 +58,20 @@ class SharedContextTool(DialectTool):
 
         def decide_now(key_value: Mapping[str, bytes]) -> Decision:
             nonlocal changed
-            decision = decide(action, key_value, participant=by, at=at)
-            changed = touched(action, key_value, decision)
+            decision = actions.decide(action, key_value, participant=by, at=at)
+            changed = actions.touched(action, key_value, decision)
             return decision
 
         written = await self._dialect_context.key_value.change(
-            space_of(context.session_id), decide_now, key=context.key, session_id=context.session_id
+            actions.space_of(context.session_id), decide_now, key=context.key, session_id=context.session_id
         )
         match written:
             case NamespaceClosed(why="session_archived"):
-                raise session_archived(context.session_id)
+                raise actions.session_archived(context.session_id)
             case bytes():
                 pass
             case _:
-                raise session_not_found(context.session_id)
+                raise actions.session_not_found(context.session_id)
         # The store does not decide a remembered call again, so each change is logged once.
         if changed is not None and not isinstance(action, requests.TakeSnapshot):
             self._log_change(action, changed, by, at, context)

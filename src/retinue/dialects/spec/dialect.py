@@ -201,14 +201,10 @@ class SubagentTool(DialectTool):
         agent, origin = await self._agent_store.find(request.agent, context)
         after, must_wait = await self._dependencies(request.depends_on, context)
         spawn_request = await self._spawn_request(agent, origin, request, after, context)
+        if not must_wait:  # a task that has to wait for others takes no running slot
+            spawn_request = replace(spawn_request, max_running=self._settings.max_running)
         try:
-            started = await self._supervisor.spawn(
-                # A task that has to wait for others takes no running slot.
-                spawn_request if must_wait else replace(spawn_request, max_running=self._settings.max_running),
-                session_id=context.session_id,
-                caller=context,
-                key=context.key,
-            )
+            started = await self._dialect_context.spawn(spawn_request, context)
         except TooManyRunning as refused:
             raise results.too_many_running(self._settings.max_running) from refused
         except SessionClosed as refused:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
 from typing import Literal, TypeAlias
 
@@ -54,74 +54,64 @@ def spec_of(extensions: AbstractSet[str]) -> ToolSpec:
     if len(more) == 1:
         further = f" There is also {more[0]}."
     described = {action: ABOUT_ACTIONS[action] for action in actions}
-    return action_tool(SUBAGENT, ABOUT + further, described, dict(_properties(extensions)))
+    return action_tool(SUBAGENT, ABOUT + further, described, _properties(extensions))
 
 
-def _properties(extensions: AbstractSet[str]) -> Iterator[tuple[str, dict[str, object]]]:
+def _properties(extensions: AbstractSet[str]) -> dict[str, object]:
+    properties: dict[str, object] = {}
     define = "define and redefine" if "redefine" in extensions else "define"
     new = "" if "redefine" in extensions else "new, "
     required = "required unless extends is given" if "extends" in extensions else "required"
-    yield (
-        "name",
-        typed(
-            "string",
-            f"{define}, required: a {new}unique name; lowercase letters, digits, underscores and hyphens, "
-            "1 to 64 characters.",
-        ),
+    properties["name"] = typed(
+        "string",
+        f"{define}, required: a {new}unique name; lowercase letters, digits, underscores and hyphens, "
+        "1 to 64 characters.",
     )
-    yield "description", typed("string", f"{define}, {required}: the agent's purpose in one line.")
-    yield (
-        "system_prompt",
-        typed("string", f"{define}, {required}: focused instructions for the agent; at most 4000 tokens."),
+    properties["description"] = typed("string", f"{define}, {required}: the agent's purpose in one line.")
+    properties["system_prompt"] = typed(
+        "string", f"{define}, {required}: focused instructions for the agent; at most 4000 tokens."
     )
     if "extends" in extensions:
-        yield "extends", typed("string", f"{define}: an agent to begin with; what you do not give is as it is there.")
-        yield (
-            "system_prompt_append",
-            typed("string", f"{define} with extends: instructions to add after those of that agent."),
+        properties["extends"] = typed(
+            "string", f"{define}: an agent to begin with; what you do not give is as it is there."
         )
-    yield (
-        "tools",
-        list_of("string", f"{define}: the names of the agent's tools; none by default. Agents cannot delegate."),
+        properties["system_prompt_append"] = typed(
+            "string", f"{define} with extends: instructions to add after those of that agent."
+        )
+    properties["tools"] = list_of(
+        "string", f"{define}: the names of the agent's tools; none by default. Agents cannot delegate."
     )
-    yield "model", typed("string", f"{define}: the agent's model; yours by default.")
-    yield "max_turns", typed("integer", f"{define}: how many turns the agent may take, 1 to 25; 10 by default.")
-    yield "agent", typed("string", "spawn, required: the name of the agent to run.")
-    yield (
-        "task",
-        typed(
-            "string",
-            "spawn, required: what to do, at most 1000 tokens. The agent sees nothing of this conversation: refer to "
-            "shared context keys for more.",
-        ),
+    properties["model"] = typed("string", f"{define}: the agent's model; yours by default.")
+    properties["max_turns"] = typed("integer", f"{define}: how many turns the agent may take, 1 to 25; 10 by default.")
+    properties["agent"] = typed("string", "spawn, required: the name of the agent to run.")
+    properties["task"] = typed(
+        "string",
+        "spawn, required: what to do, at most 1000 tokens. The agent sees nothing of this conversation: refer to "
+        "shared context keys for more.",
     )
     if "depends_on" in extensions:
-        yield (
-            "depends_on",
-            list_of(
-                "string",
-                "spawn: ids of tasks that have to complete first; the task is pending until then and is given their "
-                "results. It fails if one of them fails.",
-            ),
+        properties["depends_on"] = list_of(
+            "string",
+            "spawn: ids of tasks that have to complete first; the task is pending until then and is given their "
+            "results. It fails if one of them fails.",
         )
     if "budgets" in extensions:
-        yield "max_input_tokens", typed("integer", "spawn: the input tokens that the task may use; from 1.")
-        yield "max_output_tokens", typed("integer", "spawn: the output tokens that the task may use; from 1.")
+        properties["max_input_tokens"] = typed("integer", "spawn: the input tokens that the task may use; from 1.")
+        properties["max_output_tokens"] = typed("integer", "spawn: the output tokens that the task may use; from 1.")
     users = ["status", "collect", *(action for action in ("cancel", "progress") if action in extensions)]
-    yield "task_id", typed("string", f"{', '.join(users[:-1])} and {users[-1]}, required: the task, such as t_01.")
+    properties["task_id"] = typed(
+        "string", f"{', '.join(users[:-1])} and {users[-1]}, required: the task, such as t_01."
+    )
     if "wait" in extensions:
-        yield "task_ids", list_of("string", "wait, required: the tasks to wait for.")
-        yield (
-            "mode",
-            {
-                "anyOf": [{"type": "string", "enum": ["any", "all"]}, {"type": "integer", "minimum": 1}],
-                "description": "wait: how many of the tasks have to be over: any, all (the default), or a number.",
-            },
+        properties["task_ids"] = list_of("string", "wait, required: the tasks to wait for.")
+        properties["mode"] = {
+            "anyOf": [{"type": "string", "enum": ["any", "all"]}, {"type": "integer", "minimum": 1}],
+            "description": "wait: how many of the tasks have to be over: any, all (the default), or a number.",
+        }
+        properties["timeout_ms"] = typed(
+            "integer", "wait: milliseconds after which to return anyway; 600000 by default, at most 3600000."
         )
-        yield (
-            "timeout_ms",
-            typed("integer", "wait: milliseconds after which to return anyway; 600000 by default, at most 3600000."),
-        )
+    return properties
 
 
 MAX_TASK_TOKENS = 1000

@@ -9,7 +9,7 @@ from typing import Literal, assert_never
 from msgspec import Struct
 
 from retinue.core.agent import RESULTS_PLACEHOLDER, Agent
-from retinue.core.messages import AssistantMessage, Message, ToolMessage
+from retinue.core.messages import AssistantMessage, ToolMessage
 from retinue.core.run import Outcome
 from retinue.core.state import Run
 from retinue.core.text import cut
@@ -193,13 +193,12 @@ def progress(task: Task, run: Run | None, partial: str = "") -> dict[str, object
         "status": task.status,
         "turns_used": task.turns_used,
         "entries": entries[-MAX_ENTRIES:],
-        "more": len(entries) > MAX_ENTRIES or (run is not None and _begins_later(run.history, run.turns)),
+        "more": len(entries) > MAX_ENTRIES or (run is not None and _first_turn(run) > 1),
     }
 
 
 def _entries(run: Run) -> Iterator[ProgressEntry]:
-    # Counted from the end, because compaction shortens a history at its beginning.
-    turn = run.turns - sum(isinstance(message, AssistantMessage) for message in run.history)
+    turn = _first_turn(run) - 1
     for message in run.history:
         match message:
             case AssistantMessage(text=text, calls=calls):
@@ -217,9 +216,9 @@ def _entries(run: Run) -> Iterator[ProgressEntry]:
             yield ProgressEntry(turn, "result", _short(f"{open_call.call.name}: {open_call.result.text}"))
 
 
-def _begins_later(history: Sequence[Message], turns: int) -> bool:
-    """Whether compaction removed earlier turns from the history."""
-    return sum(isinstance(message, AssistantMessage) for message in history) < turns
+def _first_turn(run: Run) -> int:
+    # Counted from the end, because compaction shortens a history at its beginning.
+    return run.turns - sum(isinstance(message, AssistantMessage) for message in run.history) + 1
 
 
 def _short(text: str) -> str:

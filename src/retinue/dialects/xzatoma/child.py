@@ -79,7 +79,10 @@ class Children:
         self._dialect_context = dialect_context
         self._supervisor = dialect_context.supervisor
         self._settings = settings
-        _check_provider(dialect_context, settings)
+        if settings.provider is not None:  # an unknown one is refused here, not when the first subagent starts
+            known, _ = dialect_context.resolve(f"{settings.provider}:", RunSpec(agent="", provider=""))
+            if not known:
+                raise BadInput(unknown_provider(settings.provider, dialect_context.families.names()))
 
     def check_depth(self, check: Callable[[int, int], None], label: str, context: CallContext) -> None:
         """Refuse a caller at the maximum depth, with the text of `check`."""
@@ -106,9 +109,7 @@ class Children:
                 used = await self.quotas.check(context.root_id)
                 windows = await self.quotas.windows(context.root_id)
                 spawn_request = self._spawn_request(task, tools, context, used, windows)
-                started = await self._supervisor.spawn(
-                    spawn_request, session_id=context.session_id, caller=context, key=task.key
-                )
+                started = await self._dialect_context.spawn(spawn_request, context, key=task.key)
         except SubagentRefused:
             raise
         except Refused as refused:
@@ -227,14 +228,6 @@ class Children:
 
 def _failed(reason: str, error_type: ErrorType) -> SubagentRefused:
     return SubagentRefused(f"{FAILED}{reason}", error_type)
-
-
-def _check_provider(dialect_context: DialectContext, settings: XzatomaSettings) -> None:
-    """Refuse an unknown provider when the dialect is made, not when the first subagent starts."""
-    if settings.provider is not None:
-        known, _ = dialect_context.resolve(f"{settings.provider}:", RunSpec(agent="", provider=""))
-        if not known:
-            raise BadInput(unknown_provider(settings.provider, dialect_context.families.names()))
 
 
 class Used(Struct, frozen=True, kw_only=True):

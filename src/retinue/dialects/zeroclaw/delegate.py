@@ -23,18 +23,7 @@ from retinue.dialects.base import DialectTool
 from retinue.dialects.context import DialectContext
 from retinue.dialects.zeroclaw import NAME, requests
 from retinue.dialects.zeroclaw.background import SPACE, Background
-from retinue.dialects.zeroclaw.requests import (
-    BY_USER,
-    DELEGATE,
-    PARALLEL_FAILED,
-    SPAWN,
-    Answer,
-    Handover,
-    Target,
-    available,
-    fanned_out,
-    started,
-)
+from retinue.dialects.zeroclaw.requests import BY_USER, DELEGATE, Answer, Handover, Target, available
 from retinue.dialects.zeroclaw.result_files import ResultFolder, TaskResult, pretty
 from retinue.dialects.zeroclaw.spawn import check_may_act, hidden, spend
 from retinue.engine import SpawnRequest
@@ -101,7 +90,7 @@ class DelegateTool(DialectTool):
         begun = await self._begin(request, context, row)
         if request.background:
             await self._background.begun(begun.run_id)
-            return ToolResult(started(request.agent, begun.run_id))
+            return ToolResult(requests.started(request.agent, begun.run_id))
         answer = await self._answer(begun)
         return ToolResult(answer.output) if answer.error is None else ToolResult(answer.error, failed=True)
 
@@ -120,9 +109,9 @@ class DelegateTool(DialectTool):
             except CallRefused as refusal:
                 begun.append(Answer(error=str(refusal)))
         answers = [await self._answer(one) if isinstance(one, Begun) else one for one in begun]
-        text = fanned_out(list(zip(request.agents, answers, strict=True)))
+        text = requests.fanned_out(list(zip(request.agents, answers, strict=True)))
         if any(answer.error is not None for answer in answers):
-            return ToolResult(f"{text}\nError: {PARALLEL_FAILED}", failed=True)
+            return ToolResult(f"{text}\nError: {requests.PARALLEL_FAILED}", failed=True)
         return ToolResult(text)
 
     def _check_caller(self, context: CallContext) -> None:
@@ -147,9 +136,7 @@ class DelegateTool(DialectTool):
             if request.background:
                 _check_folder(ResultFolder(context.workspace))
             await spend(self._supervisor, context)
-            run = await self._supervisor.spawn(
-                spawn_request, session_id=context.session_id, caller=context, key=context.key
-            )
+            run = await self._dialect_context.spawn(spawn_request, context)
         except CallRefused:
             raise
         except Refused as refused:
@@ -206,7 +193,7 @@ class DelegateTool(DialectTool):
 
     def _run_spec(self, agent: Agent, context: CallContext) -> RunSpec:
         tools = agent.tools if agent.tools or agent.no_tools else tuple(self._dialect_context.tool_names)
-        offered = tuple(dict.fromkeys((*tools, SPAWN, DELEGATE))) if agent.runtime.agentic else ()
+        offered = tuple(dict.fromkeys((*tools, requests.SPAWN, DELEGATE))) if agent.runtime.agentic else ()
         return self._dialect_context.run_spec_for(
             self._dialect_context.run_spec_of(context.run_id),
             agent=agent.name,

@@ -98,9 +98,7 @@ class SpawnSubagentTool(DialectTool):
                 label=SUBAGENT,
                 dialect=NAME,
             )
-            started = await self._supervisor.spawn(
-                spawn_request, session_id=context.session_id, caller=context, key=context.key
-            )
+            started = await self._dialect_context.spawn(spawn_request, context)
         except Refused as refused:
             raise CallRefused(spawn_failed(str(refused))) from refused
         log.info("%s", about(started.run_id, context.identity, event="subagent_started", parent=context.run_id))

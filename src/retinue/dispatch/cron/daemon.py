@@ -52,10 +52,7 @@ def this_owner() -> Owner:
 async def serve(
     cron_table: CronTable, stop: asyncio.Event, report: Callable[[str], None], *, max_running: int, once: bool
 ) -> None:
-    """Execute jobs as they are due until `stop` is set, or with `once` those that are due now.
-
-    `report` receives a line for the start and the end of each execution.
-    """
+    """Execute jobs when due until `stop` is set, with `once` those due now; `report` gets a line per start and end."""
     processes = JobProcesses(report)
     daemon = Daemon(cron_table, SystemClock(), this_owner(), processes.launch, max_running=max_running)
     working = asyncio.ensure_future(daemon.run_once() if once else daemon.run())

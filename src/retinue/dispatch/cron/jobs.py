@@ -264,10 +264,7 @@ def read_history(key_value: Mapping[str, bytes]) -> list[HistoryEntry]:
 
 
 def entry_decision(key_value: Mapping[str, bytes], entry: HistoryEntry) -> Decision:
-    """Store an entry as it stands now, and remove the oldest.
-
-    `interrupted` is a guess of another process, and never replaces a known result.
-    """
+    """Store an entry and drop the oldest; `interrupted`, a guess of another process, replaces no known result."""
     known = key_value.get(entry.place)
     if known is not None and entry.status == "interrupted":
         before = msgspec.json.decode(known, type=HistoryEntry)

@@ -192,14 +192,11 @@ NEEDED_LATER = ("uvloop", "retinue.sandbox.probe")
 
 
 def read_call(stdin: BinaryIO) -> WorkerCall | None:
-    """Read the grant and the request; None if the parent left without a grant.
-
-    Raises `BadInput` for an invalid request.
-    """
+    """Read the grant and the request; None if the parent left without a grant. Raises `BadInput` for a bad request."""
     granted, usage = child_process.inherited(child_process.GRANT_FD), child_process.inherited(child_process.USAGE_FD)
     grant = None
     if granted is not None:
-        if not _has_input(granted):
+        if not select.select([granted], [], [], 0)[0]:  # the grant is not there yet
             _preload()
         grant = child_process.read_grant(granted)
         if grant is None:
@@ -208,10 +205,6 @@ def read_call(stdin: BinaryIO) -> WorkerCall | None:
     grant = grant or _default_grant(request)
     parent = None if granted is None else Parent(granted, usage)
     return WorkerCall(request, grant, _provider(request, grant.reaching), parent)
-
-
-def _has_input(descriptor: int) -> bool:
-    return bool(select.select([descriptor], [], [], 0)[0])
 
 
 def _preload() -> None:

@@ -7,47 +7,18 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from retinue.core.commands import (
-    Accepted,
-    Adopt,
-    CancelTree,
-    Change,
-    Charge,
-    DeclareDead,
-    Heartbeat,
-    Post,
-    Progress,
-    Record,
-    RegisterDriver,
-    Retire,
-    RunQuery,
-    UnregisterDriver,
-)
+from retinue.core import commands
+from retinue.core.commands import Adopt, CancelTree, DeclareDead, Heartbeat, Post, Progress, RunQuery, UnregisterDriver
 from retinue.core.errors import Fenced
 from retinue.core.events import RunEnded
 from retinue.core.inbox import Cancel, TextMessage
 from retinue.core.ports import Store
 from retinue.core.run import HandleRef, Outcome
 from retinue.core.usage import NO_USAGE, Usage
+from retinue.testing.contracts.store import fixtures
 from retinue.testing.contracts.store.creation import CreationContract, SessionContract
 from retinue.testing.contracts.store.event_log import EventLogContract, PruneContract
-from retinue.testing.contracts.store.fixtures import (
-    RUN_SPEC,
-    StoreTestCase,
-    accept,
-    commit_one,
-    create_runs,
-    create_tree,
-    driver_row,
-    end_run,
-    put,
-    record,
-    register,
-    reply,
-    run_ended,
-    run_ids,
-    run_row,
-)
+from retinue.testing.contracts.store.fixtures import accept, commit_one, create_tree, driver_row, record, reply, run_row
 
 CANCEL = Cancel(key="stop", reason="parent_ended", note="no longer needed")
 PROGRESS = Progress(phase="working", turns=2, usage=Usage(14, 6), cost=100)
@@ -66,7 +37,7 @@ def cancelled(*, text: str = "", turns: int = 0, usage: Usage = NO_USAGE, cost: 
     )
 
 
-class DriverContract(StoreTestCase):
+class DriverContract(fixtures.StoreTestCase):
     """Drivers and cancellation."""
 
     def test_an_unregistered_driver_is_fenced(self, store: Store) -> None:
@@ -77,13 +48,13 @@ class DriverContract(StoreTestCase):
         assert store.run("root") is None
 
     def test_a_batch_may_register_its_own_driver(self, store: Store) -> None:
-        store.commit("carol", [register("carol"), accept("root", driver_id="carol")])
+        store.commit("carol", [fixtures.register("carol"), accept("root", driver_id="carol")])
 
         assert run_row(store, "root").driver_id == "carol"
 
     def test_a_dead_driver_is_fenced_and_loses_its_runs(self, store: Store) -> None:
         create_tree(store)
-        end_run(store, "two")
+        fixtures.end_run(store, "two")
 
         assert commit_one(store, DeclareDead(driver_id="alice"), "bob") is True
 
@@ -91,7 +62,7 @@ class DriverContract(StoreTestCase):
             store.commit("alice", [record("root", 2, reply("still here"))])
         assert fenced.value.driver_id == "alice"
         assert run_row(store, "root").seq == 1
-        assert run_ids(store.runs(RunQuery(undriven_only=True))) == ["below", "one", "root"]
+        assert fixtures.run_ids(store.runs(RunQuery(undriven_only=True))) == ["below", "one", "root"]
         assert run_row(store, "two").driver_id == "alice"
         assert store.drivers() == [driver_row("bob")]
 
@@ -109,10 +80,10 @@ class DriverContract(StoreTestCase):
         assert commit_one(store, DeclareDead(driver_id="carol", beat=3), "bob") is True
 
     def test_a_dead_driver_may_register_again_without_its_runs(self, store: Store) -> None:
-        create_runs(store, accept("root"))
+        fixtures.create_runs(store, accept("root"))
         commit_one(store, DeclareDead(driver_id="alice"), "bob")
 
-        store.commit("alice", [RegisterDriver(driver=driver_row("alice", beat=7))])
+        store.commit("alice", [commands.RegisterDriver(driver=driver_row("alice", beat=7))])
 
         assert store.drivers() == [driver_row("alice", beat=7), driver_row("bob")]
         with pytest.raises(Fenced):
@@ -131,8 +102,8 @@ class DriverContract(StoreTestCase):
         assert commit_one(store, record("root", 3, reply("my turn")), "bob") is None
 
     def test_only_one_of_two_adopters_gets_the_run(self, store: Store) -> None:
-        create_runs(store, accept("root", driver_id=None))
-        store.commit(None, [register("carol")])
+        fixtures.create_runs(store, accept("root", driver_id=None))
+        store.commit(None, [fixtures.register("carol")])
 
         answers = store.commit(
             None, [Adopt(driver_id=name, run_ids=("root",)) for name in ("unregistered", "carol", "bob", "carol")]
@@ -143,7 +114,7 @@ class DriverContract(StoreTestCase):
 
     def test_cancel_posts_to_the_whole_tree(self, store: Store) -> None:
         create_tree(store)
-        end_run(store, "two")
+        fixtures.end_run(store, "two")
 
         answer = commit_one(store, CancelTree(run_id="root", item=CANCEL, at=40.0), "bob")
 
@@ -163,7 +134,7 @@ class DriverContract(StoreTestCase):
 
     def test_cancel_reaches_unfinished_runs_below_an_ended_one(self, store: Store) -> None:
         create_tree(store)
-        end_run(store, "one")
+        fixtures.end_run(store, "one")
 
         assert commit_one(store, CancelTree(run_id="one", item=CANCEL, at=40.0)) == ("below",)
 
@@ -178,8 +149,8 @@ class DriverContract(StoreTestCase):
         assert store.inbox("one") == [CANCEL]
 
     def test_a_cancelled_run_without_a_driver_ends_at_once(self, store: Store) -> None:
-        create_runs(store, accept("root"))
-        commit_one(store, Record(run_id="root", seq=2, events=(reply("hm"),), progress=PROGRESS), "alice")
+        fixtures.create_runs(store, accept("root"))
+        commit_one(store, commands.Record(run_id="root", seq=2, events=(reply("hm"),), progress=PROGRESS), "alice")
         store.commit("alice", [UnregisterDriver(driver_id="alice")])
 
         assert commit_one(store, CancelTree(run_id="root", item=CANCEL, at=40.0)) == ("root",)
@@ -200,7 +171,7 @@ class DriverContract(StoreTestCase):
 
         assert commit_one(store, CancelTree(run_id="root", item=CANCEL, at=40.0)) == ("root", "one", "two", "below")
 
-        assert run_ids(store.runs(RunQuery(unfinished_only=True))) == ["one"]
+        assert fixtures.run_ids(store.runs(RunQuery(unfinished_only=True))) == ["one"]
         assert store.inbox("one") == [CANCEL]
         assert store.events("below", after=1) == [(2, RunEnded(at=40.0, outcome=cancelled()))]
 
@@ -212,7 +183,7 @@ class DriverContract(StoreTestCase):
     ) -> None:
         create_tree(store)
         commit_one(store, Post(run_id="one", item=TextMessage(key="w", text="hurry")))
-        commit_one(store, Record(run_id="one", seq=2, events=(reply("hm"),), progress=PROGRESS), "alice")
+        commit_one(store, commands.Record(run_id="one", seq=2, events=(reply("hm"),), progress=PROGRESS), "alice")
         commit_one(store, CancelTree(run_id="one", item=CANCEL, at=40.0))
 
         commit_one(store, how)
@@ -222,15 +193,15 @@ class DriverContract(StoreTestCase):
         assert run_row(store, "one").progress.outcome == outcome
         assert run_row(store, "one").driver_id is None
         assert store.events("below", after=1) == [(2, RunEnded(at=40.0, outcome=cancelled()))]
-        assert run_ids(store.runs(RunQuery(unfinished_only=True))) == ["two", "root"]
+        assert fixtures.run_ids(store.runs(RunQuery(unfinished_only=True))) == ["two", "root"]
 
     def test_a_driver_may_still_end_its_cancelled_run(self, store: Store) -> None:
-        create_runs(store, accept("root"))
+        fixtures.create_runs(store, accept("root"))
         commit_one(store, CancelTree(run_id="root", item=CANCEL, at=40.0))
 
-        commit_one(store, record("root", 2, run_ended("just in time")), "alice")
+        commit_one(store, record("root", 2, fixtures.run_ended("just in time")), "alice")
 
-        assert run_row(store, "root").progress.outcome == run_ended("just in time").outcome
+        assert run_row(store, "root").progress.outcome == fixtures.run_ended("just in time").outcome
 
     def test_a_rejected_write_rolls_back_its_batch(self, store: Store) -> None:
         create_tree(store)
@@ -242,7 +213,7 @@ class DriverContract(StoreTestCase):
                 "bob",
                 [
                     Heartbeat(driver_id="bob"),
-                    register("carol"),
+                    fixtures.register("carol"),
                     CancelTree(run_id="two", item=CANCEL, at=40.0),
                     DeclareDead(driver_id="alice"),
                     Adopt(driver_id="bob", run_ids=("root",)),
@@ -264,9 +235,9 @@ class StoreContract(CreationContract, EventLogContract, DriverContract, SessionC
         assert store.changed() is False
 
     def test_a_durable_commit_returns_the_same_results(self, store: Store) -> None:
-        assert store.commit("alice", [accept("root")], durable=True) == [Accepted("root")]
-        assert store.commit("alice", [record("root", 2, run_ended())], durable=False) == [None]
-        assert run_row(store, "root").progress.outcome == run_ended().outcome
+        assert store.commit("alice", [accept("root")], durable=True) == [commands.Accepted("root")]
+        assert store.commit("alice", [record("root", 2, fixtures.run_ended())], durable=False) == [None]
+        assert run_row(store, "root").progress.outcome == fixtures.run_ended().outcome
 
     def test_an_empty_batch_changes_nothing(self, store: Store) -> None:
         assert store.commit("alice", []) == []
@@ -279,11 +250,11 @@ class PersistentStoreContract(StoreContract):
         create_tree(store)
         long = "once upon a time " * 10_000
         commit_one(store, accept("named", key="k", space="tasks", driver_id="bob"))
-        commit_one(store, Retire(session_id="s", space="tasks", name="t_01", key="k"))
-        commit_one(store, Change(space="context/s", decide=put("a", b"\0\xff"), key="change"))
-        charge = Charge("day", 20.0, 99.0, input=1, output=4, cost=2, calls=3)
+        commit_one(store, commands.Retire(session_id="s", space="tasks", name="t_01", key="k"))
+        commit_one(store, commands.Change(space="context/s", decide=fixtures.put("a", b"\0\xff"), key="change"))
+        charge = commands.Charge("day", 20.0, 99.0, input=1, output=4, cost=2, calls=3)
         commit_one(store, replace(record("root", 2, reply(long)), charges=(charge,)), "alice")
-        end_run(store, "two")
+        fixtures.end_run(store, "two")
         commit_one(store, Post(run_id="one", item=TextMessage(key="w", text=long)))
         commit_one(store, CancelTree(run_id="below", item=Cancel(key="c"), at=40.0))
         store.commit("alice", [UnregisterDriver(driver_id="alice")])
@@ -294,7 +265,9 @@ class PersistentStoreContract(StoreContract):
 
         try:
             assert _content(again) == before
-            assert commit_one(again, accept("new", space="tasks")) == Accepted("new", HandleRef("tasks", "t_02"))
+            assert commit_one(again, accept("new", space="tasks")) == commands.Accepted(
+                "new", HandleRef("tasks", "t_02")
+            )
         finally:
             again.close()
 
@@ -345,6 +318,6 @@ def _content(store: Store) -> dict[str, object]:
         "namespace": dict(store.key_value("context/s")),
         "answer": store.answered("change"),
         "charges": store.charges("day", 0.0),
-        "run spec": store.run_spec(RUN_SPEC.digest()),
+        "run spec": store.run_spec(fixtures.RUN_SPEC.digest()),
         "by key": store.run_by_key("k"),
     }

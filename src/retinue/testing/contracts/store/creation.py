@@ -7,46 +7,19 @@ from collections.abc import Mapping
 import pytest
 from msgspec.structs import replace
 
+from retinue.core import commands
 from retinue.core.agent import RunSpec
-from retinue.core.commands import (
-    Accept,
-    Accepted,
-    Adopt,
-    CancelTree,
-    Change,
-    Charge,
-    CloseSession,
-    Decision,
-    NamespaceClosed,
-    NotCreated,
-    OpenSession,
-    Progress,
-    Retire,
-    RunQuery,
-    RunRow,
-    SessionRow,
-)
+from retinue.core.commands import Accepted, Change, CloseSession, Decision, NotCreated, OpenSession, RunQuery
 from retinue.core.errors import StoreCorrupt
 from retinue.core.ids import RunId
 from retinue.core.inbox import Cancel
 from retinue.core.ports import Store
 from retinue.core.run import HandleRef
-from retinue.testing.contracts.store.fixtures import (
-    RUN_SPEC,
-    StoreTestCase,
-    accept,
-    accepted_as_stored,
-    commit_one,
-    create_runs,
-    create_tree,
-    end_run,
-    put,
-    run_ids,
-    run_row,
-)
+from retinue.testing.contracts.store import fixtures
+from retinue.testing.contracts.store.fixtures import RUN_SPEC, accept, commit_one, create_runs, end_run, put, run_ids
 
 
-class CreationContract(StoreTestCase):
+class CreationContract(fixtures.StoreTestCase):
     """Creating, naming and listing runs."""
 
     def test_an_accepted_run_has_its_row_first_event_and_run_spec(self, store: Store) -> None:
@@ -54,7 +27,7 @@ class CreationContract(StoreTestCase):
 
         assert commit_one(store, creation) == Accepted("root", HandleRef("tasks", "t_01"))
 
-        expected = RunRow(
+        expected = commands.RunRow(
             run_id="root",
             session_id="s",
             root_id="root",
@@ -73,7 +46,7 @@ class CreationContract(StoreTestCase):
             cancelled_at=None,
             format=1,
             seq=1,
-            progress=Progress(phase="queued"),
+            progress=commands.Progress(phase="queued"),
         )
         assert store.run("root") == expected
         assert store.run_by_key("k") == expected
@@ -101,9 +74,9 @@ class CreationContract(StoreTestCase):
         assert store.handles("s", "tasks") == [("t_01", "first", None)]
 
     def test_a_repeated_key_returns_the_run_after_everything_ended(self, store: Store) -> None:
-        create_tree(store)
+        fixtures.create_tree(store)
         commit_one(store, accept("again", parent="root", key="k"))
-        commit_one(store, CancelTree(run_id="root", item=Cancel(key="c"), at=20.0))
+        commit_one(store, commands.CancelTree(run_id="root", item=Cancel(key="c"), at=20.0))
         commit_one(store, CloseSession(session_id="s", how="delete"))
 
         assert commit_one(store, accept("later", parent="root", key="k")) == Accepted("again", existed=True)
@@ -127,18 +100,18 @@ class CreationContract(StoreTestCase):
         assert run_ids(store.runs(RunQuery())) == ["c"]
 
     def test_no_run_is_created_under_a_cancelled_ancestor(self, store: Store) -> None:
-        create_tree(store)
-        commit_one(store, CancelTree(run_id="root", item=Cancel(key="c"), at=20.0))
+        fixtures.create_tree(store)
+        commit_one(store, commands.CancelTree(run_id="root", item=Cancel(key="c"), at=20.0))
 
         assert commit_one(store, accept("late", parent="below", space="tasks")) == NotCreated("cancelled", "below")
         assert store.run("late") is None
         assert store.handles("s", "tasks") == []
 
     def test_the_nearest_cancelled_ancestor_is_reported(self, store: Store) -> None:
-        create_tree(store)
+        fixtures.create_tree(store)
         end_run(store, "one")
         end_run(store, "below")
-        commit_one(store, CancelTree(run_id="root", item=Cancel(key="c"), at=20.0))
+        commit_one(store, commands.CancelTree(run_id="root", item=Cancel(key="c"), at=20.0))
         commit_one(store, accept("apart"))
 
         assert commit_one(store, accept("late", parent="below")) == NotCreated("cancelled", "below")
@@ -146,7 +119,7 @@ class CreationContract(StoreTestCase):
         assert commit_one(store, accept("fine", parent="apart")) == Accepted("fine")
 
     def test_an_ended_parent_gets_no_children_but_an_ended_grandparent_does(self, store: Store) -> None:
-        create_tree(store)
+        fixtures.create_tree(store)
         end_run(store, "one")
 
         assert commit_one(store, accept("late", parent="one")) == NotCreated("cancelled", "one")
@@ -179,7 +152,7 @@ class CreationContract(StoreTestCase):
 
     def test_a_retired_handle_is_not_reused(self, store: Store) -> None:
         store.commit("alice", [accept("a", space="tasks"), accept("b", space="tasks")])
-        commit_one(store, Retire(session_id="s", space="tasks", name="t_02", key="k"))
+        commit_one(store, commands.Retire(session_id="s", space="tasks", name="t_02", key="k"))
 
         assert commit_one(store, accept("c", space="tasks")) == Accepted("c", HandleRef("tasks", "t_03"))
 
@@ -193,11 +166,11 @@ class CreationContract(StoreTestCase):
 
         assert store.handles("s", "tasks") == [("t_01", "a again", None), ("t_02", "b", None)]
         assert store.events("a again") == [(1, goes_on.accepted)]
-        assert accepted_as_stored(goes_on, store) == goes_on.accepted
+        assert fixtures.accepted_as_stored(goes_on, store) == goes_on.accepted
 
     def test_retire_returns_the_run_once_and_again_for_the_same_key(self, store: Store) -> None:
         store.commit("alice", [accept("a", space="tasks")])
-        retire = Retire(session_id="s", space="tasks", name="t_01", key="r/1/0")
+        retire = commands.Retire(session_id="s", space="tasks", name="t_01", key="r/1/0")
 
         answers = store.commit(
             "alice", [retire, retire, replace(retire, key="r/2/0"), replace(retire, name="t_02"), retire]
@@ -227,10 +200,10 @@ class CreationContract(StoreTestCase):
 
         assert run_ids(store.runs(RunQuery())) == ["b", "a", "c"]
         assert run_ids(store.runs(RunQuery(limit=2))) == ["b", "a"]
-        assert store.runs(RunQuery(limit=1)) == [run_row(store, "b")]
+        assert store.runs(RunQuery(limit=1)) == [fixtures.run_row(store, "b")]
 
     def test_a_run_query_filters_by_every_field(self, store: Store) -> None:
-        create_tree(store)
+        fixtures.create_tree(store)
         commit_one(store, OpenSession(session_id="other", at=2.0))
         create_runs(
             store,
@@ -265,12 +238,12 @@ class CreationContract(StoreTestCase):
         end_run(store, "over")
         everything = ("driven", "free", "over", "unknown")
 
-        assert commit_one(store, Adopt(driver_id="bob", run_ids=everything), "bob") == ("free",)
-        assert commit_one(store, Adopt(driver_id="alice", run_ids=everything), "alice") == ()
-        assert run_row(store, "free").driver_id == "bob"
+        assert commit_one(store, commands.Adopt(driver_id="bob", run_ids=everything), "bob") == ("free",)
+        assert commit_one(store, commands.Adopt(driver_id="alice", run_ids=everything), "alice") == ()
+        assert fixtures.run_row(store, "free").driver_id == "bob"
 
     def test_max_running_counts_runs_of_all_drivers(self, store: Store) -> None:
-        def limited(run_id: str, driver_id: str | None) -> Accept:
+        def limited(run_id: str, driver_id: str | None) -> commands.Accept:
             return replace(accept(run_id, driver_id=driver_id, space="tasks"), max_running=2)
 
         assert commit_one(store, limited("a", "alice")) == Accepted("a", HandleRef("tasks", "t_01"))
@@ -283,7 +256,7 @@ class CreationContract(StoreTestCase):
         assert commit_one(store, limited("c", "alice")) == Accepted("c", HandleRef("tasks", "t_04"))
 
 
-class SessionContract(StoreTestCase):
+class SessionContract(fixtures.StoreTestCase):
     """Sessions and key-value namespaces."""
 
     def test_a_session_is_opened_once(self, store: Store) -> None:
@@ -291,7 +264,7 @@ class SessionContract(StoreTestCase):
         assert commit_one(store, OpenSession(session_id="new", at=3.0)) is False
         assert commit_one(store, OpenSession(session_id="older", at=0.5)) is True
 
-        assert store.session("new") == SessionRow(session_id="new", created_at=2.0)
+        assert store.session("new") == commands.SessionRow(session_id="new", created_at=2.0)
         assert store.session("nowhere") is None
         assert [session.session_id for session in store.sessions()] == ["older", "s", "new"]
 
@@ -301,7 +274,7 @@ class SessionContract(StoreTestCase):
         assert commit_one(store, CloseSession(session_id="nowhere", how="archive")) is False
         assert commit_one(store, OpenSession(session_id="s", at=2.0)) is False
 
-        assert store.sessions() == [SessionRow(session_id="s", created_at=1.0, state="archived")]
+        assert store.sessions() == [commands.SessionRow(session_id="s", created_at=1.0, state="archived")]
 
     def test_deleting_a_session_deletes_namespaces_and_handles_but_not_runs(self, store: Store) -> None:
         commit_one(store, OpenSession(session_id="s2", at=2.0))
@@ -337,7 +310,7 @@ class SessionContract(StoreTestCase):
 
         assert commit_one(store, OpenSession(session_id="s", at=5.0)) is True
 
-        assert store.session("s") == SessionRow(session_id="s", created_at=5.0)
+        assert store.session("s") == commands.SessionRow(session_id="s", created_at=5.0)
         assert dict(store.key_value("context/s")) == {}
         assert commit_one(store, accept("b", space="tasks")) == Accepted("b", HandleRef("tasks", "t_01"))
         assert store.handles("s", "tasks") == [("t_01", "b", None)]
@@ -364,7 +337,7 @@ class SessionContract(StoreTestCase):
         assert dict(store.key_value("nothing")) == {}
 
     def test_a_keyed_change_records_its_charges_once(self, store: Store) -> None:
-        charge = Charge("actions/dig", 10.0, 3610.0, calls=1)
+        charge = commands.Charge("actions/dig", 10.0, 3610.0, calls=1)
         change = Change(space="x", decide=lambda _: Decision(b"", charges=(charge,)), key="r/1/0")
 
         store.commit(None, [change, change])
@@ -404,7 +377,12 @@ class SessionContract(StoreTestCase):
             None, [change("old", "k"), change("nowhere", "k"), change("old", "before"), change("s", "k")]
         )
 
-        assert answers == [NamespaceClosed("session_archived"), NamespaceClosed("session_unknown"), b"", b""]
+        assert answers == [
+            commands.NamespaceClosed("session_archived"),
+            commands.NamespaceClosed("session_unknown"),
+            b"",
+            b"",
+        ]
         assert dict(store.key_value("context/old")) == {"a": b"1"}
         assert dict(store.key_value("context/nowhere")) == {}
 

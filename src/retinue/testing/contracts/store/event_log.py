@@ -5,43 +5,18 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from retinue.core.commands import (
-    Accept,
-    Accepted,
-    Change,
-    Charge,
-    DeclareDead,
-    Forget,
-    Post,
-    Progress,
-    Prune,
-    Record,
-    Retire,
-    RunQuery,
-)
+from retinue.core import commands
 from retinue.core.errors import Fenced, StoreCorrupt
 from retinue.core.events import CallReturned, MailTaken, RunEnded
 from retinue.core.inbox import ApprovalAnswer, Cancel, ChildEnded, Input, TextMessage
 from retinue.core.ports import Store
 from retinue.core.run import HandleRef, HistoryRef, Outcome
 from retinue.core.usage import Usage
-from retinue.testing.contracts.store.fixtures import (
-    RUN_SPEC,
-    StoreTestCase,
-    accept,
-    commit_one,
-    create_runs,
-    create_tree,
-    end_run,
-    put,
-    record,
-    reply,
-    run_ended,
-    run_row,
-)
+from retinue.testing.contracts.store import fixtures
+from retinue.testing.contracts.store.fixtures import accept, commit_one, create_runs, record, reply, run_ended, run_row
 
 
-class EventLogContract(StoreTestCase):
+class EventLogContract(fixtures.StoreTestCase):
     """Recording events and posting inbox items."""
 
     def test_recorded_events_are_returned_in_order_with_numbers(self, store: Store) -> None:
@@ -70,7 +45,7 @@ class EventLogContract(StoreTestCase):
 
     def test_progress_updates_the_row_and_persists(self, store: Store) -> None:
         create_runs(store, accept("root"))
-        progress = Progress(phase="parked", turns=3, usage=Usage(9, 8, 7, 6), cost=None)
+        progress = commands.Progress(phase="parked", turns=3, usage=Usage(9, 8, 7, 6), cost=None)
 
         commit_one(store, replace(record("root", 2, reply("hm")), progress=progress), "alice")
         commit_one(store, record("root", 3, reply("hm")), "alice")
@@ -80,8 +55,8 @@ class EventLogContract(StoreTestCase):
 
     def test_the_last_record_of_a_batch_determines_the_row(self, store: Store) -> None:
         create_runs(store, accept("root"), accept("other"))
-        working = Progress(phase="working", turns=1, usage=Usage(1, 2), cost=3)
-        parked = Progress(phase="parked", turns=2, usage=Usage(9, 8, 7, 6), cost=None)
+        working = commands.Progress(phase="working", turns=1, usage=Usage(1, 2), cost=3)
+        parked = commands.Progress(phase="parked", turns=2, usage=Usage(9, 8, 7, 6), cost=None)
 
         answers = store.commit(
             "alice",
@@ -146,19 +121,19 @@ class EventLogContract(StoreTestCase):
             structured={"a": [1, None]},
             unstopped=("x",),
         )
-        ended = Progress(phase="ended", turns=4, usage=Usage(1, 2), cost=3, outcome=outcome, ended_at=31.0)
+        ended = commands.Progress(phase="ended", turns=4, usage=Usage(1, 2), cost=3, outcome=outcome, ended_at=31.0)
 
         commit_one(store, replace(record("explicit", 2, RunEnded(at=31.0, outcome=outcome)), progress=ended), "alice")
         commit_one(store, record("derived", 2, run_ended()), "alice")
 
         assert run_row(store, "explicit").progress == ended
-        assert run_row(store, "derived").progress == Progress(
+        assert run_row(store, "derived").progress == commands.Progress(
             phase="ended", turns=1, usage=Usage(7, 3), cost=50, outcome=run_ended().outcome, ended_at=30.0
         )
 
     def test_events_after_the_end_are_rejected(self, store: Store) -> None:
         create_runs(store, accept("root"), accept("other"))
-        end_run(store, "root")
+        fixtures.end_run(store, "root")
 
         with pytest.raises(StoreCorrupt, match="event 3 cannot be added to run root: it ended with event 2"):
             store.commit("alice", [record("root", 3, reply("more"))])
@@ -170,18 +145,18 @@ class EventLogContract(StoreTestCase):
         create_runs(store, accept("root"))
 
         with pytest.raises(StoreCorrupt, match="run root is marked as ended without an end"):
-            store.commit("alice", [replace(record("root", 2, reply("a")), progress=Progress(phase="ended"))])
+            store.commit("alice", [replace(record("root", 2, reply("a")), progress=commands.Progress(phase="ended"))])
 
     @pytest.mark.parametrize("seq", [1, 2, 4])
     def test_a_wrong_sequence_number_rolls_back_its_batch(self, store: Store, seq: int) -> None:
         create_runs(store, accept("root"), accept("other"))
         commit_one(store, record("root", 2, reply("hm")), "alice")
-        post = Post(run_id="root", item=TextMessage(key="w", text="hello"))
+        post = commands.Post(run_id="root", item=TextMessage(key="w", text="hello"))
 
         with pytest.raises(StoreCorrupt, match=f"event {seq} cannot be added to run root: its last event is 2"):
             store.commit("alice", [record("other", 2, run_ended()), post, record("root", seq, reply("again"))])
 
-        assert run_row(store, "other").progress == Progress(phase="queued")
+        assert run_row(store, "other").progress == commands.Progress(phase="queued")
         assert len(store.events("other")) == 1
         assert store.inbox("root") == []
         assert commit_one(store, record("root", 3, reply("right")), "alice") is None
@@ -200,14 +175,14 @@ class EventLogContract(StoreTestCase):
         assert run_row(store, "root").seq == 1
 
     def test_inbox_items_are_in_the_order_of_their_posts(self, store: Store) -> None:
-        create_tree(store)
+        fixtures.create_tree(store)
         items = [
             TextMessage(key="b", text="one"),
             Input(key="a", text="two", tools=False),
             TextMessage(key="c", text="three"),
         ]
 
-        answers = store.commit(None, [Post(run_id="root", item=item) for item in items])
+        answers = store.commit(None, [commands.Post(run_id="root", item=item) for item in items])
 
         assert answers == ["posted", "posted", "posted"]
         assert store.inbox("root") == items
@@ -215,18 +190,18 @@ class EventLogContract(StoreTestCase):
 
     def test_post_returns_the_fate_of_the_item(self, store: Store) -> None:
         create_runs(store, accept("root"), accept("over"))
-        commit_one(store, Post(run_id="over", item=TextMessage(key="w", text="early")))
-        end_run(store, "over")
+        commit_one(store, commands.Post(run_id="over", item=TextMessage(key="w", text="early")))
+        fixtures.end_run(store, "over")
         message = TextMessage(key="w", text="hello")
 
         answers = store.commit(
             None,
             [
-                Post(run_id="root", item=message),
-                Post(run_id="root", item=TextMessage(key="w", text="hello again")),
-                Post(run_id="over", item=TextMessage(key="late", text="too late")),
-                Post(run_id="over", item=message),
-                Post(run_id="ghost", item=message),
+                commands.Post(run_id="root", item=message),
+                commands.Post(run_id="root", item=TextMessage(key="w", text="hello again")),
+                commands.Post(run_id="over", item=TextMessage(key="late", text="too late")),
+                commands.Post(run_id="over", item=message),
+                commands.Post(run_id="ghost", item=message),
             ],
         )
 
@@ -236,20 +211,20 @@ class EventLogContract(StoreTestCase):
     def test_taken_items_are_removed_but_their_keys_stay_known(self, store: Store) -> None:
         create_runs(store, accept("root"))
         first, second = TextMessage(key="a", text="one"), TextMessage(key="b", text="two")
-        store.commit(None, [Post(run_id="root", item=first), Post(run_id="root", item=second)])
-        taking = Record(run_id="root", seq=2, events=(MailTaken(at=20.0, items=(first,)),), taken=("a",))
+        store.commit(None, [commands.Post(run_id="root", item=first), commands.Post(run_id="root", item=second)])
+        taking = commands.Record(run_id="root", seq=2, events=(MailTaken(at=20.0, items=(first,)),), taken=("a",))
 
         commit_one(store, taking, "alice")
 
         assert store.inbox("root") == [second]
-        assert commit_one(store, Post(run_id="root", item=first)) == "duplicate"
+        assert commit_one(store, commands.Post(run_id="root", item=first)) == "duplicate"
         assert store.events("root", after=1) == [(2, MailTaken(at=20.0, items=(first,)))]
 
     def test_a_rolled_back_take_keeps_the_items(self, store: Store) -> None:
         create_runs(store, accept("root"))
         message = TextMessage(key="a", text="one")
-        commit_one(store, Post(run_id="root", item=message))
-        taking = Record(run_id="root", seq=2, events=(MailTaken(at=20.0, items=(message,)),), taken=("a",))
+        commit_one(store, commands.Post(run_id="root", item=message))
+        taking = commands.Record(run_id="root", seq=2, events=(MailTaken(at=20.0, items=(message,)),), taken=("a",))
 
         with pytest.raises(StoreCorrupt):
             store.commit("alice", [taking, taking])
@@ -257,24 +232,24 @@ class EventLogContract(StoreTestCase):
         assert store.inbox("root") == [message]
 
     def test_a_record_posts_to_other_runs(self, store: Store) -> None:
-        create_tree(store)
-        end_run(store, "two")
+        fixtures.create_tree(store)
+        fixtures.end_run(store, "two")
         news = ChildEnded(key="end of below", run_id="below", result="completed", notice="below is done")
         posts = (("one", news), ("one", news), ("two", news), ("ghost", news))
 
-        commit_one(store, Record(run_id="below", seq=2, events=(run_ended(),), posts=posts), "alice")
+        commit_one(store, commands.Record(run_id="below", seq=2, events=(run_ended(),), posts=posts), "alice")
 
         assert store.inbox("one") == [news]
         assert store.inbox("two") == []
 
     def test_inbox_for_returns_items_of_all_unfinished_runs(self, store: Store) -> None:
-        create_tree(store)
+        fixtures.create_tree(store)
         create_runs(store, accept("of bob", driver_id="bob"))
         message, answer = TextMessage(key="w", text="hello"), ApprovalAnswer(key="a", turn=1, index=0, allow=True)
         for run_id in ("two", "root", "one", "of bob"):
-            commit_one(store, Post(run_id=run_id, item=message))
-        commit_one(store, Post(run_id="root", item=answer))
-        end_run(store, "one")
+            commit_one(store, commands.Post(run_id=run_id, item=message))
+        commit_one(store, commands.Post(run_id="root", item=answer))
+        fixtures.end_run(store, "one")
 
         assert store.inbox_for("alice") == [("root", message), ("root", answer), ("two", message)]
         assert store.inbox_for("bob") == [("of bob", message)]
@@ -283,13 +258,13 @@ class EventLogContract(StoreTestCase):
     def test_charges_are_found_by_window_and_time(self, store: Store) -> None:
         create_runs(store, accept("root"))
         charges = (
-            Charge("researcher/hour", 20.0, 3620.0, calls=1),
-            Charge("researcher/day", 20.0, 86420.0, input=7, output=3, cost=50),
-            Charge("researcher/hour", 21.0, 3621.0, input=1, cost=2, calls=3),
-            Charge("researcher/hour", 19.0, 3619.0, calls=9),
+            commands.Charge("researcher/hour", 20.0, 3620.0, calls=1),
+            commands.Charge("researcher/day", 20.0, 86420.0, input=7, output=3, cost=50),
+            commands.Charge("researcher/hour", 21.0, 3621.0, input=1, cost=2, calls=3),
+            commands.Charge("researcher/hour", 19.0, 3619.0, calls=9),
         )
 
-        commit_one(store, Record(run_id="root", seq=2, events=(reply("hm"),), charges=charges), "alice")
+        commit_one(store, commands.Record(run_id="root", seq=2, events=(reply("hm"),), charges=charges), "alice")
 
         assert store.charges("researcher/hour", 20.0) == [charges[0], charges[2]]
         assert store.charges("researcher/hour", 0.0) == [charges[3], charges[0], charges[2]]
@@ -302,8 +277,8 @@ class EventLogContract(StoreTestCase):
         creation = accept("root")
         create_runs(store, replace(creation, accepted=replace(creation.accepted, task=text)), accept("other"))
         message, cancel = TextMessage(key="w", text=text), Cancel(key="c", note=text)
-        commit_one(store, Post(run_id="root", item=message))
-        commit_one(store, Post(run_id="root", item=cancel))
+        commit_one(store, commands.Post(run_id="root", item=message))
+        commit_one(store, commands.Post(run_id="root", item=cancel))
 
         commit_one(store, record("other", 2, reply(text), run_ended(text)), "alice")
 
@@ -322,71 +297,71 @@ class EventLogContract(StoreTestCase):
         assert store.events("root", after=1) == [(2, reply(text))]
 
 
-class PruneContract(StoreTestCase):
+class PruneContract(fixtures.StoreTestCase):
     """Old trees are deleted completely, with everything only they need, and nothing else."""
 
     def test_prune_deletes_trees_that_ended_before_the_time(self, store: Store) -> None:
-        create_tree(store)
+        fixtures.create_tree(store)
         create_runs(store, accept("other", at=14.0))
         for run_id in ("below", "one", "two", "root"):
-            end_run(store, run_id)
+            fixtures.end_run(store, run_id)
 
-        assert commit_one(store, Prune(before=30.0)) == 0
-        assert commit_one(store, Prune(before=31.0)) == 4
-        assert [run_row.run_id for run_row in store.runs(RunQuery())] == ["other"]
+        assert commit_one(store, commands.Prune(before=30.0)) == 0
+        assert commit_one(store, commands.Prune(before=31.0)) == 4
+        assert [run_row.run_id for run_row in store.runs(commands.RunQuery())] == ["other"]
         assert store.events("root") == []
         assert store.run("one") is None
-        assert store.run_spec(RUN_SPEC.digest()) == RUN_SPEC
+        assert store.run_spec(fixtures.RUN_SPEC.digest()) == fixtures.RUN_SPEC
 
     def test_prune_keeps_trees_with_an_unfinished_run(self, store: Store) -> None:
-        create_tree(store)
+        fixtures.create_tree(store)
         for run_id in ("two", "root"):
-            end_run(store, run_id)
+            fixtures.end_run(store, run_id)
 
-        assert commit_one(store, Prune(before=1000.0)) == 0
-        assert len(store.runs(RunQuery())) == 4
+        assert commit_one(store, commands.Prune(before=1000.0)) == 0
+        assert len(store.runs(commands.RunQuery())) == 4
 
     def test_prune_keeps_histories_that_a_remaining_run_inherited(self, store: Store) -> None:
         create_runs(store, accept("origin"), accept("unrelated"))
         fork = accept("fork")
         heir = replace(fork.accepted, inherits=HistoryRef("origin", 1))
-        assert commit_one(store, replace(fork, accepted=heir)) == Accepted("fork")
+        assert commit_one(store, replace(fork, accepted=heir)) == commands.Accepted("fork")
         for run_id in ("origin", "unrelated"):
-            end_run(store, run_id)
+            fixtures.end_run(store, run_id)
 
-        assert commit_one(store, Prune(before=1000.0)) == 1
-        assert {run_row.run_id for run_row in store.runs(RunQuery())} == {"origin", "fork"}
+        assert commit_one(store, commands.Prune(before=1000.0)) == 1
+        assert {run_row.run_id for run_row in store.runs(commands.RunQuery())} == {"origin", "fork"}
 
     def test_prune_deletes_everything_only_a_pruned_run_needs(self, store: Store) -> None:
         long = "once upon a time " * 10_000
-        creation: Accept = accept("old", key="mine")
+        creation: commands.Accept = accept("old", key="mine")
         commit_one(store, creation)
-        commit_one(store, Post(run_id="old", item=TextMessage(key="w", text=long)))
-        charges = (Charge("day", 5.0, 95.0, input=1), Charge("year", 5.0, 900.0, input=2))
+        commit_one(store, commands.Post(run_id="old", item=TextMessage(key="w", text=long)))
+        charges = (commands.Charge("day", 5.0, 95.0, input=1), commands.Charge("year", 5.0, 900.0, input=2))
         commit_one(store, replace(record("old", 2, reply(long), run_ended(long)), charges=charges), "alice")
-        commit_one(store, Change(space="context/s", decide=put("a", b"1"), key="old/1/0"))
-        commit_one(store, Change(space="context/s", decide=put("b", b"2"), key="young/1/0"))
+        commit_one(store, commands.Change(space="context/s", decide=fixtures.put("a", b"1"), key="old/1/0"))
+        commit_one(store, commands.Change(space="context/s", decide=fixtures.put("b", b"2"), key="young/1/0"))
 
-        assert commit_one(store, Prune(before=100.0)) == 1
+        assert commit_one(store, commands.Prune(before=100.0)) == 1
         assert (store.answered("old/1/0"), store.answered("young/1/0")) == (None, b"a")
         assert store.charges("day", 0.0) == []
-        assert store.charges("year", 0.0) == [Charge("year", 5.0, 900.0, input=2)]
+        assert store.charges("year", 0.0) == [commands.Charge("year", 5.0, 900.0, input=2)]
         assert dict(store.key_value("context/s")) == {"a": b"1", "b": b"2"}
         assert store.run_by_key("mine") is None
-        assert commit_one(store, creation) == Accepted("old")
-        assert store.run_spec(RUN_SPEC.digest()) == RUN_SPEC
+        assert commit_one(store, creation) == commands.Accepted("old")
+        assert store.run_spec(fixtures.RUN_SPEC.digest()) == fixtures.RUN_SPEC
 
     def test_prune_deletes_the_artifacts_of_a_tree(self, store: Store) -> None:
-        create_tree(store)
+        fixtures.create_tree(store)
         create_runs(store, accept("root2"))
         for run_id in ("below", "one", "two", "root"):
-            end_run(store, run_id)
+            fixtures.end_run(store, run_id)
         gone = [f"artifact/{run_id}/a{piece}" for run_id in ("root",) for piece in ("", "/0")]
         kept = [f"{kind}/{run_id}/a" for kind, run_id in (("artifact", "root2"), ("artifacts", "root"))]
         for space in (*gone, *kept):
-            commit_one(store, Change(space=space, decide=put("text", b"long")))
+            commit_one(store, commands.Change(space=space, decide=fixtures.put("text", b"long")))
 
-        assert commit_one(store, Prune(before=100.0)) == 4
+        assert commit_one(store, commands.Prune(before=100.0)) == 4
         assert [dict(store.key_value(space)) for space in gone] == [{}] * 2
         assert [dict(store.key_value(space)) for space in kept] == [{"text": b"long"}] * 2
 
@@ -396,9 +371,9 @@ class PruneContract(StoreTestCase):
         for run_id in ("old", "young"):
             commit_one(store, record(run_id, 2, reply(long)), "alice")
         commit_one(store, record("old", 3, run_ended()), "alice")
-        commit_one(store, Post(run_id="young", item=TextMessage(key="w", text=long)))
+        commit_one(store, commands.Post(run_id="young", item=TextMessage(key="w", text=long)))
 
-        assert commit_one(store, Prune(before=100.0)) == 1
+        assert commit_one(store, commands.Prune(before=100.0)) == 1
         assert store.events("young", after=1) == [(2, reply(long))]
         assert store.inbox("young") == [TextMessage(key="w", text=long)]
 
@@ -407,33 +382,33 @@ class PruneContract(StoreTestCase):
         create_runs(store, accept("root", dialect="d"))
         for run_id, dialect in (("kept", "other"), ("dropped", "d")):
             create_runs(store, accept(run_id, parent="root", dialect=dialect))
-        commit_one(store, Post(run_id="dropped", item=TextMessage(key="w", text=long)))
+        commit_one(store, commands.Post(run_id="dropped", item=TextMessage(key="w", text=long)))
         commit_one(store, record("dropped", 2, reply(long)), "alice")
         for run_id, seq in (("kept", 2), ("dropped", 3)):
             commit_one(store, record(run_id, seq, run_ended("done")), "alice")
-        assert commit_one(store, Forget(root_id="root", dialect="d")) == 0
+        assert commit_one(store, commands.Forget(root_id="root", dialect="d")) == 0
         assert len(store.events("dropped")) == 3
-        end_run(store, "root")
+        fixtures.end_run(store, "root")
 
-        assert commit_one(store, Forget(root_id="root", dialect="d")) == 1
+        assert commit_one(store, commands.Forget(root_id="root", dialect="d")) == 1
         assert (store.events("dropped"), store.inbox("dropped")) == ([], [])
         assert [len(store.events(run_id)) for run_id in ("root", "kept")] == [2, 2]
         run_row = store.run("dropped")
         assert run_row is not None
         assert (run_row.seq, run_row.progress.outcome and run_row.progress.outcome.text) == (0, "done")
-        assert commit_one(store, Forget(root_id="root", dialect="d")) == 0
-        assert commit_one(store, Prune(before=1000.0)) == 3
+        assert commit_one(store, commands.Forget(root_id="root", dialect="d")) == 0
+        assert commit_one(store, commands.Prune(before=1000.0)) == 3
 
     def test_a_rolled_back_forget_keeps_the_messages(self, store: Store) -> None:
         create_runs(store, accept("root"), accept("child", parent="root", dialect="d"))
         message = TextMessage(key="w", text="hello")
-        commit_one(store, Post(run_id="child", item=message))
+        commit_one(store, commands.Post(run_id="child", item=message))
         for run_id in ("child", "root"):
-            end_run(store, run_id)
+            fixtures.end_run(store, run_id)
         events = store.events("child")
 
         with pytest.raises(StoreCorrupt):
-            store.commit("alice", [Forget(root_id="root", dialect="d"), record("root", 9, reply("no"))])
+            store.commit("alice", [commands.Forget(root_id="root", dialect="d"), record("root", 9, reply("no"))])
 
         assert (store.events("child"), store.inbox("child")) == (events, [message])
 
@@ -445,7 +420,7 @@ class PruneContract(StoreTestCase):
             commit_one(store, record(run_id, 2, reply(long)), "alice")
             commit_one(store, record(run_id, 3, run_ended(long)), "alice")
 
-        assert commit_one(store, Forget(root_id="root", dialect="d")) == 1
+        assert commit_one(store, commands.Forget(root_id="root", dialect="d")) == 1
         assert store.events("root", after=1)[0] == (2, reply(long))
         run_row = store.run("dropped")
         assert run_row is not None
@@ -454,17 +429,17 @@ class PruneContract(StoreTestCase):
 
     def test_prune_does_not_free_handle_numbers(self, store: Store) -> None:
         commit_one(store, accept("old", space="tasks"))
-        end_run(store, "old")
-        assert commit_one(store, Retire(session_id="s", space="tasks", name="t_01", key="k")) == "old"
+        fixtures.end_run(store, "old")
+        assert commit_one(store, commands.Retire(session_id="s", space="tasks", name="t_01", key="k")) == "old"
 
-        assert commit_one(store, Prune(before=100.0)) == 1
-        assert commit_one(store, accept("new", space="tasks")) == Accepted("new", HandleRef("tasks", "t_02"))
+        assert commit_one(store, commands.Prune(before=100.0)) == 1
+        assert commit_one(store, accept("new", space="tasks")) == commands.Accepted("new", HandleRef("tasks", "t_02"))
 
     def test_prune_deletes_dead_drivers_without_runs(self, store: Store) -> None:
-        create_tree(store)
-        commit_one(store, DeclareDead(driver_id="bob"))
+        fixtures.create_tree(store)
+        commit_one(store, commands.DeclareDead(driver_id="bob"))
         commit_one(store, accept("undriven", driver_id=None))
-        commit_one(store, Prune(before=0.0))
+        commit_one(store, commands.Prune(before=0.0))
 
         assert [driver.driver_id for driver in store.drivers()] == ["alice"]
-        commit_one(store, DeclareDead(driver_id="bob"))
+        commit_one(store, commands.DeclareDead(driver_id="bob"))

@@ -8,20 +8,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from retinue.core import commands
 from retinue.core.agent import RunSpec
-from retinue.core.commands import (
-    Accept,
-    Accepted,
-    Decide,
-    Decision,
-    DriverRow,
-    OpenSession,
-    Record,
-    RegisterDriver,
-    RunRow,
-    Write,
-    WriteResult,
-)
 from retinue.core.events import Event, ReplyReceived, RunAccepted, RunEnded
 from retinue.core.ids import DriverId, Key, RunId, SessionId
 from retinue.core.messages import AssistantMessage, Reply
@@ -45,17 +33,17 @@ class StoreTestCase:
     @pytest.fixture
     def store(self, tmp_path: Path) -> Iterator[Store]:
         store = self.open_store(tmp_path)
-        store.commit(None, [register("alice"), register("bob"), OpenSession(session_id="s", at=1.0)])
+        store.commit(None, [register("alice"), register("bob"), commands.OpenSession(session_id="s", at=1.0)])
         yield store
         store.close()
 
 
-def register(driver_id: DriverId) -> RegisterDriver:
-    return RegisterDriver(driver=driver_row(driver_id))
+def register(driver_id: DriverId) -> commands.RegisterDriver:
+    return commands.RegisterDriver(driver=driver_row(driver_id))
 
 
-def driver_row(driver_id: DriverId, *, beat: int = 0) -> DriverRow:
-    return DriverRow(driver_id=driver_id, host="here", process=f"process of {driver_id}", beat=beat, lease=2.5)
+def driver_row(driver_id: DriverId, *, beat: int = 0) -> commands.DriverRow:
+    return commands.DriverRow(driver_id=driver_id, host="here", process=f"process of {driver_id}", beat=beat, lease=2.5)
 
 
 def accept(
@@ -68,7 +56,7 @@ def accept(
     at: float = 10.0,
     space: str | None = None,
     dialect: str = "mine",
-) -> Accept:
+) -> commands.Accept:
     """The write that creates a run; with a parent, as its child in the tree of `root`."""
     accepted = RunAccepted(
         at=at,
@@ -87,15 +75,15 @@ def accept(
         label="a look around",
         dialect=dialect,
     )
-    return Accept(
+    return commands.Accept(
         accepted=accepted, run_spec=RUN_SPEC, driver_id=driver_id, handle_space=space, handle_format="t_{:02d}"
     )
 
 
-def create_runs(store: Store, *creations: Accept) -> None:
+def create_runs(store: Store, *creations: commands.Accept) -> None:
     """Commit these writes and check that all runs were created."""
     answers = store.commit(None, creations)
-    assert answers == [Accepted(creation.accepted.run_id) for creation in creations]
+    assert answers == [commands.Accepted(creation.accepted.run_id) for creation in creations]
 
 
 def create_tree(store: Store, *, driver_id: DriverId | None = "alice") -> None:
@@ -120,34 +108,34 @@ def run_ended(text: str = "done") -> RunEnded:
     return RunEnded(at=30.0, outcome=outcome)
 
 
-def record(run_id: RunId, seq: int, *events: Event) -> Record:
-    return Record(run_id=run_id, seq=seq, events=events)
+def record(run_id: RunId, seq: int, *events: Event) -> commands.Record:
+    return commands.Record(run_id=run_id, seq=seq, events=events)
 
 
 def end_run(store: Store, run_id: RunId, driver_id: DriverId = "alice") -> None:
     store.commit(driver_id, [record(run_id, 2, run_ended())])
 
 
-def commit_one(store: Store, write: Write, driver_id: DriverId | None = None) -> WriteResult:
+def commit_one(store: Store, write: commands.Write, driver_id: DriverId | None = None) -> commands.WriteResult:
     (answer,) = store.commit(driver_id, [write])
     return answer
 
 
-def run_row(store: Store, run_id: RunId) -> RunRow:
+def run_row(store: Store, run_id: RunId) -> commands.RunRow:
     found = store.run(run_id)
     assert found is not None
     return found
 
 
-def accepted_as_stored(creation: Accept, store: Store) -> RunAccepted:
+def accepted_as_stored(creation: commands.Accept, store: Store) -> RunAccepted:
     """The first event of a created run, with the handle assigned by the store."""
     return replace(creation.accepted, handle=run_row(store, creation.accepted.run_id).handle)
 
 
-def run_ids(rows: Sequence[RunRow]) -> list[RunId]:
+def run_ids(rows: Sequence[commands.RunRow]) -> list[RunId]:
     return [row.run_id for row in rows]
 
 
-def put(name: str, value: bytes) -> Decide:
+def put(name: str, value: bytes) -> commands.Decide:
     """A decision that puts one value and answers with the names that were there before."""
-    return lambda content: Decision(b",".join(sorted(map(str.encode, content))), puts={name: value})
+    return lambda content: commands.Decision(b",".join(sorted(map(str.encode, content))), puts={name: value})
