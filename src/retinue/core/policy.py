@@ -10,7 +10,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from typing import Annotated, assert_never, cast
+from typing import Annotated, Literal, assert_never, cast
 
 import msgspec
 from msgspec import Struct
