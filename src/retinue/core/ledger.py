@@ -259,12 +259,12 @@ class Ledger:
     """The budget accounts of one process.
 
     >>> ledger = Ledger()
-    >>> ledger.open("run", Caps(tokens=1000))
+    >>> ledger.open("run", budget.Caps(tokens=1000))
     AccountOpened(account='run', caps=Caps(tokens=1000), reserved=Caps())
     >>> held = ledger.hold("run", input=300, output=4000, now=0.0)
     >>> held
     Held(id=1, account='run', output=700, worst=Amount(input=300, output=700, cost=0, turns=1, calls=0))
-    >>> ledger.settle(held, Amount(input=290, output=110, turns=1), now=1.0)
+    >>> ledger.settle(held, budget.Amount(input=290, output=110, turns=1), now=1.0)
     >>> ledger.left("run", now=1.0).tokens
     600
     """
@@ -413,7 +413,7 @@ class Ledger:
         It is spent at once, without a hold.
 
         >>> ledger = Ledger()
-        >>> opened = ledger.open("run", windows=[Window("actions", 3600.0, Caps(calls=1))])
+        >>> opened = ledger.open("run", windows=[budget.Window("actions", 3600.0, budget.Caps(calls=1))])
         >>> ledger.act("run", now=0.0) is None, ledger.act("run", now=1.0).until, ledger.act("run", now=3600.0) is None
         (True, 3600.0, True)
         """
