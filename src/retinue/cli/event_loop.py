@@ -1,7 +1,4 @@
-"""The event loop of a command: running it, Ctrl-C, and exit while a thread or task cannot be stopped.
-
-Every command imports this module, and help and completion need no loop: asyncio is imported late.
-"""
+"""The event loop of a command, Ctrl-C, and exit with stuck threads; asyncio is imported late, as help needs no loop."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def show(agent: AgentArgument, key: KeyArgument, json: JsonFlag = False) -> int:
     """Show the whole text of a memory."""
     memory = next((found for backend in _backends() if (found := backend.find(agent, key)) is not None), None)
     if memory is None:
-        raise _unknown(agent, key)
+        raise UnknownName(f"memory of {agent}", key)
     if json:
         answer_json(_as_json(memory))
     else:
@@ -66,7 +66,7 @@ def forget(agent: AgentArgument, key: KeyArgument) -> int:
     """Remove a memory."""
     forgotten = [backend.forget(agent, key) for backend in _backends()]
     if not any(forgotten):
-        raise _unknown(agent, key)
+        raise UnknownName(f"memory of {agent}", key)
     say(f"forgot {clean(key)} of {clean(agent)}")
     return 0
 
@@ -77,10 +77,6 @@ def _backends() -> Sequence[MemoryBackend]:
     from retinue.tools.memory import existing_memories
 
     return existing_memories(default_home())
-
-
-def _unknown(agent: str, key: str) -> Exception:
-    return UnknownName(f"memory of {agent}", key)
 
 
 def _as_json(memory: Memory) -> dict[str, Any]:

@@ -58,8 +58,7 @@ ConfigFlag = Annotated[
     str | None, option("--config", metavar="FILE", help="A settings file, TOML or YAML, in place of ./retinue.toml.")
 ]
 ToolsFlag = Annotated[
-    str | None,
-    option("--tools", metavar="a,b", help="Tools to offer, separated by commas; retinue tools lists them."),
+    str | None, option("--tools", metavar="a,b", help="Tools to offer, separated by commas; retinue tools lists them.")
 ]
 ThinkFlag = Annotated[bool, option("--think", help="Request extended thinking, where the model supports it.")]
 NoSandboxFlag = Annotated[
@@ -68,8 +67,7 @@ NoSandboxFlag = Annotated[
 JsonFlag = Annotated[bool, option("--json", help="Print JSON.", panel=OUTPUT)]
 QuietFlag = Annotated[bool, option("--quiet", "-q", help="Print no progress.", panel=OUTPUT)]
 VerboseFlag = Annotated[
-    bool,
-    option("--verbose", "-v", help="Show the tasks of runs, and tracebacks of internal errors.", panel=OUTPUT),
+    bool, option("--verbose", "-v", help="Show the tasks of runs, and tracebacks of internal errors.", panel=OUTPUT)
 ]
 ApprovalsFlag = Annotated[
     str | None,
@@ -81,10 +79,7 @@ ApprovalsFlag = Annotated[
         panel=RIGHTS,
     ),
 ]
-YesFlag = Annotated[
-    bool,
-    option("--yes", "-y", help="Approve every call that only needs approval.", panel=RIGHTS),
-]
+YesFlag = Annotated[bool, option("--yes", "-y", help="Approve every call that only needs approval.", panel=RIGHTS)]
 RunArgument = Annotated[
     str, typer.Argument(metavar="ID", help="A run's id, or 4 or more characters of its beginning or end.")
 ]

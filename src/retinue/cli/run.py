@@ -44,12 +44,10 @@ def run(
     ] = "",
     tools: options.ToolsFlag = None,
     max_turns: Annotated[
-        int | None,
-        option("--max-turns", metavar="N", min=1, help="Replies of the model. [50]", panel=LIMITS),
+        int | None, option("--max-turns", metavar="N", min=1, help="Replies of the model. [50]", panel=LIMITS)
     ] = None,
     max_tokens: Annotated[
-        int | None,
-        option("--max-tokens", metavar="N", min=1, help="Tokens, input and output.", panel=LIMITS),
+        int | None, option("--max-tokens", metavar="N", min=1, help="Tokens, input and output.", panel=LIMITS)
     ] = None,
     max_cost: Annotated[float | None, option("--max-cost", metavar="USD", min=0, help="Dollars.", panel=LIMITS)] = None,
     timeout: Annotated[float | None, option("--timeout", metavar="S", min=0, help="Seconds.", panel=LIMITS)] = None,
@@ -75,8 +73,7 @@ def run(
     ] = False,
     sse: Annotated[bool, option("--sse", help="Print the run's events as server-sent events.", panel=OUTPUT)] = False,
     brief: Annotated[
-        bool,
-        option("--brief", "-b", help="With --sse: without tool calls and their results.", panel=OUTPUT),
+        bool, option("--brief", "-b", help="With --sse: without tool calls and their results.", panel=OUTPUT)
     ] = False,
     json: Annotated[bool, option("--json", help="Print one JSON object, also for a failed run.", panel=OUTPUT)] = False,
     quiet: options.QuietFlag = False,

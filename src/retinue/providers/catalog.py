@@ -51,9 +51,7 @@ ResponsesWire: TypeAlias = Literal["live", "seed"]
 
 
 def canonical_name(name: str, configured: Collection[str] = ()) -> str:
-    """The provider that `name` stands for: a configured one first, then a wire, in any case or by an alias.
-
-    An unknown name is returned as it is.
+    """The provider that `name` stands for: a configured one, a wire in any case or by an alias, else `name` itself.
 
     >>> canonical_name("Claude"), canonical_name("OPENAI"), canonical_name("claude", ["claude"]), canonical_name("x")
     ('anthropic', 'openai', 'claude', 'x')
@@ -164,9 +162,7 @@ def provider_config(
 
 
 def with_address(config: ProviderConfig, base_url: str | None, api_key_env: str | None) -> ProviderConfig:
-    """The config with another base URL or key variable, where given.
-
-    A new base URL drops the key variable and the headers: they were meant for the old address.
+    """The config with another key variable or base URL, where given; key and headers of an old address are dropped.
 
     >>> with_address(provider_config("openai", api_key_env="MINE"), "http://localhost:9/v1", None).api_key_env
     ''
@@ -187,9 +183,7 @@ def with_address(config: ProviderConfig, base_url: str | None, api_key_env: str 
 
 
 def check_key_variable(name: str | None, field: str = "api_key_env") -> None:
-    """Raise `BadInput` if `name` is not the name of an environment variable.
-
-    It may be the key itself, which is neither stored nor printed.
+    """Raise `BadInput` if `name` is no name of a variable; it may be the key itself, so it is not stored or printed.
 
     >>> check_key_variable("sk-1234567890")
     Traceback (most recent call last):

@@ -1,7 +1,4 @@
-"""One model call over HTTP, the same for every wire: send a body, decode the stream, map failures to `ProviderError`.
-
-The wire supplies the body as bytes, and a decoder for the response.
-"""
+"""One model call over HTTP: send a wire's body, decode the stream with its decoder, map failures to `ProviderError`."""
 
 from __future__ import annotations
 
@@ -82,10 +79,7 @@ class Endpoint:
     async def send(
         self, body: bytes, decoder: StreamDecoder, publish: Publish, *, model: str, alive: Callable[[], None]
     ) -> Reply:
-        """Send `body`, publish the deltas of the response, and return the reply or raise `ProviderError`.
-
-        `alive` is called for data that is not part of the answer, such as pings.
-        """
+        """The reply to `body`, its deltas published, or a `ProviderError`; `alive` is called for pings and the like."""
         key = self._key()
         headers = self._headers | {self._key_header: self._key_prefix + key} if key else self._headers
         secrets = (*self._secrets, key) if key else self._secrets
@@ -343,10 +337,7 @@ class HttpProvider(ABC):
         return self._endpoint
 
     async def answer(self, request: Request, publish: Publish) -> Reply:
-        """The model's reply to `request`, in one attempt.
-
-        If the server rejects an option, the request is sent again without it, and so are later ones.
-        """
+        """The model's reply, in one attempt; options that the server rejects are left out, then and later."""
         model = request.model
         endpoint = await self.endpoint(model)
         rejected_now: frozenset[str] = NONE

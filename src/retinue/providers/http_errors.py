@@ -37,6 +37,10 @@ _NO_MONEY = re.compile(
 _RATE = re.compile(r"rate.?limit|too.many.requests|resource_exhausted|throttl")
 _BUSY = re.compile(r"overload|unavailable|capacity")
 _BUSY_MESSAGE = re.compile(r"overloaded|temporarily unavailable|try again later")
+_BY_STATUS: Mapping[int, ProviderFault] = {
+    **dict.fromkeys((401, 402, 403), "auth"),
+    **{408: "timeout", 409: "overloaded", 413: "too_long", 429: "rate_limited", 451: "refused", 504: "timeout"},
+}
 _BY_KIND: tuple[tuple[re.Pattern[str], ProviderFault], ...] = (
     (_RATE, "rate_limited"),
     (re.compile(r"overload|unavailable|server_error|internal|api_error|capacity"), "overloaded"),
@@ -163,20 +167,10 @@ def fault_of(status: int | None, body: ErrorBody) -> ProviderFault:
             return "auth"
         case 400 | 429 | None if _is_billing_error(body):
             return "auth"
-        case 401 | 402 | 403:
-            return "auth"
-        case 408 | 504:
-            return "timeout"
-        case 413:
-            return "too_long"
-        case 429:
-            return "rate_limited"
-        case 451:
-            return "refused"
         case None:
             return _fault_by_kind(kind, message)
         case _:
-            return "overloaded" if status == 409 or status >= 500 else "bad_request"
+            return _BY_STATUS.get(status, "overloaded" if status >= 500 else "bad_request")
 
 
 def is_busy(body: ErrorBody) -> bool:

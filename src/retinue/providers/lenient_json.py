@@ -85,8 +85,7 @@ def decode_or_none(decode: Callable[[D], T], data: D) -> T | None:
 
 
 def repair_json(payload: bytes) -> bytes | None:
-    """Damaged JSON as valid JSON, so that one lone surrogate does not cost the whole answer; None if it is not JSON at
-    all.
+    """Damaged JSON as valid JSON, so that one lone surrogate does not cost the whole answer; None if it is no JSON.
 
     >>> repair_json(b'["a\\\\ud83d"]'), repair_json(b"nonsense")
     (b'["a?"]', None)

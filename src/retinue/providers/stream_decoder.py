@@ -24,10 +24,7 @@ T = TypeVar("T")
 
 
 class StreamDecoder(ABC):
-    """Decodes the events of one response into deltas and a reply.
-
-    Its errors are `ProviderError`s without the address; `Endpoint` adds that.
-    """
+    """Decodes the events of one response into deltas and a reply; `Endpoint` adds the address to its errors."""
 
     __slots__ = ("_begun", "_id", "_model", "_text", "done")
 

@@ -45,10 +45,7 @@ class UnsupportedOptions:
         return self._by_model.get(model, NONE)
 
     def learn(self, model: str, sent: Iterable[str], error: ProviderError) -> str | None:
-        """The sent option that the error rejects, if any.
-
-        It is remembered and not sent again, unless the server rejects only the schema in it.
-        """
+        """The sent option that the error rejects, if any; it is not sent again, unless only its schema is rejected."""
         rejected = rejected_option(sent, error)
         if rejected is not None and not _INVALID_SCHEMA.search(str(error)):
             self._by_model[model] = self.for_model(model) | {rejected}
@@ -140,9 +137,7 @@ def _names(option: str) -> Iterator[tuple[str, str]]:
 
 @lru_cache(maxsize=256)
 def _name_pattern(name: str) -> re.Pattern[str]:
-    """A pattern for an option's name in an error message. A plain English word counts only where it is quoted or
-    marked as a name.
-    """
+    """A pattern for an option's name in an error message; a plain English word must be quoted or marked as a name."""
     spelled = re.escape(_CAMEL_HUMP.sub("_", name)).replace("_", "_?")
     if _UNMISTAKABLE.search(name):
         return re.compile(rf"\b(?P<name>{spelled})\b", re.IGNORECASE)

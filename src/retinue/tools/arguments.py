@@ -1,7 +1,4 @@
-"""A function's parameters as a JSON Schema, and a model's JSON decoded as the function's arguments.
-
-For arguments that do not fit, the error message names the argument, what was expected, and what was found.
-"""
+"""A function's parameters as a JSON Schema; a model's JSON as its arguments, or an error that names the misfit."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Artifacts: long tool results that are cut for the model, kept whole, and read page by page.
 
 An artifact belongs to the tree whose run made it: all runs of the tree can read it, and those of a tree that continues
-its conversation; no other run can, and it is deleted together with the tree. It is stored in pieces, so that a page
-costs what the page weighs.
+its conversation; no other run can, and it is deleted together with the tree. It is stored in pieces, for cheap pages.
 """
 
 from __future__ import annotations

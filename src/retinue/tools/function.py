@@ -146,11 +146,7 @@ class FunctionTool(Tool, Generic[P, R]):
         return self._arguments.decode(arguments)
 
     async def call_decoded(self, decoded: msgspec.Struct | Misfit, context: CallContext) -> ToolResult:
-        """Call the function with decoded arguments.
-
-        A function that is not async runs in a thread, with the caller's context variables. Cancelling the call ends the
-        wait for it; the thread itself cannot be stopped and ends when the function does.
-        """
+        """Call the function with decoded arguments; one that is not async runs in a thread, which cannot be stopped."""
         if isinstance(decoded, Misfit):
             return ToolResult(decoded.text, failed=True)
         args, kwargs = self._arguments.bind(decoded, context)
@@ -167,15 +163,12 @@ class FunctionTool(Tool, Generic[P, R]):
 
 
 def _contained(function: Callable[..., Any], args: list[object], kwargs: dict[str, object]) -> object:
-    """Call the function; exceptions that would make the awaiting task hang or exit become a `RuntimeError`.
-
-    A real Ctrl-C is not among them: it arrives in the main thread.
-    """
+    """Call the function; exceptions that would make the awaiting task hang or exit become a `RuntimeError`."""
     try:
         return function(*args, **kwargs)
     except StopIteration as error:
         raise RuntimeError("StopIteration left the function: a next() without a default?") from error
-    except (GeneratorExit, KeyboardInterrupt) as error:
+    except (GeneratorExit, KeyboardInterrupt) as error:  # not a real Ctrl-C, which arrives in the main thread
         raise RuntimeError(f"{type(error).__name__} left the function") from error
 
 
@@ -256,9 +249,7 @@ def tool(
 
 
 def as_text(value: object) -> str:
-    """A result as the model reads it: text unchanged, None as an empty text, anything else as JSON.
-
-    A value that JSON cannot express is converted by `str`.
+    """A result as the model reads it: text unchanged, None as an empty text, others as JSON, else by `str`.
 
     >>> as_text("plain"), as_text(None), as_text({"found": [1, 2]}), as_text(1 + 2j)
     ('plain', '', '{"found":[1,2]}', '(1+2j)')
@@ -287,11 +278,7 @@ def _in_builtins(value: object) -> object:
 
 def _utf8_safe(text: str) -> str:
     """The text with lone surrogates replaced, which UTF-8 cannot carry (they come from odd file names)."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-8", "replace").decode()
-    return text
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _checked_name(function: Callable[..., object], name: str | None) -> str:

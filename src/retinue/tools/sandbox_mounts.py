@@ -77,10 +77,7 @@ def inside_any(path: str, roots: Sequence[str]) -> bool:
 
 
 def _roots(roots: Sequence[str], *, beside: Sequence[str] = ()) -> tuple[str, ...]:
-    """The real paths of the roots that exist.
-
-    A root that leads through a link in another root is left out: an agent could point the link elsewhere.
-    """
+    """The real paths of existing roots, except through a link in another root: an agent could point it elsewhere."""
     others = [*beside, *(os.path.realpath(root) for root in roots)]
     real = (os.path.realpath(root) for root in roots if os.path.lexists(root) and not _leads_through(root, others))
     return tuple(dict.fromkeys(real))

@@ -24,10 +24,7 @@ AT_ONCE = 128
 
 
 async def in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """The result of the function, called in a thread with the caller's context variables.
-
-    Cancelling this ends the wait; the function itself goes on until it returns.
-    """
+    """The result of a function in a thread with the caller's context variables; cancelling only ends the wait."""
     loop = asyncio.get_running_loop()
     slots = _slots.setdefault(loop, asyncio.Semaphore(AT_ONCE))
     call = partial(contextvars.copy_context().run, function, *args, **kwargs)

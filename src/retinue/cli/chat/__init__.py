@@ -26,8 +26,7 @@ def chat(
     ] = None,
     agent: Annotated[str | None, option("--agent", metavar="NAME", help="The agent of the settings to run.")] = None,
     session: Annotated[
-        str | None,
-        option("--session", metavar="NAME", help="Continue the conversation of this session. [a new one]"),
+        str | None, option("--session", metavar="NAME", help="Continue the conversation of this session. [a new one]")
     ] = None,
     system: Annotated[str, option("--system", metavar="TEXT", help="The system prompt.")] = "",
     tools: options.ToolsFlag = None,
@@ -36,12 +35,10 @@ def chat(
         option("--max-turns", metavar="N", min=1, help="Replies of the model for one answer. [50]", panel=LIMITS),
     ] = None,
     max_tokens: Annotated[
-        int | None,
-        option("--max-tokens", metavar="N", min=1, help="Tokens for one answer.", panel=LIMITS),
+        int | None, option("--max-tokens", metavar="N", min=1, help="Tokens for one answer.", panel=LIMITS)
     ] = None,
     max_cost: Annotated[
-        float | None,
-        option("--max-cost", metavar="USD", min=0, help="Dollars for one answer.", panel=LIMITS),
+        float | None, option("--max-cost", metavar="USD", min=0, help="Dollars for one answer.", panel=LIMITS)
     ] = None,
     config: options.ConfigFlag = None,
     approvals: options.ApprovalsFlag = None,

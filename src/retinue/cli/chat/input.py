@@ -1,7 +1,4 @@
-"""Read the inputs of a chat from a terminal or a pipe: one line, several lines, or a block.
-
-Everything here runs in the main thread, which receives Ctrl-C; the event loop has another thread.
-"""
+"""Read inputs of a chat (lines or blocks) from a terminal or a pipe, in the main thread, which receives Ctrl-C."""
 
 from __future__ import annotations
 

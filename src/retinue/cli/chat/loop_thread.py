@@ -1,7 +1,4 @@
-"""The event loop of a chat in a thread of its own; the main thread reads lines and receives Ctrl-C.
-
-So reading a line does not block runs in the background, or the heartbeat of the driver.
-"""
+"""The event loop of a chat in a thread of its own: reading a line blocks neither background runs nor the heartbeat."""
 
 from __future__ import annotations
 
@@ -12,6 +9,7 @@ import threading
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from retinue.cli.event_loop import TOOL_THREAD, TOOL_THREADS, exit_now, tasks_remain, threads_remain
@@ -76,7 +74,7 @@ class LoopThread:
     def __init__(self, loop: asyncio.AbstractEventLoop, pending: PendingSigint) -> None:
         self._loop = loop
         self._pending = pending
-        self._stop: Callable[[], None] | None = None
+        self._stop: Callable[[], object] | None = None
         self._typed: Callable[[], str] | None = None
         self._presses = 0
         self.cleared = ""
@@ -92,11 +90,7 @@ class LoopThread:
         """Run a coroutine; Ctrl-C sets its event, and a second Ctrl-C ends the process."""
         stop = asyncio.Event()
         self._presses = 0
-
-        def ask_to_stop() -> None:
-            self._loop.call_soon_threadsafe(stop.set)
-
-        self._stop = ask_to_stop
+        self._stop = partial(self._loop.call_soon_threadsafe, stop.set)
         try:
             return self.run(work(stop))
         finally:

@@ -153,9 +153,7 @@ class Repl:
                 self._print_error(str(error))
                 continue
             waiting_to_leave = False
-            if text is None:
-                break
-            if not self._handle(text):
+            if text is None or not self._handle(text):
                 break
         return self.code if isinstance(self.lines, Piped) else 0
 
@@ -217,7 +215,10 @@ class Repl:
             case "agents":
                 commands.print_agents(self.retinue.agents.values(), run(self.conversation.trees()))
             case "subagents":
-                self._switch(command.argument)
+                try:
+                    answer(self.delegation.set(command.argument))
+                except ValueError as error:
+                    self._print_error(str(error))
             case "clear":
                 run(self.conversation.clear())
                 answer("a new conversation begins")
@@ -232,12 +233,6 @@ class Repl:
             agent=self.launch.options.agent,
             delegates=self.delegation.is_on,
         )
-
-    def _switch(self, argument: str) -> None:
-        try:
-            answer(self.delegation.set(argument))
-        except ValueError as error:
-            self._print_error(str(error))
 
     def _print_error(self, message: str) -> None:
         say(f"error: {message}")

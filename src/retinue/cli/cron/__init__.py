@@ -51,8 +51,7 @@ def add(
     ] = None,
     at: Annotated[str | None, option("--at", metavar="T", help="Once, as in 2026-12-24T18:00:00Z.", panel=WHEN)] = None,
     every: Annotated[
-        str | None,
-        option("--every", metavar="D", help="An interval from now on: 30s, 5m, 1h or 1d.", panel=WHEN),
+        str | None, option("--every", metavar="D", help="An interval from now on: 30s, 5m, 1h or 1d.", panel=WHEN)
     ] = None,
     missed: Annotated[
         str | None,
@@ -170,8 +169,7 @@ def run_now(
 def log(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="A job. [all jobs]")] = None,
     limit: Annotated[
-        int,
-        option("--limit", metavar="N", min=1, help="The maximum number of entries; 100 of each job are kept."),
+        int, option("--limit", metavar="N", min=1, help="The maximum number of entries; 100 of each job are kept.")
     ] = 20,
     json: options.JsonFlag = False,
 ) -> int:

@@ -14,8 +14,6 @@ from retinue.core.errors import RetinueError
 from retinue.core.text import clean
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from retinue.cli.demo.viewer import Played
 
 __all__ = ["demo"]

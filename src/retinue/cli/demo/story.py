@@ -24,18 +24,8 @@ from retinue.cli.event_loop import perform
 from retinue.core.messages import AssistantMessage, Message, ToolMessage
 from retinue.core.ports import Request
 from retinue.core.usage import NANO
-from retinue.providers.scripted import (
-    Line,
-    LineFunction,
-    Script,
-    ScriptedProvider,
-    ScriptedReply,
-    calls,
-    hangs,
-    says,
-    streams,
-    together,
-)
+from retinue.providers import scripted
+from retinue.providers.scripted import Line, Script, ScriptedProvider, ScriptedReply, calls, says, together
 
 _PACKAGED = Path(__file__).parent / "incident"
 _FOLDER = _PACKAGED if _PACKAGED.exists() else Path(__file__).resolve().parents[4] / "examples" / "incident"
@@ -71,7 +61,7 @@ def script(pace: float, *, process: int) -> Script:
 
 def _cut_off(agent: str, lines: Sequence[Line], process: int) -> Sequence[Line]:
     turn = CUT_OFF[agent]
-    return (*lines[: turn - 1], hangs(), *lines[turn:]) if process == 1 else lines
+    return (*lines[: turn - 1], scripted.hangs(), *lines[turn:]) if process == 1 else lines
 
 
 # ---- the orchestrator -----------------------------------------------------------------------------------------------
@@ -84,7 +74,7 @@ class Repeated:
     line: ScriptedReply
 
 
-def _leads(pace: float) -> LineFunction:
+def _leads(pace: float) -> scripted.LineFunction:
     """The orchestrator, whose next reply depends on the history."""
     plan = _plan(pace)
 
@@ -104,7 +94,7 @@ def _leads(pace: float) -> LineFunction:
     return line
 
 
-def _plan(pace: float) -> Sequence[ScriptedReply | Repeated | LineFunction]:
+def _plan(pace: float) -> Sequence[ScriptedReply | Repeated | scripted.LineFunction]:
     return (
         together(
             _shares("problem_summary", "Throughput dropped 30% after a config change on Feb 18."),
@@ -261,7 +251,7 @@ def _reads(key: str) -> ScriptedReply:
 def _slowly(text: str, every: float) -> ScriptedReply:
     """Text that is streamed word by word."""
     first, *others = text.split()
-    return streams(first, *(f" {word}" for word in others), every=every)
+    return scripted.streams(first, *(f" {word}" for word in others), every=every)
 
 
 # ---- the worker process ---------------------------------------------------------------------------------------------

@@ -1,7 +1,4 @@
-"""The viewer of `retinue demo`: answers the question of the story, kills its process, and compares the model calls.
-
-It reads the store and the call logs of the scripted model; the runs are driven by the worker processes.
-"""
+"""The viewer of `retinue demo`: answers the story's question, kills its worker process, and compares model calls."""
 
 from __future__ import annotations
 
@@ -178,13 +175,8 @@ def last_line(home: Path) -> str:
 
 async def stored_calls(client: ReadOnlyClient) -> frozenset[Call]:
     """The model calls whose replies are in the store."""
-    calls = {
-        (view.path, event.turn)
-        for view in await client.list(everyone=True)
-        for event in await client.events(view.run_id)
-        if isinstance(event, ReplyReceived)
-    }
-    return frozenset(calls)
+    events = [(view, event) for view in await client.list(everyone=True) for event in await client.events(view.run_id)]
+    return frozenset((view.path, event.turn) for view, event in events if isinstance(event, ReplyReceived))
 
 
 class Watch:

@@ -1,7 +1,4 @@
-"""Follow a run on the terminal: progress on stderr while its tree works, then its outcome on stdout.
-
-Progress is a live tree on a terminal, plain lines in a pipe, and nothing with `--quiet`.
-"""
+"""Follow a run: a live tree or plain lines on stderr (nothing with `--quiet`), then its outcome on stdout."""
 
 from __future__ import annotations
 

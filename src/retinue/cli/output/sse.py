@@ -218,10 +218,9 @@ def sse(kind: Kind, delta: str = "", id: str = "") -> str:
 
 
 class SseStream:
-    """The events of one run, written with `write`.
+    """The events of one run, written with `write`; `wire` is the wire of the run's model.
 
     With `structured` the answer is written once, at the end, as JSON; `brief` leaves out calls and their results.
-    `wire` is the wire of the run's model.
     """
 
     def __init__(
@@ -294,10 +293,7 @@ class SseStream:
 async def stream_run(
     root: RunHandle, work: Coroutine[Any, Any, Outcome | None], *, structured: bool, brief: bool, wire: str
 ) -> Outcome | None:
-    """The outcome of `work`, with the events of the run on stdout meanwhile; the last event is written in any case.
-
-    If stdout is closed, the work is cancelled: its reader is gone.
-    """
+    """The outcome of `work`, its events on stdout, the last in any case; cancelled if stdout is closed."""
     writer = WriterThread(write)
     stream = SseStream(writer.write, structured=structured, brief=brief, wire=wire)
     following = asyncio.ensure_future(stream.follow(root.events()))

@@ -8,34 +8,7 @@ from typing import Literal, assert_never
 from msgspec import Struct
 
 from retinue.cli.output.format import count, money, tokens
-from retinue.core.events import (
-    CallParked,
-    CallReturned,
-    Event,
-    ExchangeEnded,
-    HistoryCompacted,
-    MailTaken,
-    RepairAsked,
-    ReplyReceived,
-    ResultCollected,
-    RunAccepted,
-    RunAdopted,
-    RunEnded,
-    RunLeft,
-    TurnFailed,
-    WrapUpAsked,
-)
-from retinue.core.inbox import (
-    ApprovalAnswer,
-    Cancel,
-    ChildEnded,
-    Close,
-    Deadline,
-    DependencyEnded,
-    Input,
-    Item,
-    TextMessage,
-)
+from retinue.core import events, inbox
 from retinue.core.messages import ToolCall
 from retinue.core.run import Outcome
 from retinue.core.text import clean, plural, rfc3339
@@ -54,17 +27,17 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     failed: bool = False
 
 
-def entries(events: Iterable[Event]) -> list[Entry]:
+def entries(history: Iterable[events.Event]) -> list[Entry]:
     calls: dict[tuple[int, int], ToolCall] = {}
-    return [entry for event in events for entry in _entries(event, calls)]
+    return [entry for event in history for entry in _entries(event, calls)]
 
 
-def _entries(event: Event, calls: dict[tuple[int, int], ToolCall]) -> Iterator[Entry]:
+def _entries(event: events.Event, calls: dict[tuple[int, int], ToolCall]) -> Iterator[Entry]:
     at = rfc3339(event.at)
     match event:
-        case RunAccepted(task=task):
+        case events.RunAccepted(task=task):
             yield Entry(at=at, kind="task", text=task)
-        case ReplyReceived(turn=turn, reply=reply):
+        case events.ReplyReceived(turn=turn, reply=reply):
             thoughts = "\n".join(thinking.text for thinking in reply.message.thinking if thinking.text)
             if thoughts:
                 yield Entry(at=at, kind="thinking", turn=turn, text=thoughts)
@@ -73,37 +46,37 @@ def _entries(event: Event, calls: dict[tuple[int, int], ToolCall]) -> Iterator[E
             for index, call in enumerate(reply.message.calls):
                 calls[turn, index] = call
                 yield Entry(at=at, kind="call", turn=turn, name=call.name, text=call.arguments)
-        case CallReturned(turn=turn, index=index, text=text, failed=failed):
+        case events.CallReturned(turn=turn, index=index, text=text, failed=failed):
             name = calls[turn, index].name if (turn, index) in calls else ""
             yield Entry(at=at, kind="result", turn=turn, name=name, text=text, failed=failed)
-        case MailTaken(items=items):
+        case events.MailTaken(items=items):
             for item in items:
                 yield from _mail(at, item)
-        case TurnFailed(turn=turn, error=error, partial=partial):
+        case events.TurnFailed(turn=turn, error=error, partial=partial):
             if partial:
                 yield Entry(at=at, kind="reply", turn=turn, text=partial, failed=True)
             yield Entry(at=at, kind="error", turn=turn, text=error)
-        case CallParked(turn=turn, tool=tool, reason=reason):
+        case events.CallParked(turn=turn, tool=tool, reason=reason):
             yield Entry(at=at, kind="note", turn=turn, text=f"{tool} waits for a person: {reason or 'needs approval'}")
-        case WrapUpAsked(text=text) | RepairAsked(text=text):
+        case events.WrapUpAsked(text=text) | events.RepairAsked(text=text):
             yield Entry(at=at, kind="words", name="retinue", text=text)
-        case ExchangeEnded(exchange=exchange):
+        case events.ExchangeEnded(exchange=exchange):
             yield Entry(at=at, kind="note", text=f"exchange {exchange.result} ({exchange.reason})")
-        case RunLeft():
+        case events.RunLeft():
             yield Entry(at=at, kind="note", text="its process went away; the run can go on later")
-        case RunAdopted():
+        case events.RunAdopted():
             yield Entry(at=at, kind="note", text="another process went on with the run")
-        case HistoryCompacted():
+        case events.HistoryCompacted():
             yield Entry(at=at, kind="note", text=_compaction(event))
-        case ResultCollected(run_id=run_id):
+        case events.ResultCollected(run_id=run_id):
             yield Entry(at=at, kind="note", text=f"collected the result of run {run_id}")
-        case RunEnded(outcome=outcome):
+        case events.RunEnded(outcome=outcome):
             yield _end(at, outcome)
         case _:
             assert_never(event)
 
 
-def _compaction(event: HistoryCompacted) -> str:
+def _compaction(event: events.HistoryCompacted) -> str:
     """How the history was compacted; the entries above still have what was left out."""
     first = "the first message" if event.replaced == 1 else f"the first {event.replaced} messages"
     match event.way:
@@ -119,23 +92,23 @@ def _compaction(event: HistoryCompacted) -> str:
     return f"to make room, {what}{sizes}"
 
 
-def _mail(at: str, item: Item) -> Iterator[Entry]:
+def _mail(at: str, item: inbox.Item) -> Iterator[Entry]:
     match item:
-        case TextMessage(text=text, origin=origin) | Input(text=text, origin=origin):
+        case inbox.TextMessage(text=text, origin=origin) | inbox.Input(text=text, origin=origin):
             yield Entry(at=at, kind="words", name=origin, text=text)
-        case ChildEnded(notice=notice, run_id=run_id, result=result):
+        case inbox.ChildEnded(notice=notice, run_id=run_id, result=result):
             yield Entry(at=at, kind="words", name="notice", text=notice or f"run {run_id} {result}")
-        case Cancel(reason=reason, note=note):
+        case inbox.Cancel(reason=reason, note=note):
             yield Entry(at=at, kind="note", text=f"cancelled: {note or reason}")
-        case Deadline(seconds=seconds):
+        case inbox.Deadline(seconds=seconds):
             yield Entry(at=at, kind="note", text=f"its {seconds:g} seconds are over")
-        case ApprovalAnswer(allow=allow, note=note):
+        case inbox.ApprovalAnswer(allow=allow, note=note):
             yield Entry(
                 at=at, kind="note", text=f"a person said {'yes' if allow else 'no'}{f': {note}' if note else ''}"
             )
-        case DependencyEnded(name=name, ok=ok):
+        case inbox.DependencyEnded(name=name, ok=ok):
             yield Entry(at=at, kind="note", text=f"{name}, which it waited for, has {'completed' if ok else 'failed'}")
-        case Close():
+        case inbox.Close():
             yield Entry(at=at, kind="note", text="no more input comes")
         case _:
             assert_never(item)
@@ -153,24 +126,12 @@ def headed(conversation: Iterable[Entry]) -> Iterator[tuple[str, str]]:
     """The heading and text of each entry, without control characters."""
     for entry in conversation:
         turn = f" (turn {entry.turn})" if entry.turn is not None else ""
-        failed = ", failed" if entry.failed else ""
-        match entry.kind:
-            case "task":
-                heading = "task"
-            case "words":
-                heading = f"said by {entry.name}"
-            case "thinking":
-                heading = f"thought{turn}"
-            case "reply":
-                heading = f"reply{turn}{', cut off' if entry.failed else ''}"
-            case "call":
-                heading = f"call {entry.name}{turn}"
-            case "result":
-                heading = f"result of {entry.name}{turn}{failed}"
-            case "note" | "end":
-                heading = entry.kind
-            case "error":
-                heading = f"error{turn}"
-            case _:
-                assert_never(entry.kind)
-        yield clean(heading), clean(entry.text) or "(nothing)"
+        headings: dict[Kind, str] = {
+            "words": f"said by {entry.name}",
+            "thinking": f"thought{turn}",
+            "reply": f"reply{turn}{', cut off' if entry.failed else ''}",
+            "call": f"call {entry.name}{turn}",
+            "result": f"result of {entry.name}{turn}{', failed' if entry.failed else ''}",
+            "error": f"error{turn}",
+        }
+        yield clean(headings.get(entry.kind, entry.kind)), clean(entry.text) or "(nothing)"

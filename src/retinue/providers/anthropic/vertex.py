@@ -112,10 +112,7 @@ def is_google_address(base_url: str) -> bool:
 
 
 class GoogleToken:
-    """The access token of the credentials that the package `google-auth` finds, refreshed when it expires.
-
-    `load` imports a module by its name.
-    """
+    """The access token of the credentials that `google-auth` finds, refreshed on expiry; `load` imports a module."""
 
     def __init__(self, load: Callable[[str], Any] = import_module) -> None:
         self._load = load

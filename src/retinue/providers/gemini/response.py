@@ -204,9 +204,7 @@ def _thinking(part: Thinking | list[str]) -> Thinking:
 
 
 def _usage(raw: msgspec.Raw) -> Usage | None:
-    """The usage; None if the server did not count, or in an unknown format. Thinking is counted apart from the rest
-    of the output.
-    """
+    """The usage; None if not counted or in an unknown format. Thinking is counted apart from the rest of the output."""
     tokens = decode_or_none(_decode_tokens, raw)
     if tokens is None:
         return None

@@ -17,16 +17,8 @@ from msgspec import Struct
 from retinue.core.agent import Output, ToolSpec
 from retinue.core.messages import AssistantMessage, Message, Thinking
 from retinue.core.ports import Request
+from retinue.providers import message_encoder
 from retinue.providers.lenient_json import as_json_object, raw_json, utf8_safe
-from retinue.providers.message_encoder import (
-    MessageEncoder,
-    PendingCall,
-    arrange,
-    order_fits,
-    read_note,
-    system_prompt,
-    system_prompt_with_format,
-)
 from retinue.providers.unsupported_options import encode_fields, is_supported, without_unsupported
 
 MEMO = "openai_responses"
@@ -126,13 +118,14 @@ def encode(
     encoder = Encoder.of(request, MEMO, spelling)
     found = options(request, unsupported, explicit=explicit, last=last)
     has_format = request.output is None or "text.format" in found
+    prompt = message_encoder.system_prompt if has_format else message_encoder.system_prompt_with_format
     return b"".join(
         (
             b'{"model":',
             msgspec.json.encode(utf8_safe(request.model)),
             b',"stream":true,"store":false',
             encode_fields(found),
-            _instructions(system_prompt(request) if has_format else system_prompt_with_format(request)),
+            _instructions(prompt(request)),
             _tools(request.tools),
             b',"input":[',
             encoder.since_reply() if "previous_response_id" in found else encoder.body(),
@@ -149,7 +142,7 @@ def _last_reply(messages: Sequence[Message]) -> AssistantMessage | None:
     return None
 
 
-class Encoder(MessageEncoder):
+class Encoder(message_encoder.MessageEncoder):
     """The messages of a run as input items."""
 
     __slots__ = ()
@@ -160,12 +153,12 @@ class Encoder(MessageEncoder):
     def encode_user(self, text: str) -> bytes:
         return _message("user", "input_text", text)
 
-    def encode_reply(self, message: AssistantMessage, calls: Sequence[PendingCall]) -> Iterable[bytes]:
+    def encode_reply(self, message: AssistantMessage, calls: Sequence[message_encoder.PendingCall]) -> Iterable[bytes]:
         reasoning = list(_reasoning_items(message.thinking))
         order = _noted_order(message, len(reasoning))
         call_items = (self._call(call) for call in calls)
         if order is not None:
-            items = arrange(order.items, message.text, iter(reasoning), call_items)
+            items = message_encoder.arrange(order.items, message.text, iter(reasoning), call_items)
             return [_reply_text(item) if isinstance(item, str) else item for item in items if item]
         texts = [_reply_text(message.text)] if message.text else []
         if not texts and not calls:
@@ -173,10 +166,10 @@ class Encoder(MessageEncoder):
             return [_reply_text("")]
         return [*filter(None, reasoning), *texts, *call_items]
 
-    def encode_results(self, calls: Sequence[PendingCall]) -> list[bytes]:
+    def encode_results(self, calls: Sequence[message_encoder.PendingCall]) -> list[bytes]:
         return [self._result(call) for call in calls]
 
-    def _call(self, pending: PendingCall) -> bytes:
+    def _call(self, pending: message_encoder.PendingCall) -> bytes:
         name, arguments = utf8_safe(pending.call.name), as_json_object(pending.call.arguments)
         if self.variant == "tool_call":
             return msgspec.json.encode(
@@ -186,7 +179,7 @@ class Encoder(MessageEncoder):
             {"type": "function_call", "call_id": pending.wire_id, "name": name, "arguments": arguments}
         )
 
-    def _result(self, pending: PendingCall) -> bytes:
+    def _result(self, pending: message_encoder.PendingCall) -> bytes:
         text = utf8_safe(pending.result_text)
         if self.variant == "tool_call":
             return msgspec.json.encode({"type": "tool_result", "tool_call_id": pending.wire_id, "content": text})
@@ -196,16 +189,16 @@ class Encoder(MessageEncoder):
 def _reasoning_items(thinking: Sequence[Thinking]) -> Iterator[bytes]:
     """The reasoning items of this API, as they came; empty for an item with an id alone, which it has not stored."""
     for block in thinking:
-        item = read_note(_decode_opaque, block)
+        item = message_encoder.read_note(_decode_opaque, block)
         if isinstance(item, Reasoning):
             yield utf8_safe(block.opaque).encode() if item.encrypted_content or item.content else b""
 
 
 def _noted_order(message: AssistantMessage, reasoning_items: int) -> ItemOrder | None:
     """The order that was noted with a reply, if it still fits."""
-    notes = (read_note(_decode_opaque, block) for block in message.thinking)
+    notes = (message_encoder.read_note(_decode_opaque, block) for block in message.thinking)
     order = next((note for note in notes if isinstance(note, ItemOrder)), None)
-    return order if order is not None and order_fits(order.items, message, reasoning_items) else None
+    return order if order is not None and message_encoder.order_fits(order.items, message, reasoning_items) else None
 
 
 def _reply_text(text: str) -> bytes:

@@ -17,20 +17,9 @@ from typing import Literal, NoReturn, TypeAlias, assert_never
 
 import msgspec
 
+from retinue.core import messages
 from retinue.core.errors import BadInput, ProviderError
-from retinue.core.messages import (
-    AssistantMessage,
-    CallDelta,
-    Message,
-    Reply,
-    Stop,
-    TextDelta,
-    Thinking,
-    ThinkingDelta,
-    ToolCall,
-    ToolMessage,
-    UserMessage,
-)
+from retinue.core.messages import Reply, Stop, ToolCall
 from retinue.core.ports import Publish, Request
 from retinue.core.usage import Usage
 
@@ -271,28 +260,28 @@ class Script:
         return roles[None]
 
 
-def _task_text(messages: Sequence[Message], turn: int) -> str:
+def _task_text(history: Sequence[messages.Message], turn: int) -> str:
     """The user messages that a run began with.
 
     A fork, or a run that continues another's history, has tasks of other runs in its messages: so this walks back over
     as many replies as the run has made, and from there over the user messages right before them.
     """
-    end = len(messages)
+    end = len(history)
     for _ in range(turn - 1):
         end -= 1
-        while end > 0 and not isinstance(messages[end], AssistantMessage):
+        while end > 0 and not isinstance(history[end], messages.AssistantMessage):
             end -= 1
     texts: list[str] = []
     for index in range(end - 1, -1, -1):
-        match messages[index]:
-            case UserMessage(text=text):
+        match history[index]:
+            case messages.UserMessage(text=text):
                 texts.append(text)
             case _ if texts:
                 break
             case _:
                 pass
-    if not texts and messages:
-        return messages[0].text  # the beginning was summarised, in a text that repeats the task
+    if not texts and history:
+        return history[0].text  # the beginning was summarised, in a text that repeats the task
     return "\n".join(reversed(texts))
 
 
@@ -383,11 +372,11 @@ class ScriptedProvider:
                 await _publish_reply(line, reply.message, publish)
             case ScriptedFailure(error=error):
                 if error.partial:
-                    publish(TextDelta(error.partial))
+                    publish(messages.TextDelta(error.partial))
                 raise copy.copy(error)  # one error may be raised in many runs, and each adds its own traceback
             case ScriptedHang(pieces=pieces):
                 for piece in pieces:
-                    publish(TextDelta(piece))
+                    publish(messages.TextDelta(piece))
                 await _hang()
             case _:
                 assert_never(line)
@@ -400,8 +389,8 @@ class ScriptedProvider:
         if request.max_output is not None and not line.calls:
             room = max(0, request.max_output * CHARACTERS_PER_TOKEN - len(line.thinking))
             text, stop = (text[:room], "length") if len(text) > room else (text, stop)
-        thinking = (Thinking(text=line.thinking),) if line.thinking else ()
-        message = AssistantMessage(text=text, calls=line.calls, thinking=thinking)
+        thinking = (messages.Thinking(text=line.thinking),) if line.thinking else ()
+        message = messages.AssistantMessage(text=text, calls=line.calls, thinking=thinking)
         usage = _count_usage(request, message) if line.usage == "counted" else line.usage
         return Reply(
             message=message, usage=usage, cost=self._cost(request.model, usage), stop=stop, model=request.model
@@ -412,44 +401,42 @@ class ScriptedProvider:
         return None if price is None or usage is None else usage.input * price[0] + usage.output * price[1]
 
 
-async def _publish_reply(line: ScriptedReply, message: AssistantMessage, publish: Publish) -> None:
+async def _publish_reply(line: ScriptedReply, message: messages.AssistantMessage, publish: Publish) -> None:
     """Publish a reply as a wire would: thinking, text, calls."""
     if line.thinking:
-        publish(ThinkingDelta(line.thinking))
+        publish(messages.ThinkingDelta(line.thinking))
     left = len(message.text)
     for number, piece in enumerate(line.pieces):
         if number:
             await asyncio.sleep(line.every)
         if piece[:left]:
-            publish(TextDelta(piece[:left]))
+            publish(messages.TextDelta(piece[:left]))
         left -= len(piece[:left])
     for index, call in enumerate(message.calls):
-        publish(CallDelta(index, call.name, call.arguments))
+        publish(messages.CallDelta(index, call.name, call.arguments))
 
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
     """How many of a run's messages were counted, and the first and last of them."""
 
-    messages: int = 0
+    count: int = 0
     characters: int = 0
-    first: Message | None = None
-    last: Message | None = None
+    first: messages.Message | None = None
+    last: messages.Message | None = None
 
     def still_holds(self, request: Request) -> bool:
         """Whether these are still the run's first messages; a summary may have taken their place."""
-        messages = request.messages
-        if not 0 < self.messages <= len(messages):
-            return False
-        return messages[0] is self.first and messages[self.messages - 1] is self.last
+        history = request.messages
+        return 0 < self.count <= len(history) and history[0] is self.first and history[self.count - 1] is self.last
 
 
-def _count_usage(request: Request, reply: AssistantMessage) -> Usage:
+def _count_usage(request: Request, reply: messages.AssistantMessage) -> Usage:
     """Usage by length. The count so far is kept in the run's memo, or a long run would be counted over and over."""
     counted = request.memo.get("scripted.counted")
     if not (isinstance(counted, _Counted) and counted.still_holds(request)):
         counted = _Counted()
-    for index in range(counted.messages, len(request.messages)):
+    for index in range(counted.count, len(request.messages)):
         message = request.messages[index]
         counted = _Counted(index + 1, counted.characters + _length(message), counted.first or message, message)
     request.memo["scripted.counted"] = counted
@@ -460,11 +447,11 @@ def _count_usage(request: Request, reply: AssistantMessage) -> Usage:
     )
 
 
-def _length(message: Message) -> int:
+def _length(message: messages.Message) -> int:
     match message:
-        case UserMessage(text=text) | ToolMessage(text=text):
+        case messages.UserMessage(text=text) | messages.ToolMessage(text=text):
             return len(text)
-        case AssistantMessage(text=text, calls=calls, thinking=thinking):
+        case messages.AssistantMessage(text=text, calls=calls, thinking=thinking):
             in_calls = sum(len(call.name) + len(call.arguments) for call in calls)
             return len(text) + in_calls + sum(len(block.text) for block in thinking)
         case _:

@@ -176,10 +176,7 @@ class _Operation(msgspec.Struct):
 
 
 class _FileOps(FunctionTool[..., str]):
-    """The tool `file_ops`; its arguments are decoded once, before the call is permitted.
-
-    Operations that only read have a low risk; others, and arguments that cannot be read, are actions.
-    """
+    """The tool `file_ops`, decoded once, in `prepare`: reading is a low risk; all else, or unreadable, is an action."""
 
     def prepare(self, arguments: str) -> PreparedCall:
         decoded = self.decode(arguments)
@@ -440,8 +437,7 @@ class Excerpt:
 def excerpt(file: OpenPath, *, skip: int, limit: int, room: int) -> Excerpt:
     """Up to `limit` lines (0: any number) after the first `skip`, with at most `room` characters together.
 
-    There is at least one line, if the file has one, so that paging makes progress. Raises `UnusablePath` for a binary
-    file.
+    There is at least one line, if the file has one, so that paging makes progress. A binary file raises `UnusablePath`.
     """
     if file.stat.st_size > MAX_FILE:
         raise UnusablePath(file.path, f"too large to read by lines ({file.stat.st_size} bytes); search it instead")

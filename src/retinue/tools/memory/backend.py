@@ -95,10 +95,7 @@ class MemoryBackend(Protocol):
     """
 
     def store(self, note: Note, *, again: bool = False) -> Memory:
-        """Store a memory in place of the one under its key, and return the memory that is stored now.
-
-        With `again`, the note may have been stored before: a memory that was written later stays.
-        """
+        """Store a memory under its key and return the one stored now; with `again`, one written later stays."""
         ...
 
     def find(self, agent: str, key: str) -> Memory | None:

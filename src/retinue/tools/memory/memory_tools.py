@@ -20,17 +20,7 @@ from retinue.core.commands import Decision
 from retinue.core.errors import BadInput, ToolError
 from retinue.core.ports import CallContext, Clock, KeyValue, Tool, ToolResult
 from retinue.tools.dependencies import ToolDependencies
-from retinue.tools.memory import markdown, sqlite
-from retinue.tools.memory.backend import (
-    DEFAULT_CATEGORY,
-    Memory,
-    MemoryBackend,
-    NoMemory,
-    Note,
-    Recalled,
-    RoutedMemory,
-    Search,
-)
+from retinue.tools.memory import backend, markdown, sqlite
 from retinue.tools.memory.markdown import MarkdownMemory
 from retinue.tools.memory.sqlite import SqliteMemory
 from retinue.tools.threads import in_thread
@@ -55,7 +45,7 @@ _RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\
 Fields: TypeAlias = Mapping[str, object]
 
 
-def open_memory(kind: str, home: Path | None) -> MemoryBackend:
+def open_memory(kind: str, home: Path | None) -> backend.MemoryBackend:
     """The memory backend of that kind in the state folder `home`, or in memory if that is None.
 
     >>> open_memory("clay", None)
@@ -71,7 +61,7 @@ def open_memory(kind: str, home: Path | None) -> MemoryBackend:
             raise BadInput(f"memory backend {kind!r}: expected one of: {', '.join(BACKENDS)}")
 
 
-def existing_memories(home: Path) -> list[MemoryBackend]:
+def existing_memories(home: Path) -> list[backend.MemoryBackend]:
     """The memory backends that have stored something in a state folder; creates none."""
     files = {"sqlite": sqlite.FILE, "markdown": markdown.FOLDER}
     return [open_memory(kind, home) for kind, name in files.items() if _exists(home / name)]
@@ -91,7 +81,7 @@ def tools(dependencies: ToolDependencies) -> Sequence[Tool]:
     return memory_tools(_configured_memory(dependencies), dependencies.key_value, dependencies.clock)
 
 
-def _configured_memory(dependencies: ToolDependencies) -> MemoryBackend:
+def _configured_memory(dependencies: ToolDependencies) -> backend.MemoryBackend:
     """The configured backend; a router if some agents have another one."""
     by_agent = dependencies.memories
     kinds = (kind for kind in (dependencies.memory, *by_agent.values()) if kind != NONE)
@@ -99,10 +89,12 @@ def _configured_memory(dependencies: ToolDependencies) -> MemoryBackend:
     default = backends[dependencies.memory]
     if not by_agent:
         return default
-    return RoutedMemory(default, {agent: backends.get(kind) or NoMemory() for agent, kind in by_agent.items()})
+    return backend.RoutedMemory(
+        default, {agent: backends.get(kind) or backend.NoMemory() for agent, kind in by_agent.items()}
+    )
 
 
-def memory_tools(memory: MemoryBackend, key_value: KeyValue, clock: Clock) -> Sequence[Tool]:
+def memory_tools(memory: backend.MemoryBackend, key_value: KeyValue, clock: Clock) -> Sequence[Tool]:
     return MemoryStore(memory, key_value, clock), MemoryRecall(memory), MemoryForget(memory, key_value, clock)
 
 
@@ -124,7 +116,7 @@ class _Changes(Tool):
     timeout = SECONDS
     stoppable = False
 
-    def __init__(self, memory: MemoryBackend, key_value: KeyValue, clock: Clock) -> None:
+    def __init__(self, memory: backend.MemoryBackend, key_value: KeyValue, clock: Clock) -> None:
         self._memory = memory
         self._key_value = key_value
         self._clock = clock
@@ -149,7 +141,7 @@ class MemoryStore(_Changes):
         fields = _fields(arguments)
         key, content, category = _key(fields), _content(fields), _category(fields)
         first = await _first_attempt(self._key_value, context, _Attempt(self._clock.now()))
-        note = Note(
+        note = backend.Note(
             agent=context.identity,
             key=key,
             content=content,
@@ -189,7 +181,7 @@ class MemoryRecall(Tool):
     timeout = SECONDS
     stoppable = False
 
-    def __init__(self, memory: MemoryBackend) -> None:
+    def __init__(self, memory: backend.MemoryBackend) -> None:
         self._memory = memory
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
@@ -215,7 +207,7 @@ class MemoryForget(_Changes):
         return ToolResult(f"Forgot memory: {key}")
 
 
-def listing(results: Sequence[Recalled]) -> str:
+def listing(results: Sequence[backend.Recalled]) -> str:
     """Memories as a model reads them.
 
     >>> listing([])
@@ -226,7 +218,7 @@ def listing(results: Sequence[Recalled]) -> str:
     return "\n".join([f"Found {len(results)} memories:", *(_line(memory, score) for memory, score in results)])
 
 
-def _line(memory: Memory, score: float | None) -> str:
+def _line(memory: backend.Memory, score: float | None) -> str:
     percentage = "" if score is None else f" [{max(1, round(score * 100))}%]"
     return f"- [{memory.category}] {memory.key}: {memory.content}{percentage}"
 
@@ -244,8 +236,7 @@ class _Attempt(Struct, frozen=True, array_like=True):
 async def _first_attempt(key_value: KeyValue, context: CallContext, now: _Attempt) -> _Attempt:
     """The first attempt of a call: `now`, or the one before a crash.
 
-    It is stored before anything changes, so that a call that recovery repeats has the same result, and does not touch
-    what was written since.
+    It is stored before anything changes: a call that recovery repeats has the same result, and keeps later writes.
     """
 
     def decide(_: Mapping[str, bytes]) -> Decision:
@@ -293,7 +284,7 @@ def _content(fields: Fields) -> str:
 def _category(fields: Fields) -> str:
     category = fields.get("category")
     if category is None:
-        return DEFAULT_CATEGORY
+        return backend.DEFAULT_CATEGORY
     if not isinstance(category, str) or not _CATEGORY.fullmatch(category):
         raise ToolError(
             f"Invalid 'category': expected {', '.join(CATEGORIES)}, or a name of up to 64 letters, digits, _ and -."
@@ -301,7 +292,7 @@ def _category(fields: Fields) -> str:
     return category
 
 
-def _search(fields: Fields, agents: tuple[str, ...]) -> Search:
+def _search(fields: Fields, agents: tuple[str, ...]) -> backend.Search:
     query, limit, mode = fields.get("query") or "", fields.get("limit"), fields.get("search_mode")
     if not isinstance(query, str):
         raise ToolError("Invalid 'query': expected words to look for.")
@@ -315,7 +306,7 @@ def _search(fields: Fields, agents: tuple[str, ...]) -> Search:
     since, until = _timestamp(fields, "since"), _timestamp(fields, "until")
     if since is not None and until is not None and since >= until:
         raise ToolError("'since' must be before 'until'")
-    return Search(agents=agents, query=query, limit=min(limit, MAX_LIMIT), since=since, until=until)
+    return backend.Search(agents=agents, query=query, limit=min(limit, MAX_LIMIT), since=since, until=until)
 
 
 def _timestamp(fields: Fields, name: str) -> float | None:

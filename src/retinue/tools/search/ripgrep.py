@@ -91,10 +91,7 @@ async def matches(
     ripgrep: str | None = None,
     limits: SearchLimits = LIMITS,
 ) -> SearchPage:
-    """A page of the matches of `query` in a file or folder, ordered by path and line.
-
-    `ripgrep` is the program to use; None looks for it, and an empty string uses the fallback.
-    """
+    """A page of matches by path and line; `ripgrep` is the program: None looks for it, "" uses the fallback."""
     with contextlib.ExitStack() as stack:
         folder, prefix, query = _where(stack, access, path, query)
         closed = access.closed_below(folder.names)

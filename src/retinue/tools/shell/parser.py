@@ -94,10 +94,7 @@ class Step(Struct, frozen=True):
 
 
 class ParsedCommand(Struct, frozen=True):
-    """A shell command line and the programs that it runs, in order.
-
-    If the line cannot be parsed with certainty, `unreadable` is the reason, with what to write instead, for the model.
-    """
+    """A command line and its programs, in order; `unreadable` is why it cannot be parsed, and what to write instead."""
 
     text: str
     steps: tuple[Step, ...] = ()

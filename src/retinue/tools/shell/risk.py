@@ -1,8 +1,4 @@
-"""Risk of shell commands, derived from their text.
-
-Programs that only read are known by name. Every other program has at least a medium risk, because its effect is
-unknown.
-"""
+"""Risk of shell commands: low for programs that only read, at least medium for others, whose effect is unknown."""
 
 from __future__ import annotations
 
@@ -105,9 +101,7 @@ def risk_of(command: ParsedCommand) -> Risk:
 
 def _risk_of_step(step: Step) -> Risk:
     name, arguments = step.name, step.arguments
-    if name in HIGH_RISK or name.startswith("mkfs."):
-        return Risk.HIGH
-    if any(_is_dangerous(name, argument) for argument in arguments):
+    if name in HIGH_RISK or name.startswith("mkfs.") or any(_is_dangerous(name, argument) for argument in arguments):
         return Risk.HIGH
     if name == "find" and (step.varying or any(may_be_one_of(_DANGEROUS["find"], each) for each in step.patterns)):
         return Risk.HIGH

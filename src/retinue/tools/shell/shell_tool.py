@@ -98,11 +98,7 @@ class ShellTool(FunctionTool[..., ShellRequest]):
 
 
 def call_risk(command: ParsedCommand) -> CallRisk:
-    """Risk of running a command.
-
-    It is low for a command that cannot be parsed: `refusal_of` refuses that with the reason, and a refusal because of
-    the risk would hide the reason from the model.
-    """
+    """Risk of a command; low if unreadable: `refusal_of` refuses that with a reason, which a refusal for risk hides."""
     return CallRisk(Risk.LOW if command.unreadable else risk_of(command), acts=True)
 
 

@@ -108,8 +108,7 @@ class Brave:
 class Searxng:
     """An instance of SearXNG; its settings have to allow `json` among the formats.
 
-    Its address comes from the settings, so it may be on this machine or network; it may not redirect to another address
-    there.
+    The settings name its address, so it may be on this machine or network; it may not redirect to another one there.
     """
 
     def __init__(self, base: str) -> None:

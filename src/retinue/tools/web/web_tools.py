@@ -1,7 +1,4 @@
-"""The web tools `search_web`, `scrape_webpage` and `fetch`.
-
-A page is data: it is returned as text without invisible characters, and no instruction in it is followed here.
-"""
+"""The web tools; a page is data: text without invisible characters, and no instruction in it is followed here."""
 
 from __future__ import annotations
 
