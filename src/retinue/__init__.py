@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retinue.lazy_names import lazy_names
+from retinue.core.lazy_names import lazy_names
 from retinue.version import __version__
 
 if TYPE_CHECKING:

@@ -42,7 +42,7 @@ from retinue.core.errors import (
     UnknownFormat,
     UnknownName,
 )
-from retinue.lazy_names import lazy_names
+from retinue.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from retinue.net.guard import FetchFailed as FetchFailed

@@ -55,6 +55,7 @@ from retinue.core.commands import (
     Write,
     WriteResult,
 )
+from retinue.core.lazy_names import lazy_names
 from retinue.core.policy import Risk
 from retinue.core.ports import (
     CallContext,
@@ -74,7 +75,6 @@ from retinue.core.ports import (
     price_of,
     window_of,
 )
-from retinue.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from retinue.app.engine_types import Approver as Approver

@@ -9,8 +9,7 @@ from retinue.app.settings_file import load_settings, provider_configs
 from retinue.core.messages import Reply
 from retinue.core.ports import Publish, Request, window_of
 from retinue.providers.catalog import ProviderConfig, create_provider, provider_config
-from retinue.providers.context_windows import ContextWindows, listed_windows
-from retinue.providers.pricing import ModelPrices, PricedProvider, list_prices
+from retinue.providers.pricing import ContextWindows, ModelPrices, PricedProvider, list_prices, listed_windows
 
 
 def window(config: ProviderConfig, model: str) -> int | None:

@@ -10,6 +10,7 @@ __all__ = [
     "history",
     "ids",
     "inbox",
+    "lazy_names",
     "ledger",
     "messages",
     "policy",

@@ -13,18 +13,24 @@ from typing import Literal, TypeAlias
 from urllib.parse import parse_qsl, urlsplit
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from retinue.core.errors import BadInput, UnknownName
 from retinue.core.ports import Provider
 from retinue.providers import anthropic, gemini, openai_chat, openai_responses
-from retinue.providers.context_windows import ContextWindows
-from retinue.providers.pricing import ModelPrices, PricedProvider, Rates
+from retinue.providers.pricing import ContextWindows, ModelPrices, PricedProvider, Rates
 from retinue.providers.wire import Family, Wire
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET = re.compile(r"key|token|secret|password|auth|sig", re.IGNORECASE)
 
 SCRIPTED = "scripted"
+
+
+def _local_server(base_url: str) -> Wire:
+    """The record of a model server that listens at `base_url` by default and needs no key."""
+    return replace(openai_chat.WIRE, kind="local", base_url=base_url, api_key_env="")
+
 
 WIRES: dict[str, Wire] = {
     "anthropic": anthropic.WIRE,
@@ -33,10 +39,10 @@ WIRES: dict[str, Wire] = {
     "openai-responses": openai_responses.WIRE,
     "gemini": gemini.WIRE,
     "vertexai-anthropic": anthropic.VERTEX_WIRE,
-    "ollama": openai_chat.local_server("http://localhost:11434/v1"),
-    "lmstudio": openai_chat.local_server("http://localhost:1234/v1"),
-    "llamacpp": openai_chat.local_server("http://localhost:8080/v1"),
-    "vllm": openai_chat.local_server("http://localhost:8000/v1"),
+    "ollama": _local_server("http://localhost:11434/v1"),
+    "lmstudio": _local_server("http://localhost:1234/v1"),
+    "llamacpp": _local_server("http://localhost:8080/v1"),
+    "vllm": _local_server("http://localhost:8000/v1"),
     SCRIPTED: Wire(provider="retinue.providers.scripted:ScriptFileProvider", kind="script"),
 }
 """Every wire, and the local servers that speak one of them. Vendors' keys are looked up in this order."""

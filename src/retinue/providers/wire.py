@@ -47,19 +47,3 @@ class Wire(Struct, frozen=True, kw_only=True):
     def load(self) -> Callable[..., Any]:
         module, _, name = self.provider.partition(":")
         return getattr(import_module(module), name)
-
-
-def lazy_exports(package: str, **modules: str) -> Callable[[str], Any]:
-    """A module-level `__getattr__` for `package` that imports each name from its submodule on first use.
-
-    >>> load = lazy_exports("retinue.providers", Rates="pricing")
-    >>> load("Rates").__name__
-    'Rates'
-    """
-
-    def load(name: str) -> Any:
-        if name not in modules:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(f"{package}.{modules[name]}"), name)
-
-    return load

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from retinue.lazy_names import lazy_names
+from retinue.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from retinue.providers.scripted import (

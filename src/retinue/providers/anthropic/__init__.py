@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from retinue.providers.wire import Wire, lazy_exports
+from retinue.core.lazy_names import lazy_names
+from retinue.providers.wire import Wire
 
 if TYPE_CHECKING:
     from retinue.providers.anthropic.response import AnthropicProvider as AnthropicProvider
@@ -10,7 +11,13 @@ if TYPE_CHECKING:
 
 __all__ = ["VERTEX_WIRE", "WIRE", "AnthropicProvider", "VertexAIAnthropicProvider"]
 
-__getattr__ = lazy_exports(__name__, AnthropicProvider="response", VertexAIAnthropicProvider="vertex")
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "AnthropicProvider": f"{__name__}.response:AnthropicProvider",
+        "VertexAIAnthropicProvider": f"{__name__}.vertex:VertexAIAnthropicProvider",
+    },
+)
 
 VERSION_PATH = "/v1"
 MESSAGES_PATH = "/v1/messages"

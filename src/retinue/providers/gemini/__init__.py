@@ -2,14 +2,15 @@
 
 from typing import TYPE_CHECKING
 
-from retinue.providers.wire import Wire, lazy_exports
+from retinue.core.lazy_names import lazy_names
+from retinue.providers.wire import Wire
 
 if TYPE_CHECKING:
     from retinue.providers.gemini.response import GeminiProvider as GeminiProvider
 
 __all__ = ["WIRE", "GeminiProvider"]
 
-__getattr__ = lazy_exports(__name__, GeminiProvider="response")
+__getattr__ = lazy_names(__name__, {"GeminiProvider": f"{__name__}.response:GeminiProvider"})
 
 WIRE = Wire(
     provider="retinue.providers.gemini.response:GeminiProvider",

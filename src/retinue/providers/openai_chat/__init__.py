@@ -2,16 +2,15 @@
 
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
-from retinue.providers.wire import Wire, lazy_exports
+from retinue.core.lazy_names import lazy_names
+from retinue.providers.wire import Wire
 
 if TYPE_CHECKING:
     from retinue.providers.openai_chat.response import OpenAIChatProvider as OpenAIChatProvider
 
-__all__ = ["WIRE", "OpenAIChatProvider", "local_server"]
+__all__ = ["WIRE", "OpenAIChatProvider"]
 
-__getattr__ = lazy_exports(__name__, OpenAIChatProvider="response")
+__getattr__ = lazy_names(__name__, {"OpenAIChatProvider": f"{__name__}.response:OpenAIChatProvider"})
 
 COMPLETIONS_PATH = "/chat/completions"
 
@@ -24,8 +23,3 @@ WIRE = Wire(
     request_path=COMPLETIONS_PATH,
     explicit_options={"explicit": True},
 )
-
-
-def local_server(base_url: str) -> Wire:
-    """The record of a model server that listens at `base_url` by default and needs no key."""
-    return replace(WIRE, kind="local", base_url=base_url, api_key_env="")

@@ -2,14 +2,15 @@
 
 from typing import TYPE_CHECKING
 
-from retinue.providers.wire import Wire, lazy_exports
+from retinue.core.lazy_names import lazy_names
+from retinue.providers.wire import Wire
 
 if TYPE_CHECKING:
     from retinue.providers.openai_responses.response import OpenAIResponsesProvider as OpenAIResponsesProvider
 
 __all__ = ["WIRE", "OpenAIResponsesProvider"]
 
-__getattr__ = lazy_exports(__name__, OpenAIResponsesProvider="response")
+__getattr__ = lazy_names(__name__, {"OpenAIResponsesProvider": f"{__name__}.response:OpenAIResponsesProvider"})
 
 RESPONSES_PATH = "/responses"
 
