@@ -2,6 +2,7 @@
 
 __all__ = [
     "chat",
+    "doctor_checks",
     "engine_types",
     "follow",
     "handle",

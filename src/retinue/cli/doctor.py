@@ -10,7 +10,7 @@ from retinue.cli.options import JsonFlag
 from retinue.cli.output.terminal import answer_json, console
 
 if TYPE_CHECKING:
-    from retinue.app.launch.checks import Finding
+    from retinue.app.doctor_checks import Finding
 
 ROOM = 40
 """Columns that the results need beside the names to get a column of their own."""
@@ -21,7 +21,7 @@ def doctor(json: JsonFlag = False) -> int:
 
     Keys are reported by the name of their variable, never by their value.
     """
-    from retinue.app.launch.checks import run_checks
+    from retinue.app.doctor_checks import run_checks
 
     findings: list[Finding] = []
 

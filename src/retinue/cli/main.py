@@ -58,7 +58,7 @@ def retinue(
 
 app.command(
     epilog='Examples:\n\nretinue run "Why is the build slow?"\n\nretinue run --model ollama:qwen3 - < task.txt\n\n'
-    'retinue run --agent researcher --tools search --max-cost 0.50 "Compare A and B"'
+    'retinue run --agent researcher --tools search_web --max-cost 0.50 "Compare A and B"'
 )(run)
 app.command(epilog="Example: retinue call < order.json")(call)
 app.command(

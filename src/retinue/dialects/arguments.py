@@ -1,27 +1,25 @@
 """JSON arguments and answers of dialect tools: decoding, refusals, typed access to fields, compact encoding.
 
 Whatever a model writes raises nothing but a `CallRefused`: `decode` reads a whole struct; tools that read field by
-field raise `Coded`, whose refusals are JSON objects with a code.
+field raise `CodedRefusal`, whose refusals are JSON objects with a code.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping
-from typing import TypeAlias, TypeVar, cast
+from typing import TypeVar, cast
 
 import msgspec
 
 from retinue.core.agent import ToolSpec
 from retinue.core.errors import Refused
 from retinue.core.text import NOT_JSON
+from retinue.dialects.error_codes import CodedRefusal, ErrorCode, JsonObject
 
 D = TypeVar("D")
 
 MAX_NUMBER = 2**53
 """The largest number that is taken literally; other readers of JSON lose precision above it."""
-
-JsonObject: TypeAlias = dict[str, object]
-"""An answer to the model, before it is encoded."""
 
 
 def compact(value: object) -> str:
@@ -54,39 +52,17 @@ def action_tool(name: str, about: str, actions: Mapping[str, str], properties: M
     return ToolSpec(name, about, compact(schema))
 
 
-class CallRefused(Refused):
-    """A tool call that a dialect refuses, or that failed; the text is what the model reads."""
-
-
 def decode(arguments: str, kind: type[D], *, refuse: Callable[[str], Refused]) -> D:
     """The arguments as a value of this type; raises what `refuse` makes of the decoder's message.
 
     >>> decode('{"depth": "two"}', dict[str, int], refuse=lambda reason: CallRefused(f"bad arguments: {reason}"))
     Traceback (most recent call last):
-    retinue.dialects.arguments.CallRefused: bad arguments: Expected `int`, got `str` - at `$[...]`
+    retinue.dialects.error_codes.CallRefused: bad arguments: Expected `int`, got `str` - at `$[...]`
     """
     try:
         return msgspec.json.decode(arguments, type=kind)
     except NOT_JSON as unreadable:
         raise refuse(str(unreadable)) from unreadable
-
-
-class Coded(CallRefused):
-    """A refusal with one of the documented codes, and a sentence that the model can act on.
-
-    >>> Coded("KEY_NOT_FOUND", "Key not found: 'scope'").answer
-    {'error': 'KEY_NOT_FOUND', 'message': "Key not found: 'scope'"}
-    """
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
-
-    @property
-    def answer(self) -> JsonObject:
-        """The error that the model reads."""
-        return {"error": self.code, "message": self.message}
 
 
 def encoded(answer: JsonObject) -> bytes:
@@ -95,33 +71,33 @@ def encoded(answer: JsonObject) -> bytes:
 
 
 def decoded(stored: bytes) -> JsonObject:
-    """The answer of a change, from the bytes in the store; raises `Coded` if the change was refused.
+    """The answer of a change, from the bytes in the store; raises `CodedRefusal` if the change was refused.
 
     >>> decoded(encoded({"deleted": "scope"}))
     {'deleted': 'scope'}
-    >>> decoded(encoded(Coded("STORE_FULL", "No room.").answer))
+    >>> decoded(encoded(CodedRefusal("STORE_FULL", "No room.").answer))
     Traceback (most recent call last):
-    retinue.dialects.arguments.Coded: No room.
+    retinue.dialects.error_codes.CodedRefusal: No room.
     """
     match msgspec.json.decode(stored, type=JsonObject):
         case {"error": str(code), "message": str(message)}:
-            raise Coded(code, message)
+            raise CodedRefusal(cast("ErrorCode", code), message)
         case answer:
             return answer
 
 
 class Fields(dict[str, object]):
-    """The members of the one JSON object that a call's arguments have to be; each method raises `Coded`."""
+    """The members of the one JSON object that a call's arguments have to be; each method raises `CodedRefusal`."""
 
     @classmethod
     def parse(cls, arguments: str) -> Fields:
         """The members; anything else than an object is refused."""
         prefix = "Arguments must be one JSON object"
         decoded: object = decode(
-            arguments, object, refuse=lambda reason: Coded("INVALID_REQUEST", f"{prefix}: {reason}")
+            arguments, object, refuse=lambda reason: CodedRefusal("INVALID_REQUEST", f"{prefix}: {reason}")
         )
         if not isinstance(decoded, dict):
-            raise Coded("INVALID_REQUEST", f"{prefix}, got {_kind(decoded)}.")
+            raise CodedRefusal("INVALID_REQUEST", f"{prefix}, got {_kind(decoded)}.")
         return cls(cast("dict[str, object]", decoded))
 
     def action(self, valid: Iterable[str]) -> str:
@@ -129,13 +105,13 @@ class Fields(dict[str, object]):
         action = self.get("action")
         known = sorted(valid)
         if not isinstance(action, str) or action not in known:
-            raise Coded("INVALID_ACTION", f"Unknown action: {action!r}. Valid: {known}")
+            raise CodedRefusal("INVALID_ACTION", f"Unknown action: {action!r}. Valid: {known}")
         return action
 
     def required(self, name: str) -> object:
         """The value of a field that must be given."""
         if name not in self:
-            raise Coded("INVALID_REQUEST", f"Field '{name}' is required for action '{self['action']}'.")
+            raise CodedRefusal("INVALID_REQUEST", f"Field '{name}' is required for action '{self['action']}'.")
         return self[name]
 
     def text(self, name: str, default: str | None = None) -> str:
@@ -166,7 +142,7 @@ class Fields(dict[str, object]):
             return None
         value = self.integer(name, 0)
         if value < 1:
-            raise Coded("INVALID_REQUEST", f"Field '{name}' must be at least 1, got {max(value, -MAX_NUMBER)}.")
+            raise CodedRefusal("INVALID_REQUEST", f"Field '{name}' must be at least 1, got {max(value, -MAX_NUMBER)}.")
         return min(value, MAX_NUMBER)
 
     def texts(self, name: str, *, required: bool = False) -> tuple[str, ...]:
@@ -186,7 +162,7 @@ class Fields(dict[str, object]):
         """Refuse fields of an extension that is switched off, rather than ignore them."""
         for name in names:
             if name in self and extension not in on:
-                raise Coded("INVALID_REQUEST", f"Field '{name}' is not available: {extension} is switched off.")
+                raise CodedRefusal("INVALID_REQUEST", f"Field '{name}' is not available: {extension} is switched off.")
 
 
 def _items(name: str, value: object, wanted: str, is_wanted: Callable[[object], bool]) -> tuple[object, ...]:
@@ -199,9 +175,9 @@ def _items(name: str, value: object, wanted: str, is_wanted: Callable[[object], 
     return tuple(items)
 
 
-def mistyped(name: str, wanted: str, found: object, *, inside: bool = False) -> Coded:
+def mistyped(name: str, wanted: str, found: object, *, inside: bool = False) -> CodedRefusal:
     where = " in it" if inside else ""
-    return Coded("INVALID_REQUEST", f"Field '{name}' must be {wanted}, got {_kind(found)}{where}.")
+    return CodedRefusal("INVALID_REQUEST", f"Field '{name}' must be {wanted}, got {_kind(found)}{where}.")
 
 
 def _kind(value: object) -> str:

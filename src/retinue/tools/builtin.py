@@ -9,7 +9,7 @@ from retinue.core.ports import Tool
 from retinue.tools.artifacts import READER, TruncatingTool
 from retinue.tools.dependencies import ToolDependencies, ToolFactory
 
-_NAMES: Mapping[str, tuple[str, ...]] = {
+NAMES: Mapping[str, tuple[str, ...]] = {
     "web": ("search_web", "scrape_webpage", "fetch"),
     "search": ("bash_find", "bash_ripgrep", "grep"),
     "files": ("bash_read", "file_read", "file_write", "file_edit", "file_ops"),
@@ -19,7 +19,7 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "memory": ("memory_store", "memory_recall", "memory_forget"),
     "artifacts": ("artifact_read",),
 }
-BUILTIN: Mapping[str, str] = {name: f"retinue.tools.{module}" for module, names in _NAMES.items() for name in names}
+BUILTIN: Mapping[str, str] = {name: f"retinue.tools.{module}" for module, names in NAMES.items() for name in names}
 """The module that makes each built-in tool, imported on first use."""
 
 LONG = frozenset(

@@ -16,7 +16,7 @@ from retinue.core.ports import CallContext, Ended, Program, Tool
 from retinue.core.text import cut
 from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.function import FunctionTool
-from retinue.tools.sandbox_mounts import environment_of, mounts_of, run_in_sandbox
+from retinue.tools.program_access import environment_of, mounts_of, run_in_sandbox
 from retinue.tools.threads import in_thread
 
 MAX_CHARS = 10_000

@@ -12,9 +12,9 @@ from retinue.core.errors import ProviderError
 from retinue.core.policy import Autonomy
 from retinue.core.run import Limits
 from retinue.core.usage import Usage
-from retinue.dialects.arguments import CallRefused
 from retinue.dialects.buzzllm import BuzzllmSettings
 from retinue.dialects.buzzllm.requests import CATALOG, parse, subset
+from retinue.dialects.error_codes import CallRefused
 from retinue.providers.catalog import provider_config
 from retinue.providers.scripted import (
     Script,

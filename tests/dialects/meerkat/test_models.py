@@ -9,8 +9,8 @@ from retinue.app.registries import ProviderRegistry, RegistryFamilies
 from retinue.app.settings_file import dialect_settings, load_settings
 from retinue.core.agent import RunSpec
 from retinue.core.errors import BadInput
-from retinue.dialects.arguments import CallRefused
 from retinue.dialects.context import ProviderFamilies
+from retinue.dialects.error_codes import CallRefused
 from retinue.dialects.meerkat.settings import DEFAULT_MODELS, DEFAULTS, ConcurrencyLimits, MeerkatSettings, mistakes
 from retinue.dialects.meerkat.spawn import ResolvedModel, resolve_model
 from retinue.providers.catalog import provider_config

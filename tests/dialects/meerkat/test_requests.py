@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from retinue.core.events import CallReturned
 from retinue.core.run import Limits
-from retinue.dialects.arguments import CallRefused
+from retinue.dialects.error_codes import CallRefused
 from retinue.dialects.meerkat.comms import NoArguments, PeerMessage, PeerRequest, PeerResponse, SendArguments, names
 from retinue.dialects.meerkat.requests import (
     AGENT_TOOLS,

@@ -4,7 +4,8 @@ import json
 from typing import cast
 
 from retinue.core.commands import Decision
-from retinue.dialects.arguments import Coded, compact
+from retinue.dialects.arguments import compact
+from retinue.dialects.error_codes import CodedRefusal
 from retinue.dialects.shared_context.actions import decide, look
 from retinue.dialects.shared_context.requests import Delete, TakeSnapshot, Write, parse
 from tests.dialects.spec.harness import Answer
@@ -26,7 +27,7 @@ class Context:
             action = parse(json.dumps(arguments))
             if not isinstance(action, Write | Delete | TakeSnapshot):
                 return json.loads(compact(look(action, self.key_value, participant=by, at=at)))
-        except Coded as refusal:
+        except CodedRefusal as refusal:
             return refusal.answer
         decision = decide(action, self.key_value, participant=by, at=at)
         self.apply(decision)

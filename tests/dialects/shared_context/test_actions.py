@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.core.commands import Decision
-from retinue.dialects.arguments import Coded, compact
+from retinue.dialects.arguments import compact
+from retinue.dialects.error_codes import CodedRefusal
 from retinue.dialects.shared_context.actions import decide, look, tokens
 from retinue.dialects.shared_context.requests import ALL, Delete, ListKeys, Read, TakeSnapshot, Write, parse, spec_of
 
@@ -31,7 +32,7 @@ class Context:
             action = parse(text)
             if not isinstance(action, Write | Delete | TakeSnapshot):
                 return json.loads(compact(look(action, self.key_value, participant=by, at=at)))
-        except Coded as refusal:
+        except CodedRefusal as refusal:
             return refusal.answer
         decision = decide(action, self.key_value, participant=by, at=at)
         self.apply(decision)

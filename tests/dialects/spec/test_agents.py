@@ -5,7 +5,7 @@ import json
 import pytest
 
 from retinue.core.agent import Agent
-from retinue.dialects.arguments import Coded
+from retinue.dialects.error_codes import CodedRefusal
 from retinue.dialects.spec.agents import agent_named, agents_of, define, listing
 from retinue.dialects.spec.requests import Define
 
@@ -81,7 +81,7 @@ def test_uniqueness_is_checked_last() -> None:
 
 @pytest.mark.promise("SPEC-3.3-AGENT-NOT-FOUND", "SPEC-5-SHAPE")
 def test_an_unknown_agent_is_refused() -> None:
-    with pytest.raises(Coded) as refused:
+    with pytest.raises(CodedRefusal) as refused:
         agent_named(Session().agents(), "plumber")
 
     assert refused.value.answer == {"error": "AGENT_NOT_FOUND", "message": "Unknown agent: 'plumber'"}

@@ -8,7 +8,7 @@ import pytest
 import retinue
 from retinue.core.run import Limits
 from retinue.core.usage import Usage
-from retinue.dialects.arguments import Coded
+from retinue.dialects.error_codes import CodedRefusal
 from retinue.dialects.spec.requests import Spawn, parse
 from retinue.dialects.spec.settings import SpecSettings
 from retinue.providers.scripted import says, together
@@ -174,7 +174,7 @@ async def test_a_dependent_task_reads_that_its_dependency_ran_out_of_tokens() ->
     ],
 )
 def test_a_budget_is_a_whole_number_from_1(field: str, value: object, wanted: str) -> None:
-    with pytest.raises(Coded) as refused:
+    with pytest.raises(CodedRefusal) as refused:
         parse(json.dumps(SPAWN | {field: value}))
 
     assert (refused.value.code, refused.value.message) == ("INVALID_REQUEST", f"Field '{field}' must be {wanted}.")

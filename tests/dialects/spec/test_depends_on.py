@@ -6,7 +6,7 @@ import json
 import pytest
 
 import retinue
-from retinue.dialects.arguments import Coded
+from retinue.dialects.error_codes import CodedRefusal
 from retinue.dialects.spec.requests import Spawn, parse
 from retinue.dialects.spec.settings import SpecSettings
 from retinue.providers.scripted import calls, says
@@ -278,7 +278,7 @@ async def test_a_spawn_that_is_entered_again_answers_the_same_without_dependenci
     ],
 )
 def test_dependencies_are_a_list_of_ids(value: object, message: str) -> None:
-    with pytest.raises(Coded) as refused:
+    with pytest.raises(CodedRefusal) as refused:
         parse(json.dumps(WRITE | {"depends_on": value}))
 
     assert (refused.value.code, refused.value.message) == ("INVALID_REQUEST", message)

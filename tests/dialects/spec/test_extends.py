@@ -7,7 +7,7 @@ import pytest
 import retinue
 from retinue.core.agent import Agent
 from retinue.core.run import Limits
-from retinue.dialects.arguments import Coded
+from retinue.dialects.error_codes import CodedRefusal
 from retinue.dialects.spec.agents import agents_of, define, origin_of
 from retinue.dialects.spec.requests import Define, Extend, Redefine, parse
 from retinue.dialects.spec.results import subagent_text
@@ -148,14 +148,14 @@ def test_an_extension_is_checked_as_a_definition_is(request_: Extend, code: str,
 )
 @pytest.mark.parametrize("action", ["define", "redefine"])
 def test_a_mistyped_field_of_an_extension_is_refused(action: str, fields: Answer, message: str) -> None:
-    with pytest.raises(Coded) as refused:
+    with pytest.raises(CodedRefusal) as refused:
         parse(json.dumps({"action": action, "name": "x"} | fields))
 
     assert (refused.value.code, refused.value.message) == ("INVALID_REQUEST", message)
 
 
 def test_an_extension_without_a_name_is_refused() -> None:
-    with pytest.raises(Coded) as refused:
+    with pytest.raises(CodedRefusal) as refused:
         parse('{"action": "define", "extends": "researcher"}')
 
     assert refused.value.message == "Field 'name' is required for action 'define'."

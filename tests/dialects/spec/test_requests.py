@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.dialects.arguments import Coded
+from retinue.dialects.error_codes import CodedRefusal
 from retinue.dialects.spec.requests import (
     ALL,
     Collect,
@@ -33,7 +33,7 @@ ANALYST = {
 
 def refusal(arguments: object) -> dict[str, object]:
     """What the model reads instead of an answer."""
-    with pytest.raises(Coded) as refused:
+    with pytest.raises(CodedRefusal) as refused:
         parse(arguments if isinstance(arguments, str) else json.dumps(arguments))
     return refused.value.answer
 
@@ -150,7 +150,7 @@ def checked(name: str = "analyst", prompt: str = "You analyze.", tools: tuple[st
     request = Define(name=name, description="d", system_prompt=prompt, tools=tools)
     try:
         check_definition(request, {"shared_context", "query_database"}.__contains__)
-    except Coded as refused:
+    except CodedRefusal as refused:
         return f"{refused.code}: {refused.message}"
     return None
 
@@ -204,7 +204,7 @@ def test_a_definition_is_checked_by_name_then_prompt_then_tools() -> None:
 @pytest.mark.promise("SPEC-4.2-TASK", "SPEC-4-TOKENS")
 def test_a_task_may_have_1000_tokens_and_no_more() -> None:
     check_task("x" * 4003)
-    with pytest.raises(Coded) as refused:
+    with pytest.raises(CodedRefusal) as refused:
         check_task("x" * 4004)
 
     assert refused.value.answer == {
@@ -246,7 +246,7 @@ def test_random_requests_are_parsed_or_refused_with_a_code(arguments: object) ->
         request = parse(json.dumps(arguments))
         if isinstance(request, Define):
             check_definition(request, lambda name: len(name) % 2 == 0)
-    except Coded as refused:
+    except CodedRefusal as refused:
         answer = refused.answer
     else:
         return

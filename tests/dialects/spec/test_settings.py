@@ -9,7 +9,7 @@ import pytest
 
 import retinue
 from retinue.core.errors import BadInput
-from retinue.dialects.arguments import Coded
+from retinue.dialects.error_codes import CodedRefusal
 from retinue.dialects.shared_context.requests import parse as parse_context
 from retinue.dialects.shared_context.requests import spec_of as context_spec_of
 from retinue.dialects.spec.requests import parse, spec_of
@@ -36,7 +36,7 @@ def without(*names: str) -> frozenset[str]:
 @pytest.mark.parametrize("action", ACTIONS)
 def test_an_action_that_is_switched_off_is_unknown_and_is_not_shown(action: str) -> None:
     on = without(action)
-    with pytest.raises(Coded) as refused:
+    with pytest.raises(CodedRefusal) as refused:
         parse(json.dumps({"action": action}), on)
     spec = spec_of(on)
 
@@ -52,7 +52,7 @@ def test_an_action_that_is_switched_off_is_unknown_and_is_not_shown(action: str)
 @pytest.mark.parametrize("action", CONTEXT_ACTIONS)
 def test_an_action_on_shared_context_that_is_switched_off_is_unknown_and_is_not_shown(action: str) -> None:
     on = without(action)
-    with pytest.raises(Coded) as refused:
+    with pytest.raises(CodedRefusal) as refused:
         parse_context(json.dumps({"action": action}), on)
 
     assert refused.value.code == "INVALID_ACTION"
@@ -80,7 +80,7 @@ def test_a_field_that_is_switched_off_is_refused_and_is_not_shown(
 ) -> None:
     on = without(extension)
     read, spec = (parse_context, context_spec_of(on)) if request_ is WRITE else (parse, spec_of(on))
-    with pytest.raises(Coded) as refused:
+    with pytest.raises(CodedRefusal) as refused:
         read(json.dumps(request_ | {field: value}), on)
 
     message = f"Field '{field}' is not available: {extension} is switched off."

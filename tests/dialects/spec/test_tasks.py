@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.core.run import EndReason, Outcome, Result
-from retinue.dialects.arguments import Coded
+from retinue.dialects.error_codes import CodedRefusal
 from retinue.dialects.spec.results import Task, collected, failure, not_found, result, spawned, status, too_many_running
 
 NOTICE = "\n[truncated — full response exceeded 1000 token limit]"
@@ -82,7 +82,7 @@ def test_an_empty_answer_is_an_empty_result() -> None:
 
 @pytest.mark.promise("SPEC-3.5-NOT-READY", "SPEC-5-SHAPE")
 def test_a_running_task_is_not_collected() -> None:
-    with pytest.raises(Coded) as refused:
+    with pytest.raises(CodedRefusal) as refused:
         collected(task())
 
     assert refused.value.answer == {

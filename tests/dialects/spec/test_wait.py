@@ -7,7 +7,7 @@ import pytest
 
 import retinue
 from retinue.core.run import Limits
-from retinue.dialects.arguments import Coded
+from retinue.dialects.error_codes import CodedRefusal
 from retinue.dialects.spec.dialect import REMEMBERED, StatusPolls
 from retinue.dialects.spec.requests import Wait, parse
 from retinue.dialects.spec.settings import EXTENSIONS, SpecSettings
@@ -181,7 +181,7 @@ async def test_waiting_for_an_unknown_task_is_refused_at_once() -> None:
     ],
 )
 def test_a_wait_with_other_fields_is_refused(fields: Answer, message: str) -> None:
-    with pytest.raises(Coded) as refused:
+    with pytest.raises(CodedRefusal) as refused:
         parse(json.dumps({"action": "wait"} | fields))
 
     assert (refused.value.code, refused.value.message) == ("INVALID_REQUEST", message)

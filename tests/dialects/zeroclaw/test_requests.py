@@ -7,7 +7,7 @@ import hypothesis
 import hypothesis.strategies as some
 import pytest
 
-from retinue.dialects.arguments import CallRefused
+from retinue.dialects.error_codes import CallRefused
 from retinue.dialects.zeroclaw.requests import (
     Await,
     CancelTask,

@@ -1,3 +1,3 @@
-"""Starting and resuming runs from settings and options, and the checks of `retinue doctor`; knows no terminal."""
+"""Start and resume runs from settings and options, for every front end; does not import `cli`."""
 
-__all__ = ["checks", "model_choice", "resume", "start"]
+__all__ = ["model_choice", "resume", "start"]

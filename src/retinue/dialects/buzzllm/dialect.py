@@ -11,13 +11,13 @@ from retinue.core.errors import Refused
 from retinue.core.ids import RunId
 from retinue.core.ports import CallContext, Tool, ToolResult
 from retinue.core.run import Lifecycle, Limits
-from retinue.dialects.arguments import CallRefused
 from retinue.dialects.base import Dialect, DialectTool
 from retinue.dialects.buzzllm import NAME
 from retinue.dialects.buzzllm.process_provider import process_provider_name
 from retinue.dialects.buzzllm.requests import CALL_SUBAGENT, CATALOG, NOT_CONFIGURED, SPEC, parse, subset
 from retinue.dialects.buzzllm.settings import DEFAULTS, BuzzllmSettings
 from retinue.dialects.context import DialectContext
+from retinue.dialects.error_codes import CallRefused
 from retinue.engine import SpawnRequest
 
 MARGIN = 60.0

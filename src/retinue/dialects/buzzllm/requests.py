@@ -8,7 +8,8 @@ import msgspec
 from msgspec import Struct
 
 from retinue.core.agent import ToolSpec
-from retinue.dialects.arguments import CallRefused, decode
+from retinue.dialects.arguments import decode
+from retinue.dialects.error_codes import CallRefused
 
 CALL_SUBAGENT = "call_subagent"
 

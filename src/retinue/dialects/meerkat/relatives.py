@@ -14,9 +14,10 @@ from retinue.core.ids import RunId
 from retinue.core.ports import CallContext, ToolResult
 from retinue.core.run import Outcome
 from retinue.core.step import MODEL
-from retinue.dialects.arguments import CallRefused, compact
+from retinue.dialects.arguments import compact
 from retinue.dialects.base import DialectTool
 from retinue.dialects.context import DialectContext
+from retinue.dialects.error_codes import CallRefused
 from retinue.dialects.meerkat import NAME
 from retinue.dialects.meerkat.requests import failed, specs
 from retinue.dialects.meerkat.settings import MeerkatSettings

@@ -13,7 +13,8 @@ from typing import Annotated, Literal, TypeVar
 from msgspec import Meta, Struct
 
 from retinue.core.agent import ToolSpec
-from retinue.dialects.arguments import CallRefused, compact, decode, typed
+from retinue.dialects.arguments import compact, decode, typed
+from retinue.dialects.error_codes import CallRefused
 from retinue.dialects.meerkat.settings import MeerkatSettings
 
 SPAWN, FORK, STATUS, CANCEL, LIST = "agent_spawn", "agent_fork", "agent_status", "agent_cancel", "agent_list"

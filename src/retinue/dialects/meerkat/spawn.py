@@ -14,8 +14,8 @@ from retinue.core.errors import Refused
 from retinue.core.ids import RunId
 from retinue.core.ports import CallContext
 from retinue.core.run import Lifecycle, Limits
-from retinue.dialects.arguments import CallRefused
 from retinue.dialects.context import ProviderFamilies
+from retinue.dialects.error_codes import CallRefused
 from retinue.dialects.meerkat import NAME, comms, requests
 from retinue.dialects.meerkat.relatives import FORK_AGENT, HOST_AGENT, SUB_AGENT, AgentTool, name_of, own_name
 from retinue.dialects.meerkat.requests import failed, invalid, parsed

@@ -19,7 +19,8 @@ from retinue.core.commands import Decide, Decision, SessionRow
 from retinue.core.errors import BadInput, UnknownName
 from retinue.core.ids import SessionId
 from retinue.core.text import rfc3339
-from retinue.dialects.arguments import Coded, JsonObject, decoded, encoded
+from retinue.dialects.arguments import decoded, encoded
+from retinue.dialects.error_codes import CodedRefusal, JsonObject
 from retinue.dialects.shared_context import requests
 
 ALL_PARTICIPANTS = ("*",)
@@ -143,7 +144,7 @@ def space_of(session_id: SessionId) -> str:
 
 
 def look(action: requests.Look, key_value: Mapping[str, bytes], *, participant: str, at: float) -> JsonObject:
-    """The answer to an action that reads; raises `Coded`.
+    """The answer to an action that reads; raises `CodedRefusal`.
 
     `participant` and `at` come from the caller of this function, not from the model: no participant can act as another
     one. An entry that has expired at that time does not exist.
@@ -173,26 +174,26 @@ def decide(action: requests.Change, key_value: Mapping[str, bytes], *, participa
                 return _snapshot(key_value, label, participant, at)
             case _:
                 assert_never(action)
-    except Coded as refusal:
+    except CodedRefusal as refusal:
         return Decision(encoded(refusal.answer))
 
 
-def session_not_found(session_id: SessionId) -> Coded:
+def session_not_found(session_id: SessionId) -> CodedRefusal:
     """The refusal if the session does not exist."""
-    return Coded("SESSION_NOT_FOUND", f"Session {session_id!r} not found.")
+    return CodedRefusal("SESSION_NOT_FOUND", f"Session {session_id!r} not found.")
 
 
-def session_archived(session_id: SessionId) -> Coded:
+def session_archived(session_id: SessionId) -> CodedRefusal:
     """The refusal of a change to a session that is read-only."""
-    return Coded("SESSION_ARCHIVED", f"Session {session_id!r} is archived (read-only).")
+    return CodedRefusal("SESSION_ARCHIVED", f"Session {session_id!r} is archived (read-only).")
 
 
 def entry_at(key_value: Mapping[str, bytes], key: str, at: float) -> Entry:
-    """The entry under `key`; raises `Coded` for a malformed or absent key."""
+    """The entry under `key`; raises `CodedRefusal` for a malformed or absent key."""
     _check_key(key)
     entry = entry_in(key_value[key]) if key in key_value else None
     if entry is None or not entry.exists_at(at):
-        raise Coded("KEY_NOT_FOUND", f"Key not found: {key!r}")
+        raise CodedRefusal("KEY_NOT_FOUND", f"Key not found: {key!r}")
     return entry
 
 
@@ -200,7 +201,7 @@ def readable(key_value: Mapping[str, bytes], key: str, participant: str, at: flo
     """The same, if the participant may read it."""
     entry = entry_at(key_value, key, at)
     if not entry.is_readable_by(participant):
-        raise Coded("ACCESS_DENIED", f"Entry {key!r} may not be read by {participant!r}.")
+        raise CodedRefusal("ACCESS_DENIED", f"Entry {key!r} may not be read by {participant!r}.")
     return entry
 
 
@@ -247,7 +248,7 @@ def _batch(key_value: Mapping[str, bytes], keys: Iterable[str], participant: str
     for key in keys:
         try:
             entries.append(_reading(key, readable(key_value, key, participant, at)))
-        except Coded as refusal:
+        except CodedRefusal as refusal:
             if refusal.code != "KEY_NOT_FOUND":
                 raise
             missing.append(key)
@@ -279,14 +280,14 @@ def _writing(key_value: Mapping[str, bytes], write: requests.Write, participant:
     _check_key(key)
     size = tokens(write.value)
     if size > requests.MAX_VALUE_TOKENS:
-        raise Coded("VALUE_TOO_LARGE", f"Value is ~{size} tokens, max is {requests.MAX_VALUE_TOKENS}.")
+        raise CodedRefusal("VALUE_TOO_LARGE", f"Value is ~{size} tokens, max is {requests.MAX_VALUE_TOKENS}.")
     entries = entries_of(key_value, at)
     before = entries.get(key)
     if before is not None:
         _check_writable(key, before, participant)
     total = size + sum(entry.size for other, entry in entries.items() if other != key)
     if total > MAX_STORE_TOKENS:
-        raise Coded("STORE_FULL", f"Write would bring store to ~{total} tokens, max is {MAX_STORE_TOKENS}.")
+        raise CodedRefusal("STORE_FULL", f"Write would bring store to ~{total} tokens, max is {MAX_STORE_TOKENS}.")
     entry = Entry(
         value=write.value,
         written_by=participant,
@@ -323,7 +324,7 @@ def _deleting(key_value: Mapping[str, bytes], key: str, participant: str, at: fl
 def _snapshot(key_value: Mapping[str, bytes], label: str, participant: str, at: float) -> Decision:
     others = [other for other in snapshots(key_value) if other != label]
     if len(others) >= MAX_SNAPSHOTS:
-        raise Coded(
+        raise CodedRefusal(
             "STORE_FULL", f"There are {MAX_SNAPSHOTS} snapshots, no more are kept; use one of their labels: {others}"
         )
     taken = Snapshot(taken_by=participant, taken_at=at, entries=entries_of(key_value, at))
@@ -340,14 +341,14 @@ def _as_before(asked: tuple[str, ...] | None, before: tuple[str, ...] | None) ->
 
 def _check_key(key: str) -> None:
     if not 1 <= len(key) <= requests.MAX_KEY_CHARACTERS:
-        raise Coded("INVALID_KEY", f"Key must be 1-{requests.MAX_KEY_CHARACTERS} characters, got {len(key)}.")
+        raise CodedRefusal("INVALID_KEY", f"Key must be 1-{requests.MAX_KEY_CHARACTERS} characters, got {len(key)}.")
     if not _KEY.fullmatch(key):
-        raise Coded("INVALID_KEY", f"Key must match [a-z0-9_]+, got: {key!r}")
+        raise CodedRefusal("INVALID_KEY", f"Key must match [a-z0-9_]+, got: {key!r}")
 
 
 def _check_writable(key: str, entry: Entry, participant: str) -> None:
     if not entry.is_writable_by(participant):
-        raise Coded("ACCESS_DENIED", f"Entry {key!r} may not be written by {participant!r}.")
+        raise CodedRefusal("ACCESS_DENIED", f"Entry {key!r} may not be written by {participant!r}.")
 
 
 def _answer(answer: JsonObject, *, puts: Mapping[str, bytes] | None = None, drops: tuple[str, ...] = ()) -> Decision:
@@ -407,7 +408,7 @@ def take_snapshot(label: str, at: float) -> Decide:
     """The decision that stores a session's entries under a label; raises `BadInput` for an invalid label."""
     try:
         action = requests.TakeSnapshot(requests.label_of(label))
-    except Coded as refusal:
+    except CodedRefusal as refusal:
         raise BadInput(refusal.message) from refusal
     return lambda key_value: decide(action, key_value, participant=OPERATOR, at=at)
 
@@ -416,7 +417,7 @@ def snapshot_size(answer: bytes) -> int:
     """The number of stored entries, from the answer to `take_snapshot`; raises `BadInput` if it was a refusal."""
     try:
         return msgspec.convert(decoded(answer), _Taken).keys
-    except Coded as refusal:
+    except CodedRefusal as refusal:
         raise BadInput(refusal.message) from refusal
 
 

@@ -8,7 +8,8 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from retinue.core.agent import ToolSpec
-from retinue.dialects.arguments import Coded, Fields, action_tool, list_of, mistyped, typed
+from retinue.dialects.arguments import Fields, action_tool, list_of, mistyped, typed
+from retinue.dialects.error_codes import CodedRefusal
 
 NAME = "shared_context"
 
@@ -142,7 +143,7 @@ Action: TypeAlias = Look | Change
 
 
 def parse(arguments: str, extensions: AbstractSet[str] = ALL) -> Action:
-    """The action of a call; raises `Coded` if the arguments are not valid."""
+    """The action of a call; raises `CodedRefusal` if the arguments are not valid."""
     fields = Fields.parse(arguments)
     match fields.action(actions_of(extensions)):
         case "list_keys":
@@ -162,10 +163,10 @@ def parse(arguments: str, extensions: AbstractSet[str] = ALL) -> Action:
 
 
 def label_of(label: str) -> str:
-    """The label of a snapshot; raises `Coded` if it is not valid."""
+    """The label of a snapshot; raises `CodedRefusal` if it is not valid."""
     if not 1 <= len(label) <= MAX_LABEL_CHARACTERS or not label.isprintable():
         wanted = f"1-{MAX_LABEL_CHARACTERS} printable characters"
-        raise Coded("INVALID_REQUEST", f"Field 'label' must be {wanted}, got {len(label)}: {label[:80]!r}")
+        raise CodedRefusal("INVALID_REQUEST", f"Field 'label' must be {wanted}, got {len(label)}: {label[:80]!r}")
     return label
 
 
@@ -188,7 +189,7 @@ def _seconds(fields: Fields, name: str) -> float | None:
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise mistyped(name, "a number of seconds", value)
     if not value > 0:
-        raise Coded("INVALID_REQUEST", f"Field '{name}' must be above 0.")
+        raise CodedRefusal("INVALID_REQUEST", f"Field '{name}' must be above 0.")
     return float(min(value, LONGEST_TTL))
 
 
@@ -198,7 +199,7 @@ def _patterns(fields: Fields, name: str) -> tuple[str, ...] | None:
     patterns = fields.texts(name)
     if len(patterns) > MAX_PATTERNS or any(len(pattern) > MAX_PATTERN_CHARACTERS for pattern in patterns):
         limit = f"at most {MAX_PATTERNS} patterns of {MAX_PATTERN_CHARACTERS} characters"
-        raise Coded("INVALID_REQUEST", f"Field '{name}' must have {limit}.")
+        raise CodedRefusal("INVALID_REQUEST", f"Field '{name}' must have {limit}.")
     return patterns
 
 

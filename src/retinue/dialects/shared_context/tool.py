@@ -11,9 +11,10 @@ from retinue.core.agent import ToolSpec
 from retinue.core.commands import Decision, NamespaceClosed
 from retinue.core.ports import CallContext, ToolResult
 from retinue.core.text import rfc3339
-from retinue.dialects.arguments import Coded, JsonObject, compact, decoded
+from retinue.dialects.arguments import compact, decoded
 from retinue.dialects.base import DialectTool
 from retinue.dialects.context import DialectContext
+from retinue.dialects.error_codes import CodedRefusal, JsonObject
 from retinue.dialects.log_format import line, with_payloads
 from retinue.dialects.shared_context import actions, requests
 from retinue.dialects.shared_context.actions import Entry
@@ -33,7 +34,7 @@ class SharedContextTool(DialectTool):
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
         try:
             return ToolResult(compact(await self._answer(requests.parse(arguments, self._extensions), context)))
-        except Coded as refusal:
+        except CodedRefusal as refusal:
             # Participants are expected to look for keys that may be missing; that is no failure.
             return ToolResult(compact(refusal.answer), failed=refusal.code != "KEY_NOT_FOUND")
 

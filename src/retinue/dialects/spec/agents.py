@@ -16,8 +16,9 @@ from retinue.core.commands import Decision, NamespaceClosed
 from retinue.core.ids import SessionId
 from retinue.core.policy import Risk, Verdict, verdict
 from retinue.core.ports import CallContext
-from retinue.dialects.arguments import Coded, JsonObject, decoded, encoded
+from retinue.dialects.arguments import decoded, encoded
 from retinue.dialects.context import DialectContext
+from retinue.dialects.error_codes import CodedRefusal, JsonObject
 from retinue.dialects.shared_context import NAME as SHARED_CONTEXT
 from retinue.dialects.shared_context import session_archived, session_not_found
 from retinue.dialects.spec import requests
@@ -57,10 +58,10 @@ def define(
         agent = _drafted(definition, known, is_registered_tool)
         if isinstance(request, requests.Redefine):
             if name not in key_value or _is_registered(name, registered):
-                raise Coded("AGENT_NOT_FOUND", f"No agent of this name was defined here: {name!r}")
+                raise CodedRefusal("AGENT_NOT_FOUND", f"No agent of this name was defined here: {name!r}")
         elif name in known:
-            raise Coded("AGENT_ALREADY_EXISTS", f"Agent already registered: {name!r}")
-    except Coded as refusal:
+            raise CodedRefusal("AGENT_ALREADY_EXISTS", f"Agent already registered: {name!r}")
+    except CodedRefusal as refusal:
         return Decision(encoded(refusal.answer))
     origin = _origin(definition, registered, key_value)
     defined = Defined(number=len(key_value) + 1, agent=agent, origin=origin)
@@ -93,9 +94,9 @@ def origin_of(name: str, registered: Sequence[Agent], key_value: Mapping[str, by
 
 
 def agent_named(agents: Mapping[str, Agent], name: str) -> Agent:
-    """The agent of that name; raises `Coded` if there is none."""
+    """The agent of that name; raises `CodedRefusal` if there is none."""
     if name not in agents:
-        raise Coded("AGENT_NOT_FOUND", f"Unknown agent: {name!r}")
+        raise CodedRefusal("AGENT_NOT_FOUND", f"Unknown agent: {name!r}")
     return agents[name]
 
 
@@ -118,7 +119,7 @@ def listing(agents: Mapping[str, Agent], shown_model: Callable[[str], str]) -> J
 def _drafted(
     request: requests.Definition, known: Mapping[str, Agent], is_registered_tool: Callable[[str], bool]
 ) -> Agent:
-    """The agent that a definition describes; raises `Coded` if it is not valid."""
+    """The agent that a definition describes; raises `CodedRefusal` if it is not valid."""
     match request:
         case requests.Define():
             requests.check_definition(request, is_registered_tool)
@@ -197,7 +198,7 @@ class AgentStore:
                 raise session_not_found(context.session_id)
 
     async def find(self, name: str, context: CallContext) -> tuple[Agent, str]:
-        """An agent, and the name of the one whose policy and windows apply to it; raises `Coded` if there is none."""
+        """An agent, and the name of the one whose policy and windows apply to it; raises `CodedRefusal` if there is none."""
         key_value = await self._key_value(context)
         agent = agent_named(agents_of(self._dialect_context.agents, key_value), name)
         return agent, origin_of(name, self._dialect_context.agents, key_value)

@@ -20,9 +20,10 @@ from retinue.core.ids import RunId, SessionId
 from retinue.core.ports import CallContext, CallRisk, Clock, PreparedCall, Tool, ToolResult
 from retinue.core.run import Lifecycle, LimitMet, Limits, Outcome
 from retinue.core.text import rfc3339
-from retinue.dialects.arguments import Coded, JsonObject, compact
+from retinue.dialects.arguments import compact
 from retinue.dialects.base import Dialect, DialectTool
 from retinue.dialects.context import DialectContext
+from retinue.dialects.error_codes import CodedRefusal, JsonObject
 from retinue.dialects.log_format import LoggingTool, line, with_payloads
 from retinue.dialects.shared_context import NAME as SHARED_CONTEXT
 from retinue.dialects.shared_context import session_archived, session_not_found
@@ -122,7 +123,7 @@ After = tuple[tuple[RunId, str], ...]
 
 
 class SubagentTool(DialectTool):
-    """The `subagent` tool; each action returns the answer to the orchestrator, or raises `Coded`."""
+    """The `subagent` tool; each action returns the answer to the orchestrator, or raises `CodedRefusal`."""
 
     def __init__(self, dialect_context: DialectContext, settings: SpecSettings) -> None:
         self._dialect_context = dialect_context
@@ -139,7 +140,7 @@ class SubagentTool(DialectTool):
         """Parse the request; only the action `wait` waits for other runs."""
         try:
             request = requests.parse(arguments, self._extensions)
-        except Coded as refusal:
+        except CodedRefusal as refusal:
             request = refusal.with_traceback(None)
         run = partial(self._run, request)
         return PreparedCall(arguments, CallRisk(self.risk), run, waits=isinstance(request, Wait))
@@ -147,14 +148,14 @@ class SubagentTool(DialectTool):
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
         return await self.prepare(arguments).run(context)
 
-    async def _run(self, request: Request | Coded, context: CallContext) -> ToolResult:
+    async def _run(self, request: Request | CodedRefusal, context: CallContext) -> ToolResult:
         try:
             if context.depth > 0:  # a run that another dialect started may have inherited the tool
                 raise results.only_for_the_orchestrator()
-            if isinstance(request, Coded):
+            if isinstance(request, CodedRefusal):
                 raise request
             return ToolResult(compact(await self._answer(request, context)))
-        except Coded as refusal:
+        except CodedRefusal as refusal:
             # The model is expected to ask for a result too early now and then; that is no failure.
             return ToolResult(compact(refusal.answer), failed=refusal.code != "TASK_NOT_READY")
 
@@ -184,7 +185,7 @@ class SubagentTool(DialectTool):
     async def _spawn(self, request: Spawn, context: CallContext) -> JsonObject:
         try:
             task = await self._spawned(request, context)
-        except Coded as refusal:
+        except CodedRefusal as refusal:
             self._log("spawn", context, agent=request.agent, error=refusal.code)
             raise
         self._log("spawn", context, task, task=request.task)
@@ -223,7 +224,9 @@ class SubagentTool(DialectTool):
                 raise results.not_found(task_id)
             task, run_id = found
             if task.outcome is None and self._supervisor.live(run_id) is None:
-                raise Coded("INVALID_REQUEST", f"Task {task_id!r} is not worked on by this process; wait for it first.")
+                raise CodedRefusal(
+                    "INVALID_REQUEST", f"Task {task_id!r} is not worked on by this process; wait for it first."
+                )
             must_wait = must_wait or task.outcome is None
             after.append((run_id, task_id))
         return tuple(after), must_wait
@@ -351,7 +354,7 @@ class SubagentTool(DialectTool):
         return None if run_id is None or task is None else (task, run_id)
 
     async def _logged(self, action: str, task_id: str, context: CallContext) -> tuple[Task, RunId]:
-        """A task and its run, after the action was logged; raises `Coded` if there is none."""
+        """A task and its run, after the action was logged; raises `CodedRefusal` if there is none."""
         found = await self._find(task_id, context)
         if found is None:
             raise self._unknown(action, task_id, context)
@@ -380,7 +383,7 @@ class SubagentTool(DialectTool):
             return outcome
         return replace(outcome, reason="max_tokens", limit=LimitMet("max_tokens", limit.used, limit.limit))
 
-    def _unknown(self, action: str, task_id: str, context: CallContext) -> Coded:
+    def _unknown(self, action: str, task_id: str, context: CallContext) -> CodedRefusal:
         refusal = results.not_found(task_id)
         self._log(action, context, task_id=task_id, error=refusal.code)
         return refusal

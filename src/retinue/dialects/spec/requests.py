@@ -10,7 +10,8 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 from retinue.core.agent import ToolSpec
-from retinue.dialects.arguments import Coded, Fields, action_tool, list_of, mistyped, typed
+from retinue.dialects.arguments import Fields, action_tool, list_of, mistyped, typed
+from retinue.dialects.error_codes import CodedRefusal
 from retinue.dialects.spec.settings import SUBAGENT_EXTENSIONS
 
 SUBAGENT = "subagent"
@@ -230,7 +231,7 @@ def tokens(text: str) -> int:
 
 
 def parse(arguments: str, extensions: AbstractSet[str] = ALL) -> Request:
-    """The request of a call; raises `Coded` if the arguments are not valid."""
+    """The request of a call; raises `CodedRefusal` if the arguments are not valid."""
     fields = Fields.parse(arguments)
     match fields.action(actions_of(extensions)):
         case "list_agents":
@@ -267,7 +268,7 @@ def _definition(fields: Fields, extensions: AbstractSet[str]) -> Definition:
             max_turns=clamped(fields.integer("max_turns", DEFAULT_TURNS)) if "max_turns" in fields else None,
         )
     if "system_prompt_append" in fields:
-        raise Coded("INVALID_REQUEST", "Field 'system_prompt_append' needs 'extends'.")
+        raise CodedRefusal("INVALID_REQUEST", "Field 'system_prompt_append' needs 'extends'.")
     return Define(
         name=fields.text("name"),
         description=fields.text("description"),
@@ -305,7 +306,9 @@ def _mode(fields: Fields) -> Literal["any", "all"] | int:
         case int() | float():
             return fields.positive("mode") or 1
         case str(other):
-            raise Coded("INVALID_REQUEST", f"Field 'mode' must be 'any', 'all' or a number of tasks, got: {other!r}")
+            raise CodedRefusal(
+                "INVALID_REQUEST", f"Field 'mode' must be 'any', 'all' or a number of tasks, got: {other!r}"
+            )
         case mode:
             raise mistyped("mode", "'any', 'all' or a number of tasks", mode)
 
@@ -337,25 +340,27 @@ def check_definition(request: Define, is_registered_tool: Callable[[str], bool])
 
 def check_agent_name(name: str) -> None:
     if not 1 <= len(name) <= MAX_NAME_CHARACTERS:
-        raise Coded("INVALID_AGENT_NAME", f"Agent name must be 1-{MAX_NAME_CHARACTERS} characters, got {len(name)}.")
+        raise CodedRefusal(
+            "INVALID_AGENT_NAME", f"Agent name must be 1-{MAX_NAME_CHARACTERS} characters, got {len(name)}."
+        )
     if not _AGENT_NAME.fullmatch(name):
-        raise Coded("INVALID_AGENT_NAME", f"Agent name must match [a-z0-9_-]+, got: {name!r}")
+        raise CodedRefusal("INVALID_AGENT_NAME", f"Agent name must match [a-z0-9_-]+, got: {name!r}")
 
 
 def check_prompt(system_prompt: str) -> None:
     size = tokens(system_prompt)
     if size > MAX_PROMPT_TOKENS:
-        raise Coded("PROMPT_TOO_LARGE", f"System prompt is ~{size} tokens, max is {MAX_PROMPT_TOKENS}.")
+        raise CodedRefusal("PROMPT_TOO_LARGE", f"System prompt is ~{size} tokens, max is {MAX_PROMPT_TOKENS}.")
 
 
 def check_tools(tools: Iterable[str], is_registered_tool: Callable[[str], bool]) -> None:
     for tool in tools:
         if not is_registered_tool(tool):
-            raise Coded("INVALID_TOOL", f"Tool not in application registry: {tool!r}")
+            raise CodedRefusal("INVALID_TOOL", f"Tool not in application registry: {tool!r}")
 
 
 def check_task(task: str) -> None:
     """Refuse a task that is too long; its details belong into shared context."""
     size = tokens(task)
     if size > MAX_TASK_TOKENS:
-        raise Coded("TASK_TOO_LARGE", f"Task string is ~{size} tokens, max is {MAX_TASK_TOKENS}.")
+        raise CodedRefusal("TASK_TOO_LARGE", f"Task string is ~{size} tokens, max is {MAX_TASK_TOKENS}.")

@@ -13,7 +13,7 @@ from retinue.core.messages import AssistantMessage, ToolMessage
 from retinue.core.run import Outcome
 from retinue.core.state import Run
 from retinue.core.text import cut
-from retinue.dialects.arguments import Coded
+from retinue.dialects.error_codes import CodedRefusal
 from retinue.dialects.shared_context import NAME as SHARED_CONTEXT
 from retinue.dialects.shared_context import participant_text
 from retinue.dialects.spec.requests import SUBAGENT, tokens
@@ -73,7 +73,7 @@ def status(task: Task) -> dict[str, object]:
 
 
 def collected(task: Task) -> dict[str, object]:
-    """The answer to `collect`; raises `Coded` while the task runs."""
+    """The answer to `collect`; raises `CodedRefusal` while the task runs."""
     if task.outcome is None:
         raise not_ready(task)
     return status(task) | {"result": result(task.outcome.text) if task.status == "completed" else None}
@@ -104,22 +104,22 @@ def hint(limit: int, seconds: float, *, can_wait: bool) -> str:
     return HINT.format(limit=limit, seconds=seconds, or_wait=or_wait)
 
 
-def not_ready(task: Task) -> Coded:
+def not_ready(task: Task) -> CodedRefusal:
     if task.pending:
-        return Coded("TASK_NOT_READY", f"Task {task.task_id!r} is still pending: it waits for other tasks.")
-    return Coded("TASK_NOT_READY", f"Task {task.task_id!r} is still running (turns_used={task.turns_used}).")
+        return CodedRefusal("TASK_NOT_READY", f"Task {task.task_id!r} is still pending: it waits for other tasks.")
+    return CodedRefusal("TASK_NOT_READY", f"Task {task.task_id!r} is still running (turns_used={task.turns_used}).")
 
 
-def not_found(task_id: str) -> Coded:
-    return Coded("TASK_NOT_FOUND", f"Unknown or already-collected task: {task_id!r}")
+def not_found(task_id: str) -> CodedRefusal:
+    return CodedRefusal("TASK_NOT_FOUND", f"Unknown or already-collected task: {task_id!r}")
 
 
-def only_for_the_orchestrator() -> Coded:
-    return Coded("INVALID_REQUEST", "Subagents cannot delegate; only the orchestrator can.")
+def only_for_the_orchestrator() -> CodedRefusal:
+    return CodedRefusal("INVALID_REQUEST", "Subagents cannot delegate; only the orchestrator can.")
 
 
-def too_many_running(limit: int) -> Coded:
-    return Coded("MAX_TASKS_EXCEEDED", f"Maximum concurrent tasks ({limit}) reached.")
+def too_many_running(limit: int) -> CodedRefusal:
+    return CodedRefusal("MAX_TASKS_EXCEEDED", f"Maximum concurrent tasks ({limit}) reached.")
 
 
 def cancelled_notice(tree: Iterable[RunView]) -> str | None:

@@ -11,7 +11,8 @@ from typing import Any, Literal, TypeVar
 from msgspec import Struct
 
 from retinue.core.agent import ToolSpec
-from retinue.dialects.arguments import CallRefused, compact, decode, list_of, typed
+from retinue.dialects.arguments import compact, decode, list_of, typed
+from retinue.dialects.error_codes import CallRefused
 
 SUBAGENT = "subagent"
 PARALLEL = "parallel_subagent"

@@ -18,9 +18,9 @@ from retinue.core.ports import CallContext, ToolResult
 from retinue.core.run import Lifecycle, Limits
 from retinue.core.state import Run
 from retinue.core.text import rfc3339
-from retinue.dialects.arguments import CallRefused
 from retinue.dialects.base import DialectTool
 from retinue.dialects.context import DialectContext
+from retinue.dialects.error_codes import CallRefused
 from retinue.dialects.zeroclaw import NAME, requests
 from retinue.dialects.zeroclaw.background import SPACE, Background
 from retinue.dialects.zeroclaw.requests import BY_USER, DELEGATE, Answer, Handover, Target, available

@@ -15,7 +15,8 @@ from msgspec import Struct
 from retinue.core.agent import RunSpec, ToolSpec
 from retinue.core.ids import RunId
 from retinue.core.run import Limits, Outcome
-from retinue.dialects.arguments import CallRefused, compact, decode, list_of, typed
+from retinue.dialects.arguments import compact, decode, list_of, typed
+from retinue.dialects.error_codes import CallRefused
 from retinue.dialects.log_format import line
 
 if TYPE_CHECKING:

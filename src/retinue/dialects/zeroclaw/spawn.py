@@ -13,9 +13,9 @@ from retinue.core.ids import RunId
 from retinue.core.policy import NO_ACTIONS_LEFT, Autonomy
 from retinue.core.ports import CallContext, ToolResult
 from retinue.core.run import Lifecycle, Limits
-from retinue.dialects.arguments import CallRefused
 from retinue.dialects.base import DialectTool
 from retinue.dialects.context import DialectContext
+from retinue.dialects.error_codes import CallRefused
 from retinue.dialects.log_format import line
 from retinue.dialects.zeroclaw import NAME
 from retinue.dialects.zeroclaw.requests import NO_OUTPUT, SPAWN, no_agent, prompt_of, spawn_failed, spawn_spec, why

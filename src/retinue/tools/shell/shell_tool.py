@@ -15,7 +15,7 @@ from retinue.core.ports import CallContext, CallRisk, Ended, PreparedCall, Progr
 from retinue.tools.arguments import Misfit
 from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.function import FunctionTool
-from retinue.tools.sandbox_mounts import Mounts, environment_of, mounts_of, run_in_sandbox, settings_in
+from retinue.tools.program_access import Mounts, environment_of, mounts_of, run_in_sandbox, settings_in
 from retinue.tools.shell.parser import ParsedCommand, parse, refusal_of
 from retinue.tools.shell.risk import risk_of
 from retinue.tools.threads import in_thread
