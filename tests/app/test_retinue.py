@@ -42,3 +42,10 @@ async def test_a_run_without_keep_alive_takes_no_more_input() -> None:
 
         with pytest.raises(retinue.RetinueError, match=r"start it with keep_alive=True, or use send\(\)"):
             await run.ask("And then?")
+
+
+async def test_a_retinue_that_was_not_entered_says_how_to_open_it() -> None:
+    r = retinue.open(provider=ScriptedProvider(Script()), home=retinue.MEMORY)
+
+    with pytest.raises(RuntimeError, match="not open: use it in an `async with` block"):
+        await r.run("Hello.")

@@ -184,6 +184,7 @@ class Retinue:
         Raises `UnknownName` for an unknown agent, tool or dialect, `PolicyError` if `policy` or `memory_from` asks for
         more than the agent has, and `BadInput` for an unusable schema.
         """
+        self._check_open()
         spec = self._run_specs.agent(agent)
         chosen = self._chosen if dialects is None else tuple(dialects)
         run_spec = self._run_specs.run_spec(spec, chosen, tools=tools, model=model, system=system, think=think)
@@ -243,6 +244,7 @@ class Retinue:
 
         The fork has the other run's agent, limits and rights, and draws on the same hourly and daily windows.
         """
+        self._check_open()
         origin = await self.supervisor.replay(_id(run))
         grants = await self._grants.of_fork(origin, policy)
         spawn_request = SpawnRequest(
@@ -265,6 +267,7 @@ class Retinue:
         A run that is active in this process, or has ended, is returned as it is. Raises `UnknownName` if there is no
         such run, and `NotAdoptable` if another process drives it.
         """
+        self._check_open()
         run_id = _id(run)
         view = await self.supervisor.look(run_id)
         if view is None:
@@ -276,6 +279,10 @@ class Retinue:
         return RunHandle(self.supervisor, run_id)
 
     # Working with runs
+
+    def _check_open(self) -> None:
+        if self.supervisor.driver_id is None:
+            raise RuntimeError("this retinue is not open: use it in an `async with` block")
 
     def handle(self, run_id: RunId) -> RunHandle:
         """A handle on the run with this id; the id is not checked."""

@@ -52,7 +52,7 @@ def parse(arguments: str) -> SubagentCall:
     SubagentCall(prompt='Find it.', system_prompt=None, tool_subset=None)
     >>> parse('{"prompt": 7}')
     Traceback (most recent call last):
-    retinue.dialects.arguments.CallRefused: Invalid arguments: Expected `str`, got `int` - at `$.prompt`
+    retinue.dialects.error_codes.CallRefused: Invalid arguments: Expected `str`, got `int` - at `$.prompt`
     """
     return decode(arguments, SubagentCall, refuse=lambda reason: CallRefused(f"Invalid arguments: {reason}"))
 
@@ -64,7 +64,7 @@ def subset(requested: Sequence[str] | None, catalog: Collection[str] = CATALOG) 
     ('search_web', 'bash_read')
     >>> subset(["shell", "call_subagent"])
     Traceback (most recent call last):
-    retinue.dialects.arguments.CallRefused: Unknown tool names: call_subagent, shell
+    retinue.dialects.error_codes.CallRefused: Unknown tool names: call_subagent, shell
     """
     names = set(requested or ())
     unknown = sorted(name[:MAX_NAME_CHARACTERS] for name in names - set(catalog))

@@ -198,7 +198,7 @@ class AgentStore:
                 raise session_not_found(context.session_id)
 
     async def find(self, name: str, context: CallContext) -> tuple[Agent, str]:
-        """An agent, and the name of the one whose policy and windows apply to it; raises `CodedRefusal` if there is none."""
+        """An agent, and the name of the one whose policy and windows apply to it; raises `CodedRefusal`."""
         key_value = await self._key_value(context)
         agent = agent_named(agents_of(self._dialect_context.agents, key_value), name)
         return agent, origin_of(name, self._dialect_context.agents, key_value)
