@@ -55,6 +55,7 @@ def action_tool(name: str, about: str, actions: Mapping[str, str], properties: M
 def decode(arguments: str, kind: type[D], *, refuse: Callable[[str], Refused]) -> D:
     """The arguments as a value of this type; raises what `refuse` makes of the decoder's message.
 
+    >>> from retinue.dialects.error_codes import CallRefused
     >>> decode('{"depth": "two"}', dict[str, int], refuse=lambda reason: CallRefused(f"bad arguments: {reason}"))
     Traceback (most recent call last):
     retinue.dialects.error_codes.CallRefused: bad arguments: Expected `int`, got `str` - at `$[...]`
