@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.app.settings_file import SECTIONS
-from retinue.config.messages import KeyPath
+from retinue.config.error_texts import KeyPath
 from retinue.config.settings import load
 from retinue.config.toml import read_toml
 from retinue.core.errors import ConfigError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from retinue.config.messages import KeyPath
+from retinue.config.error_texts import KeyPath
 from retinue.config.toml import read_toml
 
 TEXT = '''\

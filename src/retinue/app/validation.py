@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from retinue.config import messages
+from retinue.config import error_texts
 from retinue.core.agent import Agent
 from retinue.core.errors import BadInput, Problem, UnknownName
 from retinue.core.policy import DEFAULT_AUTO_APPROVE, NO_TOOLS, Policy
@@ -104,6 +104,6 @@ def _is_known(name: str, own: Collection[str]) -> bool:
 
 
 def _complaint(name: str, own: Collection[str]) -> str:
-    match = messages.closest_match(name, (*own, *BUILTIN, *tool_names()))
+    match = error_texts.closest_match(name, (*own, *BUILTIN, *tool_names()))
     hint = f"; did you mean {match}?" if match else ""
-    return f"there is no tool named {messages.describe_value(name, with_kind=False)}, so this has no effect{hint}"
+    return f"there is no tool named {error_texts.describe_value(name, with_kind=False)}, so this has no effect{hint}"

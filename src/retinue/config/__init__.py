@@ -6,7 +6,7 @@ This package parses and validates; the application declares which sections exist
 __all__ = [
     "agents",
     "cron",
-    "messages",
+    "error_texts",
     "precedence",
     "profiles",
     "providers",

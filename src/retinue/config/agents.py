@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from retinue.config import messages
-from retinue.config.messages import KeyPath
+from retinue.config import error_texts
+from retinue.config.error_texts import KeyPath
 from retinue.config.profiles import absolute
 from retinue.config.providers import ProviderSettings
 from retinue.config.sections import NamedTables, Section
@@ -245,10 +245,10 @@ def reference_issues(
 def _reference_issue(path: KeyPath, name: str | None, known: Sequence[str], section: str) -> Iterator[Issue]:
     if name is None or name in known:
         return
-    allowed = messages.one_of(known) if known else f"the name of a table [{section}.NAME], and there is none"
-    match = messages.closest_match(name, known)
+    allowed = error_texts.one_of(known) if known else f"the name of a table [{section}.NAME], and there is none"
+    match = error_texts.closest_match(name, known)
     hint = f"; did you mean {match}?" if match else ""
-    found = messages.describe_value(name, with_kind=False)
+    found = error_texts.describe_value(name, with_kind=False)
     yield Issue(path=path, message=f"found {found}; expected {allowed}{hint}", found=found, allowed=allowed)
 
 

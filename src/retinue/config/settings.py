@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from retinue.config.agents import AGENTS, AgentSettings, reference_issues
-from retinue.config.messages import Document, KeyPath, Parser, dotted
+from retinue.config.error_texts import Document, KeyPath, Parser, dotted
 from retinue.config.profiles import RISK_PROFILES, RUNTIME_PROFILES, RiskSettings, RuntimeSettings, unsupported_options
 from retinue.config.providers import ProviderSettings
 from retinue.config.sections import Section

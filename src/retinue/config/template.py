@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from msgspec import NODEFAULT, Struct, inspect
 
-from retinue.config.messages import dotted
+from retinue.config.error_texts import dotted
 from retinue.config.sections import Section
 from retinue.config.validation import expected_type
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Any, Literal, NamedTuple, cast
 
-from retinue.config.messages import Document, KeyPath, dotted
+from retinue.config.error_texts import Document, KeyPath, dotted
 from retinue.core.errors import ConfigError, Problem
 
 _PART = r"""(?:"(?:\\.|[^"\\\n])*"|'[^'\n]*'|[A-Za-z0-9_-]+)"""

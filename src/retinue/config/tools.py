@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from retinue.config.messages import quoted
+from retinue.config.error_texts import quoted
 from retinue.config.sections import Section
 from retinue.config.validation import Issue
 from retinue.tools.dependencies import PROGRAM_MEMORY_MB, ToolOptions

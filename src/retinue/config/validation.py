@@ -11,8 +11,8 @@ from typing import Any, Literal, TypeAlias, cast
 import msgspec
 from msgspec import Struct, inspect
 
-from retinue.config import messages
-from retinue.config.messages import KeyPath, dotted
+from retinue.config import error_texts
+from retinue.config.error_texts import KeyPath, dotted
 from retinue.config.sections import Section, Tree, tree_of
 
 Mismatch: TypeAlias = Literal["kind", "form", "too_small", "too_large"]
@@ -85,7 +85,7 @@ def _written_sections(
         elif branch is not None:
             issues.append(_mismatch_issue(path, value, "kind", "a table"))
         elif isinstance(value, dict):
-            message = messages.unknown_name("section", dotted(path), known)
+            message = error_texts.unknown_name("section", dotted(path), known)
             issues.append(Issue(path=path, message=message, found=name, allowed=", ".join(known)))
         else:
             message = f"unknown key; settings belong in sections: {', '.join(known)}"
@@ -135,7 +135,7 @@ def _value_issues(
     value: object, expected: ExpectedType, path: KeyPath, choices: Mapping[str, Sequence[str]] = NO_CHOICES
 ) -> Iterator[Issue]:
     """All issues of a value and of the values inside it."""
-    allowed = expected.notes.get("expected") or messages.describe_type(expected.type, value)
+    allowed = expected.notes.get("expected") or error_texts.describe_type(expected.type, value)
     if mismatch := _mismatch(value, expected.type):
         prescribed = expected.notes.get(mismatch)
         is_secret = bool(expected.notes.get("secret"))
@@ -159,22 +159,22 @@ def _key_issues(
 ) -> Iterator[Issue]:
     known = [key.name for key in fields]
     for name in (name for name in table if name not in known):
-        message = messages.unknown_name("key", name, known)
+        message = error_texts.unknown_name("key", name, known)
         yield Issue(path=(*path, name), message=message, found=name, allowed=", ".join(known))
     for key in fields:
         here, expected = (*path, key.name), expected_type(key.type)
         options = choices.get(key.name)
         if key.name not in table:
             if key.required:
-                allowed = messages.one_of(options) if options else messages.describe_type(expected.type)
+                allowed = error_texts.one_of(options) if options else error_texts.describe_type(expected.type)
                 yield Issue(path=here, message=f"missing; expected {allowed}", allowed=allowed)
             continue
         value = table[key.name]
         yield from _value_issues(value, expected, here)
         if options and isinstance(value, str) and value not in options:
-            match = messages.closest_match(value, options)
+            match = error_texts.closest_match(value, options)
             hint = f"; did you mean {match}?" if match else ""
-            yield _mismatch_issue(here, value, "form", messages.one_of(options), hint=hint)
+            yield _mismatch_issue(here, value, "form", error_texts.one_of(options), hint=hint)
 
 
 def _mismatch(value: object, declared: inspect.Type) -> Mismatch | None:
@@ -198,7 +198,7 @@ def _mismatch(value: object, declared: inspect.Type) -> Mismatch | None:
 
 
 def _range_mismatch(value: Any, declared: inspect.IntType | inspect.FloatType) -> Mismatch | None:
-    limit = messages.MAX_INTEGER if declared.le is None else declared.le
+    limit = error_texts.MAX_INTEGER if declared.le is None else declared.le
     if isinstance(value, float) and not math.isfinite(value):
         return "form"
     if value > limit:
@@ -224,6 +224,6 @@ def _mismatch_issue(
     is_secret: bool = False,
     hint: str = "",
 ) -> Issue:
-    found = messages.describe_value(value, with_kind=mismatch == "kind", secret=is_secret)
+    found = error_texts.describe_value(value, with_kind=mismatch == "kind", secret=is_secret)
     message = prescribed or f"found {found}; expected {allowed}{hint}"
     return Issue(path=path, message=message, found=found, allowed=allowed, is_complete=prescribed is not None)

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, cast
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from retinue.config.messages import Document, KeyPath, dotted, quoted
+from retinue.config.error_texts import Document, KeyPath, dotted, quoted
 from retinue.core.errors import ConfigError, Problem
 
 MAX_VALUES = 20_000

@@ -18,5 +18,5 @@ DIALECT = DialectEntry(
     settings=SettingsSection(
         name=SECTION, type=SETTINGS, about="The dialect spec (--dialect spec, the default).", cross_key_errors=mistakes
     ),
-    cancelled_notice=Deferred("retinue.dialects.spec.results:cancelled_notice"),
+    cancelled_notice=Deferred("retinue.dialects.spec.texts:cancelled_notice"),
 )

@@ -28,11 +28,11 @@ from retinue.dialects.log_format import LoggingTool, line, with_payloads
 from retinue.dialects.shared_context import NAME as SHARED_CONTEXT
 from retinue.dialects.shared_context import session_archived, session_not_found
 from retinue.dialects.shared_context.tool import SharedContextTool
-from retinue.dialects.spec import NAME, requests, results
+from retinue.dialects.spec import NAME, requests, texts
 from retinue.dialects.spec.agents import AgentStore
 from retinue.dialects.spec.requests import SUBAGENT, Request, Spawn, Wait
-from retinue.dialects.spec.results import CANCELLED, HANDLE_FORMAT, HANDLE_SPACE, Task
 from retinue.dialects.spec.settings import DEFAULTS, SpecSettings, mistakes
+from retinue.dialects.spec.texts import CANCELLED, HANDLE_FORMAT, HANDLE_SPACE, Task
 from retinue.engine import SpawnRequest
 
 MAX_POLLS = 10
@@ -64,15 +64,15 @@ class SpecDialect(Dialect):
         return self._tools
 
     def system_text(self, agents: Sequence[Agent], offered: tuple[str, ...]) -> str:
-        return results.orchestrator_text(agents, offered, self._extensions)
+        return texts.orchestrator_text(agents, offered, self._extensions)
 
     def around(self, tool: Tool) -> Tool:
         return LoggedTool(tool, self._clock)
 
     def handover(self, outcome: Outcome) -> tuple[bool, str]:
         if outcome.result == "completed":
-            return True, results.result(outcome.text)
-        return False, results.failure(self._subagent.task_outcome(outcome))
+            return True, texts.result(outcome.text)
+        return False, texts.failure(self._subagent.task_outcome(outcome))
 
 
 class LoggedTool(LoggingTool):
@@ -151,7 +151,7 @@ class SubagentTool(DialectTool):
     async def _run(self, request: Request | CodedRefusal, context: CallContext) -> ToolResult:
         try:
             if context.depth > 0:  # a run that another dialect started may have inherited the tool
-                raise results.only_for_the_orchestrator()
+                raise texts.only_for_the_orchestrator()
             if isinstance(request, CodedRefusal):
                 raise request
             return ToolResult(compact(await self._answer(request, context)))
@@ -189,7 +189,7 @@ class SubagentTool(DialectTool):
             self._log("spawn", context, agent=request.agent, error=refusal.code)
             raise
         self._log("spawn", context, task, task=request.task)
-        return results.spawned(task)
+        return texts.spawned(task)
 
     async def _spawned(self, request: Spawn, context: CallContext) -> Task:
         # A task with dependencies is pending at first, even if they are over: the same call, entered again after a
@@ -207,7 +207,7 @@ class SubagentTool(DialectTool):
         try:
             started = await self._dialect_context.spawn(spawn_request, context)
         except TooManyRunning as refused:
-            raise results.too_many_running(self._settings.max_running) from refused
+            raise texts.too_many_running(self._settings.max_running) from refused
         except SessionClosed as refused:
             closed = session_archived if refused.state == "archived" else session_not_found
             raise closed(context.session_id) from refused
@@ -221,7 +221,7 @@ class SubagentTool(DialectTool):
         for task_id in task_ids:
             found = await self._find(task_id, context)
             if found is None:
-                raise results.not_found(task_id)
+                raise texts.not_found(task_id)
             task, run_id = found
             if task.outcome is None and self._supervisor.live(run_id) is None:
                 raise CodedRefusal(
@@ -242,7 +242,7 @@ class SubagentTool(DialectTool):
             run_spec=self._dialect_context.run_spec_for(
                 self._dialect_context.run_spec_of(context.run_id),
                 agent=agent.name,
-                system=results.subagent_text(agent.system_prompt, offered, self._extensions, depends=bool(after)),
+                system=texts.subagent_text(agent.system_prompt, offered, self._extensions, depends=bool(after)),
                 offered=offered,
                 model=agent.model,
                 fallback=agent.fallback,
@@ -272,12 +272,12 @@ class SubagentTool(DialectTool):
 
     async def _status(self, request: requests.Status, context: CallContext) -> JsonObject:
         task, _ = await self._logged("status", request.task_id, context)
-        answer = results.status(task)
+        answer = texts.status(task)
         is_storm = self._polls.is_storm(context.session_id, task.task_id)
         if "hint" in self._extensions and task.is_interrupted:
-            answer["hint"] = results.INTERRUPTED
+            answer["hint"] = texts.INTERRUPTED
         elif "hint" in self._extensions and is_storm:
-            answer["hint"] = results.hint(MAX_POLLS, POLL_SECONDS, can_wait="wait" in self._extensions)
+            answer["hint"] = texts.hint(MAX_POLLS, POLL_SECONDS, can_wait="wait" in self._extensions)
         return answer
 
     async def _progress(self, request: requests.Progress, context: CallContext) -> JsonObject:
@@ -285,11 +285,11 @@ class SubagentTool(DialectTool):
         task, run_id = await self._logged("progress", request.task_id, context)
         live = self._supervisor.live(run_id)
         if live is not None:
-            return results.progress(task, live.run, "".join(live.partial))
+            return texts.progress(task, live.run, "".join(live.partial))
         try:
-            return results.progress(task, await self._supervisor.replay(run_id))
+            return texts.progress(task, await self._supervisor.replay(run_id))
         except UnknownName:  # cancelled before its run was accepted
-            return results.progress(task, None)
+            return texts.progress(task, None)
 
     async def _wait(self, request: Wait, context: CallContext) -> JsonObject:
         """Return when enough of these tasks have ended, or at the timeout; entered again, the timeout starts anew."""
@@ -307,7 +307,7 @@ class SubagentTool(DialectTool):
         tasks = [task for task in seen if task is not None]
         for task in tasks:
             self._log("wait", context, task)
-        return results.waited(tasks, request.needed)
+        return texts.waited(tasks, request.needed)
 
     # ---- collect and cancel -----------------------------------------------------------------------------------------
 
@@ -315,9 +315,9 @@ class SubagentTool(DialectTool):
         found = await self._find(request.task_id, context)
         if found is not None and found[0].outcome is None:
             self._log("collect", context, found[0], error="TASK_NOT_READY")
-            raise results.not_ready(found[0])
+            raise texts.not_ready(found[0])
         task, _ = await self._retired("collect", request.task_id, context)
-        answer = results.collected(task)
+        answer = texts.collected(task)
         self._log("collect", context, task, result=answer["result"])
         return answer
 
@@ -329,7 +329,7 @@ class SubagentTool(DialectTool):
             await self._supervisor.cancel(run_id, note=CANCELLED)
             await self._supervisor.wait((run_id,))
             task = await self._task(request.task_id, run_id) or task
-        answer = results.cancelled(task)
+        answer = texts.cancelled(task)
         self._log("cancel", context, task, status=str(answer["status"]), result=answer["result"])
         return answer
 
@@ -384,7 +384,7 @@ class SubagentTool(DialectTool):
         return replace(outcome, reason="max_tokens", limit=LimitMet("max_tokens", limit.used, limit.limit))
 
     def _unknown(self, action: str, task_id: str, context: CallContext) -> CodedRefusal:
-        refusal = results.not_found(task_id)
+        refusal = texts.not_found(task_id)
         self._log(action, context, task_id=task_id, error=refusal.code)
         return refusal
 
