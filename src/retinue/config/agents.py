@@ -249,7 +249,7 @@ def _reference_issue(path: KeyPath, name: str | None, known: Sequence[str], sect
     match = error_texts.closest_match(name, known)
     hint = f"; did you mean {match}?" if match else ""
     found = error_texts.describe_value(name, with_kind=False)
-    yield Issue(path=path, message=f"found {found}; expected {allowed}{hint}", found=found, allowed=allowed)
+    yield Issue(path=path, message=error_texts.mismatch(found, allowed, hint), found=found, allowed=allowed)
 
 
 def _model_provider_issue(

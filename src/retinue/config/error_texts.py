@@ -180,3 +180,12 @@ def _plural(item: inspect.Type) -> str:
             return f"lists of {_plural(inner)}"
         case _:
             raise TypeError(f"settings cannot have a collection of the type {item}")
+
+
+def mismatch(found: str, expected: str, hint: str = "") -> str:
+    """The message about a value of another kind than its key takes.
+
+    >>> mismatch("a table", "a string")
+    'found a table; expected a string'
+    """
+    return f"found {found}; expected {expected}{hint}"

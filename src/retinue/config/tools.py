@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from retinue.config import error_texts
 from retinue.config.error_texts import quoted
 from retinue.config.sections import Section
 from retinue.config.validation import Issue
@@ -97,7 +98,7 @@ def module_issues(modules: Sequence[Path]) -> Iterator[Issue]:
         if kind == "a file" and file.suffix == ".py":
             continue
         found = f"{kind} at {quoted(str(file), max_shown=MAX_SHOWN_PATH)}"
-        message = f"found {found}; expected {ALLOWED}"
+        message = error_texts.mismatch(found, ALLOWED)
         yield Issue(path=("tools", "modules", index), message=message, found=found, allowed=ALLOWED)
 
 

@@ -225,5 +225,5 @@ def _mismatch_issue(
     hint: str = "",
 ) -> Issue:
     found = error_texts.describe_value(value, with_kind=mismatch == "kind", secret=is_secret)
-    message = prescribed or f"found {found}; expected {allowed}{hint}"
+    message = prescribed or error_texts.mismatch(found, allowed, hint)
     return Issue(path=path, message=message, found=found, allowed=allowed, is_complete=prescribed is not None)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
-from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 
 def lazy_names(module: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
@@ -21,6 +22,8 @@ def lazy_names(module: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     def find(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        from importlib import import_module  # here, because `import retinue` has to stay light
+
         home, _, attribute = homes[name].partition(":")
         value = getattr(import_module(home), attribute)
         setattr(sys.modules[module], name, value)

@@ -11,9 +11,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, TypeVar
 
 from retinue.core.errors import UnknownName
-from retinue.dialects.base import DialectEntry, NamedPrompt
 
 if TYPE_CHECKING:
+    from retinue.dialects.base import DialectEntry, NamedPrompt
     from retinue.engine import RunView
 
 C = TypeVar("C")
@@ -76,6 +76,8 @@ def prompt_named(system: str) -> NamedPrompt:
     >>> prompt_named("codesearch").tools, prompt_named("You dig.").tools
     (('bash_find', 'bash_ripgrep', 'bash_read'), ())
     """
+    from retinue.dialects.base import NamedPrompt  # here, because every command imports this module for its constants
+
     return next((dialect.prompts[system] for dialect in entries() if system in dialect.prompts), NamedPrompt(system))
 
 
