@@ -227,7 +227,7 @@ async def test_a_file_that_grows_while_it_is_read_is_read_as_it_was(
         tool = "file_ops" if "operation" in change else "file_edit"
         with concurrent_change(grow, monkeypatch):
             assert await call.error(tool, path="log", **change) == (
-                "the file was changed by somebody else meanwhile; read it again: log"
+                "the file was changed by another program meanwhile; read it again: log"
             )
     assert names(call) == ["copy", "log"]
 
@@ -395,7 +395,7 @@ async def test_an_edit_of_a_concurrently_changed_file_fails(call: ToolCaller, mo
 
     monkeypatch.setattr(atomic_write, "_check_unchanged", late)
     assert await call.error("file_edit", path="a.py", old_string="old", new_string="new") == (
-        "the file was changed by somebody else meanwhile; read it again: a.py"
+        "the file was changed by another program meanwhile; read it again: a.py"
     )
     assert (names(call), file.read_text()) == (["a.py"], "another writer's")
 

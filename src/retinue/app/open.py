@@ -18,6 +18,7 @@ from retinue.app.retinue import Retinue
 from retinue.app.structured_output import validate_output
 from retinue.app.validation import check_agents, check_choices, check_tools, unknown_in_code
 from retinue.core.agent import Agent, split_model
+from retinue.core.commands import DEFAULT_LEASE
 from retinue.core.errors import BadInput
 from retinue.core.ids import RandomIds, SessionId, SystemClock
 from retinue.core.policy import Policy, Rules
@@ -58,7 +59,7 @@ def open(
     approvals: Approver = "deny",
     adopt: bool = False,
     durability: Literal["process", "power"] = "process",
-    lease: float = 10.0,
+    lease: float = DEFAULT_LEASE,
     clock: Clock | None = None,
     ids: Ids | None = None,
 ) -> Retinue:

@@ -65,6 +65,10 @@ class SessionRow(Struct, frozen=True, kw_only=True):
     state: Literal["open", "archived"] = "open"
 
 
+DEFAULT_LEASE = 10.0
+"""Seconds without a heartbeat after which a driver may be declared dead."""
+
+
 class DriverRow(Struct, frozen=True, kw_only=True):
     """A process that drives runs. `beat` is its heartbeat counter; `host` and `process` identify it.
 
@@ -76,7 +80,7 @@ class DriverRow(Struct, frozen=True, kw_only=True):
     process: str
     beat: int = 0
     dead: bool = False
-    lease: float = 10.0
+    lease: float = DEFAULT_LEASE
 
 
 class Charge(Struct, frozen=True, gc=False):

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from retinue.core.commands import DriverRow, Heartbeat, RegisterDriver, UnregisterDriver
+from retinue.core.commands import DEFAULT_LEASE, DriverRow, Heartbeat, RegisterDriver, UnregisterDriver
 from retinue.core.errors import Fenced, StoreError, StoreUnavailable
 from retinue.core.ids import DriverId, RunId
 from retinue.core.policy import Rules
@@ -179,7 +179,7 @@ def build_engine(
     approver: Approver = "deny",
     durable: bool = False,
     adopts: bool = False,
-    lease: float = 10.0,
+    lease: float = DEFAULT_LEASE,
     tuning: Tuning | None = None,
 ) -> tuple[Supervisor, Driver]:
     """The supervisor and the driver of this process; the driver has to be registered before runs are started.

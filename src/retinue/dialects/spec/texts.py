@@ -33,7 +33,9 @@ CANCELLED = "cancelled by the orchestrator"
 
 HINT = "Status was asked for more than {limit} times within {seconds:g} s. Do other work before you ask again{or_wait}."
 
-INTERRUPTED = "Nobody works on this task: its process is gone. It goes on when its run is resumed, or can be cancelled."
+INTERRUPTED = (
+    "No process works on this task: its process is gone. It goes on when its run is resumed, or can be cancelled."
+)
 
 TaskStatus = Literal["pending", "running", "completed", "failed"]
 

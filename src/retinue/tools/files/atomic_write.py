@@ -93,7 +93,7 @@ def _check_unchanged(target: PathTarget, seen: os.stat_result | None) -> None:
         return
     now = target.stat()
     if now is None or (now.st_ino, now.st_size, now.st_mtime_ns) != (seen.st_ino, seen.st_size, seen.st_mtime_ns):
-        raise UnusablePath(target.path, "the file was changed by somebody else meanwhile; read it again")
+        raise UnusablePath(target.path, "the file was changed by another program meanwhile; read it again")
 
 
 def _keep_permissions(fd: int, before: os.stat_result) -> None:

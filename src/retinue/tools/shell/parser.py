@@ -142,7 +142,7 @@ def _refusal_of_started(step: Step, policy: Policy) -> str | None:
         started = started_by(step.name, step.arguments, varying=step.varying, patterns=step.matching)
     except Undecidable:
         how = "" if step.name == "find" else ", with options of one letter"
-        return f"Security policy: nobody can tell what {step.name!r} would start here; write its arguments out{how}"
+        return f"Security policy: it is not known what {step.name!r} would start here; write its arguments out{how}"
     for inner in started:
         for name, value in inner.variables:
             if _changes_programs(name, value, inner.name):
