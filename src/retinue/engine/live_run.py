@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import TypeAlias
 
 from msgspec.structs import replace
@@ -170,9 +170,6 @@ class ToolSet:
     def __init__(self, offered: tuple[str, ...], dialects: tuple[str, ...], engine: EngineContext) -> None:
         found = {name: engine.toolbox.find(name, dialects) for name in offered}
         self.tools: dict[str, Tool] = {name: tool for name, tool in found.items() if tool is not None}
-        for name in dict.fromkeys(tool.companion for tool in self.tools.values() if tool.companion is not None):
-            if name not in self.tools and (companion := engine.toolbox.find(name, dialects)) is not None:
-                self.tools[name] = companion
         self.specs: tuple[ToolSpec, ...] = tuple(tool.spec for tool in self.tools.values())
 
     def missing(self, offered: tuple[str, ...]) -> list[str]:
@@ -247,6 +244,10 @@ class LiveRun:
     @property
     def run_id(self) -> RunId:
         return self.run.accepted.run_id
+
+    @property
+    def tool_specs(self) -> Sequence[ToolSpec]:
+        return self.tool_set.specs
 
     @property
     def state(self) -> State:

@@ -110,8 +110,6 @@ class Tool:
     """Whether calls wait for other runs; such a call has no deadline of its own."""
     stoppable: bool = True
     """Whether cancelling a call stops its work; a thread, for example, goes on."""
-    companion: str | None = None
-    """Name of another tool that every run with this tool is offered as well."""
 
     def prepare(self, arguments: str) -> PreparedCall:
         """Read the arguments of one call, as the model wrote them; raises nothing and changes nothing."""
@@ -181,7 +179,6 @@ class ToolWrapper(Tool):
         self.timeout = tool.timeout
         self.waits = tool.waits
         self.stoppable = tool.stoppable
-        self.companion = tool.companion
 
     def prepare(self, arguments: str) -> PreparedCall:
         inner = self.tool.prepare(arguments)
