@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from retinue.cli import context, cron, memory, runs
+from retinue.cli import context, cron, daemon, memory, runs
 from retinue.cli.approvals import approvals, approve, deny
 from retinue.cli.buzz import buzz
 from retinue.cli.call import call
@@ -80,6 +80,7 @@ app.command(epilog='Example: retinue deny 0badcafe/3/0 --note "not on a Friday"'
 app.add_typer(context.app)
 app.add_typer(memory.app)
 app.add_typer(cron.app)
+app.add_typer(daemon.app)
 app.command(epilog="Example: retinue tools --json")(tools)
 app.command(epilog="Example: retinue init && retinue doctor")(init)
 app.command(epilog="Example: retinue doctor --json")(doctor)
