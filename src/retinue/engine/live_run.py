@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import TypeAlias
 
 from msgspec.structs import replace
@@ -244,6 +244,10 @@ class LiveRun:
     @property
     def run_id(self) -> RunId:
         return self.run.accepted.run_id
+
+    @property
+    def tool_specs(self) -> Sequence[ToolSpec]:
+        return self.tool_set.specs
 
     @property
     def state(self) -> State:

@@ -154,7 +154,8 @@ class SpawnTool(StartTool):
         resolved = self._resolve(request.provider, request.model, context, fork=False)
         agent = HOST_AGENT if request.host_mode else SUB_AGENT
         offered = (*access.among(self._inherited(context.offered)), *comms.names(self._settings))
-        run_spec = self._run_spec(context, resolved, agent, self._system(request.system_prompt, offered), offered)
+        system = self._usage_text(offered, context) if request.system_prompt is None else request.system_prompt
+        run_spec = self._run_spec(context, resolved, agent, system, offered)
         spawn_request = SpawnRequest(
             agent=agent,
             run_spec=run_spec,
@@ -166,10 +167,17 @@ class SpawnTool(StartTool):
         )
         return self._spawned(await self._start(spawn_request, context), agent, run_spec)
 
-    def _system(self, asked: str | None, offered: tuple[str, ...]) -> str:
-        if asked is not None:
-            return asked
-        return comms.usage_of(offered, self._settings) if self._settings.inherit_system_prompt else ""
+    def _usage_text(self, offered: tuple[str, ...], context: CallContext) -> str:
+        """The caller's usage instructions of the offered tools; empty if the settings do not pass them on."""
+        if not self._settings.inherit_system_prompt:
+            return ""
+        own = requests.TOOL_NAMES
+        specs = {spec.name: spec for spec in self._relatives.caller(context).tool_specs if spec.name not in own}
+        texts = (
+            requests.available_tools(specs[name] for name in offered if name in specs),
+            comms.usage_of(offered, self._settings),
+        )
+        return "\n\n".join(filter(None, texts))
 
     def _limits(self, budget: requests.Budget) -> Limits:
         asked = self._settings.default_budget if budget.max_tokens is None else budget.max_tokens
