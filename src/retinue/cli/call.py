@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn
 
 from retinue.cli.event_loop import exit_now, interrupts, perform
-from retinue.cli.output.terminal import INTERRUPTED, never_fail_to_print, say, write
+from retinue.cli.output.terminal import INTERRUPTED, never_fail_to_print, say, stdout_is_closed, write
 from retinue.core.errors import RetinueError
 
 if TYPE_CHECKING:
@@ -50,8 +50,9 @@ def call() -> int:
     from retinue.telemetry.logs import VARIABLE, turn_on
 
     def open_output(wire: str) -> _SseOutput:
-        writer = WriterThread(write)
-        return _SseOutput(writer, SseStream(writer.write, wire=wire))
+        # Readers of this contract join all `output_text`; nothing of a discarded attempt may be among it.
+        writer = WriterThread(write, stdout_is_closed)
+        return _SseOutput(writer, SseStream(writer.write, held=True, wire=wire))
 
     gc.enable()
     try:
