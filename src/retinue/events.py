@@ -14,7 +14,7 @@ checked for completeness.
 'turn 1: 20 lines'
 """
 
-from retinue.core.budget import Caps, Window
+from retinue.core.budget import Amount, Caps, Window
 from retinue.core.events import (
     CallParked,
     CallReturned,
@@ -47,6 +47,7 @@ from retinue.core.inbox import (
 from retinue.core.run import EndReason, HandleRef, HistoryRef, Lifecycle, LimitMet, Result
 
 __all__ = [
+    "Amount",
     "ApprovalAnswer",
     "CallParked",
     "CallReturned",

@@ -15,6 +15,7 @@ from typing import TypeAlias
 from msgspec.structs import replace
 
 from retinue.core.agent import ToolSpec, ValidatedOutput
+from retinue.core.budget import Amount
 from retinue.core.commands import Accepted, Charge, Phase, Progress, Record, WriteResult
 from retinue.core.compaction import CHARACTERS_PER_TOKEN, ContextOverflow, characters, total
 from retinue.core.errors import StoreError
@@ -314,10 +315,10 @@ class LiveRun:
         self.wake()
         return True
 
-    def take(self, items: tuple[Item, ...]) -> CommitFuture:
+    def take(self, items: tuple[Item, ...], *, spent_before: Amount | None = None) -> CommitFuture:
         self.drop(items)
-        now = self._engine.clock.now()
-        return self.record(MailTaken(at=now, items=items), taken=tuple(item.key for item in items))
+        event = MailTaken(at=self._engine.clock.now(), items=items, spent_before=spent_before)
+        return self.record(event, taken=tuple(item.key for item in items))
 
     def drop(self, items: tuple[Item, ...]) -> None:
         gone = {item.key for item in items}

@@ -20,7 +20,7 @@ from retinue.core.inbox import ApprovalAnswer, Item
 from retinue.core.messages import Delta
 from retinue.core.policy import Policy, Rules
 from retinue.core.ports import CallContext, Clock
-from retinue.core.run import Approval, EndReason, Exchange, HandleRef, HistoryRef, Outcome
+from retinue.core.run import CHAT, Approval, EndReason, Exchange, HandleRef, HistoryRef, Outcome
 from retinue.core.state import Run
 from retinue.engine.admission import SpawnRequest, admit, current_policy, with_visible_tools
 from retinue.engine.context import EngineContext, Hook, OnAdopt, OnEnd, OutcomeTexts
@@ -62,6 +62,7 @@ class Supervisor:
         self.drivers: DriverTable = engine.drivers
         self.clock: Clock = engine.clock
         self.rules: Rules = engine.rules
+        self._conversations: dict[RunId, tuple[RunId, ...]] = {}
 
     # Starting runs
 
@@ -339,6 +340,27 @@ class Supervisor:
             if accepted is not None and accepted.root_id not in (root_id, *found[-1:]):
                 found.append(accepted.root_id)
         return tuple(found)
+
+    async def conversation(self, root_id: RunId) -> tuple[RunId, ...]:
+        """The root runs of the chat that a root run belongs to, from the first one to this one; else this one alone."""
+        unknown: list[RunId] = []
+        root: RunId | None = root_id
+        while root is not None and root not in self._conversations:
+            unknown.append(root)
+            root = await self._previous_of_chat(root)
+        chain = () if root is None else self._conversations[root]
+        for root in reversed(unknown):
+            chain = (*chain, root)
+            if len(chain) > 1:
+                self._conversations[root] = chain
+        return chain
+
+    async def _previous_of_chat(self, root_id: RunId) -> RunId | None:
+        accepted = await self.acceptance(root_id)
+        if accepted is None or accepted.label != CHAT or accepted.inherits is None:
+            return None
+        origin = await self.acceptance(accepted.inherits.run_id)
+        return origin.run_id if origin is not None and origin.label == CHAT and origin.parent_id is None else None
 
     async def events(self, run_id: RunId, *, after: int = 0) -> AsyncIterator[Event | Delta]:
         """The events of a run from its acceptance to its end, with deltas while it streams in this process.
