@@ -12,6 +12,7 @@ from retinue.cli import options
 from retinue.cli.event_loop import interrupts, perform
 from retinue.cli.options import LIMITS, OUTPUT, option
 from retinue.cli.output.terminal import answer, answer_json, say, stdout_for_answers_alone
+from retinue.core.text import clean
 from retinue.dialects.registry import DEFAULT, prompt_named
 
 if TYPE_CHECKING:
@@ -137,6 +138,8 @@ async def _run(
             say(f"warning: {warning}")
         approver = approver_for(approval)
         async with launch.open(approvals=approver) as retinue:
+            if not output.quiet and await retinue.sessions.is_archived(retinue.session_id):
+                say(f"session {clean(retinue.session_id)} is archived: it can be read, and not changed")
             root = await launch.spawn(retinue, task, output=required, detached=detach)
             outcome = None
             if not detach:

@@ -188,8 +188,8 @@ class LiveRun:
         "_context_windows", "_counted", "_delivered", "_engine", "_prepared", "_size", "_stopping", "_validated",
         "_wake", "acceptance", "ancestor", "cancelled", "children", "children_by_key", "children_created",
         "deadline", "dependents", "error", "fixed_size", "in_flight", "inbox", "last_write", "limit_met", "memo",
-        "needs_slot", "not_compactable_at", "overflow", "partial", "run", "subscriptions", "task", "tool_set",
-        "waiting_for",
+        "needs_slot", "not_compactable_at", "overflow", "partial", "refusal_is_raised", "run", "subscriptions", "task",
+        "tool_set", "waiting_for",
     )
     # fmt: on
 
@@ -200,6 +200,8 @@ class LiveRun:
         self.tool_set = tool_set
         self.acceptance = acceptance
         """The commit of its acceptance, until that is known to be on disk."""
+        self.refusal_is_raised = False
+        """Whether its spawn raises if the store does not create it, so that nothing is remembered of it."""
         self.last_write: CommitFuture | None = acceptance
         self.inbox: list[Item] = []
         self.in_flight: dict[int, asyncio.Task[None]] = {}

@@ -181,6 +181,9 @@ async def _end(live: LiveRun, end: EndRun, engine: EngineContext, executor: Exec
     outcome = live.run.outcome_as(exchange, unstopped=unstopped)
     if live.deadline is not None:
         live.deadline.cancel()
+    if not accepted and live.refusal_is_raised:
+        executor.drop(live)
+        return
     posts: Posts = ()
     if accepted and end != _cancelled_before_start():
         live.drop(end.taken)
@@ -271,7 +274,7 @@ class Executor:
                 await live.stop()
 
     async def discard(self, live: LiveRun) -> None:
-        """End a run that the store did not create, so that it takes no slot; whatever it waits for."""
+        """Stop a run that the store did not create, so that it takes no slot; whatever it waits for."""
         live.deliver(_cancel_item("cancelled", ""))
         if live.task is not None:
             await asyncio.wait((live.task,))
@@ -340,6 +343,12 @@ class Executor:
     def exchange_ended(self, live: LiveRun) -> None:
         self._registry.update_parent(live)
         self._registry.notify(live.run_id)
+
+    def drop(self, live: LiveRun) -> None:
+        """Leave nothing behind of a run that the store did not create."""
+        self._engine.budgets.close(live.run_id)
+        self._registry.drop(live)
+        self._registry.release_ancestor(live)
 
     def run_ended(self, live: LiveRun, outcome: Outcome, posts: Posts) -> None:
         """A run has ended: close its account, deliver its posts, cancel its children, notify those that wait."""

@@ -20,7 +20,7 @@ from retinue.app.handle import RunHandle
 from retinue.app.launch.start import Launch
 from retinue.app.retinue import Retinue
 from retinue.core.commands import RunQuery
-from retinue.core.errors import NotAdoptable, RunIsOver, StoreError
+from retinue.core.errors import NotAdoptable, RunIsOver, SessionClosed, StoreError
 from retinue.core.events import Event, ExchangeEnded, MailTaken, RunEnded
 from retinue.core.ids import Key, RunId
 from retinue.core.inbox import Input
@@ -110,6 +110,9 @@ class Conversation:
 
     async def begin(self, text: str, dialects: tuple[str, ...]) -> tuple[RunId, Key | None]:
         """Post the input to the current run, or start a new one with it; the run, and the key of the input there."""
+        session_id = self._retinue.session_id
+        if await self._retinue.sessions.is_archived(session_id):
+            raise SessionClosed(session_id, "archived")  # a run may read it, a conversation would change it
         if self._earlier is not None:
             earlier, self._earlier = self._earlier, None
             self._segment = await self._continued(earlier, dialects)
