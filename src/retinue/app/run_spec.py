@@ -182,7 +182,7 @@ def limits_of(agent: Agent, asked: Limits | None, *, delegates: bool) -> Limits:
     if asked is None:
         # The dialects' limits are exact; without one, the last turn is set aside for an answer.
         return replace(agent.limits, max_turns=agent.max_turns or MAX_TURNS, wrap_up=not delegates)
-    if asked.max_turns is None and agent.max_turns is not None:
+    if asked.max_turns is None and asked.exchange_turns is None and agent.max_turns is not None:
         return replace(asked, max_turns=agent.max_turns)
     return asked
 
