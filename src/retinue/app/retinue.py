@@ -186,7 +186,9 @@ class Retinue:
         self._check_open()
         spec = self._run_specs.agent(agent)
         chosen = self._chosen if dialects is None else tuple(dialects)
-        run_spec = self._run_specs.run_spec(spec, chosen, tools=tools, model=model, system=system, think=think)
+        run_spec = self._run_specs.run_spec(
+            spec, chosen, tools=tools, model=model, system=system, think=think, policy=policy
+        )
         if output is not None:
             run_spec = replace(run_spec, output=make_output(output))
         if memory_from is not None:
