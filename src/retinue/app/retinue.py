@@ -189,7 +189,9 @@ class Retinue:
         self._check_open()
         spec = self._run_specs.agent(agent)
         chosen = self._chosen if dialects is None else tuple(dialects)
-        run_spec = self.run_spec(agent=agent, dialects=chosen, tools=tools, model=model, system=system, think=think)
+        run_spec = self.run_spec(
+            agent=agent, dialects=chosen, tools=tools, model=model, system=system, think=think, policy=policy
+        )
         if output is not None:
             run_spec = replace(run_spec, output=make_output(output))
         if memory_from is not None:
@@ -225,11 +227,14 @@ class Retinue:
         model: str | None = None,
         system: str = "",
         think: bool = False,
+        policy: Policy | None = None,
     ) -> RunSpec:
         """The run spec of a run that is started with these arguments; see `spawn`."""
         chosen = self._chosen if dialects is None else tuple(dialects)
         spec = self._run_specs.agent(agent)
-        run_spec = self._run_specs.run_spec(spec, chosen, tools=tools, model=model, system=system, think=think)
+        run_spec = self._run_specs.run_spec(
+            spec, chosen, tools=tools, model=model, system=system, think=think, policy=policy
+        )
         if self.launch_config is None:
             return run_spec
         return replace(run_spec, launch_config=self.launch_config.text())
