@@ -64,7 +64,7 @@ class Run:
     # fmt: off
     __slots__ = (
         "accepted", "adopted_seq", "calls_made", "closing", "compactions", "context", "cost", "counted_messages",
-        "dependencies", "exchange_turns", "exchanges", "failure", "final", "history", "in_exchange", "inputs",
+        "cut_by", "dependencies", "exchange_turns", "exchanges", "failure", "final", "history", "in_exchange", "inputs",
         "latest_input", "left_at", "open", "outcome", "parked_seconds", "parked_since", "policy", "repairs",
         "run_spec", "seen", "seq", "stop", "system", "taken", "text", "tool_crash", "tools_on", "turns",
         "unreturned", "usage", "wrap_up_limit",
@@ -99,6 +99,8 @@ class Run:
         self.text = ""
         """The last text of the model in this exchange; the outcome's text if the run stops here."""
         self.stop: Stop = "end"
+        self.cut_by: LimitMet | None = None
+        """The limit that cut off the last reply, if one did."""
         self.open: list[OpenCall] = []
         self.unreturned = 0
         """Number of open calls without a result."""
@@ -263,7 +265,7 @@ def _apply_reply(run: Run, seq: int, event: ReplyReceived) -> None:
     run.context = usage.input + max(0, usage.output - usage.reasoning) if usage.input else 0
     run.counted_messages = len(run.history)
     run.compactions = 0
-    run.stop = reply.stop
+    run.stop, run.cut_by = reply.stop, event.cut_by
     if reply.message.text:
         run.text = reply.message.text
     run.open = [OpenCall(index, call, seq) for index, call in enumerate(reply.message.calls)]

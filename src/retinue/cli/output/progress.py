@@ -21,6 +21,7 @@ from retinue.cli.options import ApprovalOptions, Form, OutputOptions
 from retinue.cli.output.format import count, elapsed, money, name_of, one_line, status_of, tokens, total
 from retinue.cli.output.terminal import INTERRUPTED, answer, answer_json, can_redraw, console, say
 from retinue.core.ids import RunId
+from retinue.core.limit_text import cut_text
 from retinue.core.run import Outcome
 from retinue.core.text import clean, plural
 from retinue.dialects.registry import cancelled_notice
@@ -195,6 +196,8 @@ def print_outcome(run_id: RunId, outcome: Outcome, form: Form = "text") -> int:
         say(failure_text(outcome))
         if outcome.text and form not in ("json", "sse"):
             say(f"the answer so far:\n{clean(outcome.text)}")
+    elif outcome.reason == "length" and outcome.limit is not None:
+        say(f"note: the answer may be incomplete: it was {cut_text(outcome.limit)}")
     elif outcome.reason in ("length", "refusal"):
         say(f"note: the model ended with {outcome.reason!r}, so the answer may be incomplete")
     if outcome.unstopped:
