@@ -227,7 +227,13 @@ def _named(kind: str, values: tuple[Event | Item, ...]) -> dict[str, Event | Ite
 
 
 EXPECTED: dict[int, dict[str, Event | Item | Outcome | RunSpec]] = {
-    1: {**_named("event", _EVENTS), **_named("item", _ITEMS), "outcome": _OUTCOME, "brief": RUN_SPEC},
+    1: {
+        **_named("event", _EVENTS),
+        **_named("item", _ITEMS),
+        "outcome": _OUTCOME,
+        "brief": RUN_SPEC,
+        "brief.sampling": RunSpec(agent="researcher", max_output=4096, temperature=0.5, top_p=0.9),
+    },
 }
 """By format and name: the value to which the file of that name must decode."""
 
