@@ -408,11 +408,10 @@ async def stream_run(
     return outcome
 
 
-class WrittenStream:
-    """The events of a call on stdout, written by a thread.
+class HeldStream:
+    """The events of a call on stdout, written by a thread, each reply when it is complete.
 
-    Readers of this contract join all `output_text`; nothing of a discarded attempt may be among it, so that each reply
-    is written when it is complete.
+    Readers of this contract join all `output_text`; nothing of a discarded attempt may be among it.
     """
 
     def __init__(
