@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace as replace_in
 from functools import reduce
-from typing import TypeAlias, assert_never
+from typing import TypeAlias, TypedDict, assert_never
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -293,7 +293,7 @@ def _request(provider: str, model: str, live: LiveRun, step: CallModel) -> Reque
         messages=run.history,
         tools=live.tool_set.specs if step.tools else (),
         max_output=run_spec.max_output,
-        temperature=temperature_for(provider, run_spec),
+        **sampling_for(provider, run_spec),
         think=run_spec.think,
         output=run_spec.output,
         run_id=run.accepted.run_id,
@@ -304,9 +304,17 @@ def _request(provider: str, model: str, live: LiveRun, step: CallModel) -> Reque
     )
 
 
-def temperature_for(provider: str, run_spec: RunSpec) -> float | None:
-    """The temperature of a run, which is meant for its first provider only."""
-    return run_spec.temperature if provider == run_spec.provider else None
+class ForFirstProvider(TypedDict):
+    """Options of a request that a run has for its first provider only."""
+
+    temperature: float | None
+    top_p: float | None
+
+
+def sampling_for(provider: str, run_spec: RunSpec) -> ForFirstProvider:
+    if provider != run_spec.provider:
+        return {"temperature": None, "top_p": None}
+    return {"temperature": run_spec.temperature, "top_p": run_spec.top_p}
 
 
 async def _attempts(

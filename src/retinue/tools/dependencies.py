@@ -22,7 +22,7 @@ class ToolOptions(Struct, frozen=True, kw_only=True):
     - `sandbox`: with `required`, a program of an agent is refused where the machine has no sandbox; with `off`, it runs
       without one.
     - `network`: whether programs of agents may use the network.
-    - `web_search`: the search engine: `ddgs`, `brave` or `searxng:ADDRESS`.
+    - `web_search`: the search engine: `ddgs`, `brave` or `searxng:ADDRESS`; `auto` is the first that is set up.
     - `memory`: how memories of agents are stored, `sqlite` or `markdown`.
     - `max_result`: characters of a result that a model reads at once; it can page through the rest.
 
@@ -32,7 +32,7 @@ class ToolOptions(Struct, frozen=True, kw_only=True):
 
     sandbox: Literal["required", "off"] = "required"
     network: bool = False
-    web_search: str = "ddgs"
+    web_search: str = "auto"
     memory: str = "sqlite"
     max_result: int = 50_000
     program_memory_mb: int = PROGRAM_MEMORY_MB
@@ -63,7 +63,7 @@ class ToolDependencies:
     key_value: KeyValue
     clock: Clock
     home: Path | None = None
-    web_search: str = "ddgs"
+    web_search: str = "auto"
     memory: str = "sqlite"
     memories: Mapping[str, str] = field(default_factory=dict[str, str])
     """Agents with another memory backend: `sqlite`, `markdown`, or `none`."""

@@ -45,6 +45,9 @@ def chat(
     yes: options.YesFlag = False,
     no_sandbox: options.NoSandboxFlag = False,
     think: options.ThinkFlag = False,
+    temperature: options.TemperatureFlag = None,
+    top_p: options.TopPFlag = None,
+    max_output_tokens: options.MaxOutputTokensFlag = None,
     quiet: options.QuietFlag = False,
     verbose: options.VerboseFlag = False,
 ) -> int:
@@ -73,6 +76,7 @@ def chat(
         system=system,
         tools=options.tools_of(tools, agent=agent),
         think=think,
+        sampling=options.sampling_of(temperature, top_p, max_output_tokens),
         limits=limits,
         no_sandbox=no_sandbox,
     )
