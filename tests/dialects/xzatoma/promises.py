@@ -163,6 +163,12 @@ PROMISES = (
     Promise("XZ-CHAT-WORDS", "Chat mode", "Seven expressions in a prompt switch delegation on."),
     Promise("XZ-CHAT-STATUS", "Chat mode", "`/status` shows `Subagents:        ENABLED` or `disabled`."),
     Promise("XZ-CHAT-ENABLED", "Chat mode", "With chat_enabled a chat begins with delegation."),
+    # The program's own settings file
+    Promise(
+        "XZ-CONFIG-FILE",
+        "Configuration Reference",
+        "A whole `config.yaml` loads, its provider section chooses the model, and one warning names what is ignored.",
+    ),
     # Several at once
     Promise("XZ-PARALLEL", "parallel_subagent", "The tasks work at the same time, and the call returns after all."),
     Promise("XZ-PARALLEL-ROOT", "parallel_subagent", "It is offered to the root alone."),

@@ -93,7 +93,7 @@ async def prepare(settings: Settings, options: LaunchOptions) -> Launch:
     """Choose the model and set the limits; nothing is opened or written yet."""
     model_choice = await choose_model(options.flags, settings, agent=options.agent)
     # A dialect's limits are exact; without a dialect the last turn is reserved for an answer.
-    limits = Limits(max_turns=MAX_TURNS, wrap_up=not options.dialects)
+    limits = settings.root.limits_over(Limits(max_turns=MAX_TURNS, wrap_up=not options.dialects))
     if options.agent is not None:
         limits = settings.agents[options.agent].limits_over(limits)
     return Launch(settings=settings, options=options, model_choice=model_choice, limits=options.limits.over(limits))
@@ -224,6 +224,7 @@ def open_config(
         dialects=config.dialects,
         dialect_settings=dialect_settings(settings),
         agents=config.agents,
+        policy=settings.policy,
         session=session,
         home=home,
         approvals=approvals,
