@@ -24,6 +24,7 @@ from retinue.dialects.context import DialectContext
 from retinue.engine import PlainOutcomeTexts, Supervisor
 from retinue.providers.catalog import ProviderConfig
 from retinue.telemetry import otel
+from retinue.tools.builtin import with_reader
 
 
 class LaunchConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -184,8 +185,7 @@ def _own_tools(agent: Agent, dialects: Sequence[Dialect]) -> tuple[str, ...]:
     """The tools that an agent names, or those that the dialects have for an agent that names none."""
     if agent.tools or agent.no_tools:
         return agent.tools
-    supplied = (dialect.default_tools(agent) for dialect in dialects)
-    return tuple(dict.fromkeys(name for names in supplied for name in names))
+    return with_reader([name for dialect in dialects for name in dialect.default_tools(agent)])
 
 
 class Grants:

@@ -12,6 +12,7 @@ import typer
 
 from retinue.cli import context, cron, memory, runs
 from retinue.cli.approvals import approvals, approve, deny
+from retinue.cli.buzz import buzz
 from retinue.cli.call import call
 from retinue.cli.chat import chat
 from retinue.cli.demo import demo
@@ -61,6 +62,10 @@ app.command(
     'retinue run --agent researcher --tools search_web --max-cost 0.50 "Compare A and B"'
 )(run)
 app.command(epilog="Example: retinue call < order.json")(call)
+app.command(
+    epilog="Example: retinue buzz gpt-4.1-mini https://api.openai.com/v1/chat/completions 'Say hello' "
+    "--provider openai-chat --api-key-name OPENAI_API_KEY"
+)(buzz)
 app.command(
     epilog="Examples:\n\nretinue chat\n\nretinue chat --tools file_read,grep\n\nretinue chat --session audit\n\n"
     'printf "What is 6 times 7?\\nAnd half of it?\\n" | retinue chat'

@@ -35,6 +35,7 @@ from retinue.core.run import HistoryRef, Limits
 from retinue.core.usage import NANO
 from retinue.engine import Approver
 from retinue.providers.catalog import ProviderConfig
+from retinue.tools.builtin import with_reader
 
 NO_FLAGS = Flags()
 
@@ -112,12 +113,13 @@ class Launch:
     def tools(self) -> tuple[str, ...] | None:
         """Names of the tools that the run is offered; None offers what the agent has."""
         options = self.options
-        if options.tools is not None:
-            return (*options.tools, *options.more_tools)
         if not options.more_tools:
-            return None
-        own = () if options.agent is None else self.settings.agents[options.agent].tools or ()
-        return (*own, *options.more_tools)
+            return options.tools
+        own = None if options.agent is None else self.settings.agents[options.agent].tools
+        listed = own if options.tools is None else options.tools
+        if not listed and own is None:  # no list of tools was given, which would be exact
+            return with_reader(options.more_tools)
+        return (*(listed or ()), *options.more_tools)
 
     def warnings(self) -> list[str]:
         """One warning for each model without a known price, where a limit on cost applies to it.
