@@ -16,6 +16,11 @@ PROMISES = (
     Promise("XZ-SUMMARY", "summary_prompt", "The summary prompt follows the task's answer in the same conversation."),
     Promise("XZ-SUMMARY-DEFAULT", "summary_prompt", "Without one it is `Summarize your findings concisely`."),
     Promise("XZ-SUMMARY-NO-TOOLS", "summary_prompt", "It is sent without tools, and calls made anyway are not made."),
+    Promise(
+        "XZ-ROOT-TOOLS",
+        "allowed_tools",
+        "A root of `run` and `chat` without a list has `file_ops`, `grep`, `fetch` and `terminal`.",
+    ),
     Promise("XZ-TOOLS-INHERITED", "allowed_tools", "A subagent is offered the tools that its caller is offered."),
     Promise("XZ-TOOLS-ALLOWED", "allowed_tools", "With allowed_tools it is offered those only, in the caller's order."),
     Promise("XZ-TOOLS-TOLD", "allowed_tools", "The schema of allowed_tools lists the tools that it may name."),
