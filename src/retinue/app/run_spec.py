@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct, field
@@ -26,6 +27,9 @@ from retinue.providers.catalog import ProviderConfig
 from retinue.telemetry import otel
 from retinue.tools.builtin import with_reader
 
+DetachedApprovals: TypeAlias = Literal["", "wait", "deny", "yes"]
+"""How a detached run handles calls that need approval; empty for a run that is not detached."""
+
 
 class LaunchConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What another process needs to resume a run: providers, tools, agents and folders.
@@ -42,6 +46,8 @@ class LaunchConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
     workspace: str = ""
     no_sandbox: bool = False
     """Whether programs of the tools were allowed to run without a sandbox."""
+    detached: DetachedApprovals = ""
+    """Set for a detached run, which a daemon continues if its process is gone."""
 
     def text(self) -> str:
         """The config as JSON, as a run spec stores it."""

@@ -224,9 +224,10 @@ class ApprovalOptions:
     mode: Mode
     yes: bool = False
 
-    def flags(self) -> list[str]:
-        """The same options as flags, for a background process."""
-        return ["--yes"] if self.yes else ["--approvals", self.mode]
+    @property
+    def detached(self) -> Literal["wait", "deny", "yes"]:
+        """The same options for a background process, which cannot ask."""
+        return "yes" if self.yes else "deny" if self.mode == "deny" else "wait"
 
 
 def approval_options(mode: str | None, *, yes: bool, detach: bool = False) -> ApprovalOptions:

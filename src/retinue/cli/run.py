@@ -125,7 +125,7 @@ async def _run(
             say(f"warning: {warning}")
         approver = approver_for(approval)
         async with launch.open(approvals=approver) as retinue:
-            root = await launch.spawn(retinue, task, output=required, detached=detach)
+            root = await launch.spawn(retinue, task, output=required, detached=approval.detached if detach else "")
             outcome = None
             if not detach:
                 work = follow(retinue, root, stop, approver=approver, output=output)
@@ -152,7 +152,7 @@ def _detach(run_id: str, approval: options.ApprovalOptions, output: options.Outp
     """Leave the run to a background process, and print its id."""
     from retinue.app.launch.resume import resume_in_background
 
-    log = resume_in_background(run_id, *approval.flags())
+    log = resume_in_background(run_id, approval.detached)
     if not output.quiet:
         say(f"running in the background; see: retinue runs show {run_id}  (its output: {log})")
     if output.json:

@@ -20,7 +20,7 @@ from retinue.app.handle import RunHandle
 from retinue.app.launch.model_choice import ModelChoice, choose_model, unpriced
 from retinue.app.open import open as open_retinue
 from retinue.app.retinue import Retinue
-from retinue.app.run_spec import MAX_TURNS, LaunchConfig
+from retinue.app.run_spec import MAX_TURNS, DetachedApprovals, LaunchConfig
 from retinue.app.settings_file import dialect_settings, load_settings
 from retinue.app.structured_output import OutputFormat
 from retinue.app.tool_modules import load_tools
@@ -160,11 +160,16 @@ class Launch:
         key: Key | None = None,
         keep_alive: bool = False,
         inherits: HistoryRef | None = None,
-        detached: bool = False,
+        detached: DetachedApprovals = "",
         output: OutputFormat | None = None,
         label: str = "",
     ) -> RunHandle:
-        """Start a run in the opened retinue; the arguments are those of `Retinue.spawn`."""
+        """Start a run in the opened retinue; the arguments are those of `Retinue.spawn`.
+
+        `detached` only records the run, and says how a later process handles its calls that need approval.
+        """
+        if detached and retinue.launch_config is not None:
+            retinue.launch_config = replace(retinue.launch_config, detached=detached)
         return await retinue.spawn(
             task,
             agent=self.options.agent,
@@ -177,7 +182,7 @@ class Launch:
             think=self.options.think,
             keep_alive=keep_alive,
             inherits=inherits,
-            detached=detached,
+            detached=bool(detached),
             output=output,
             label=label,
         )
