@@ -1,6 +1,6 @@
 """The `zeroclaw` dialect: an agent runs itself again for a subtask, or delegates to another agent."""
 
-from retinue.dialects.base import Deferred, DialectEntry, PolicyTexts
+from retinue.dialects.base import Deferred, DialectEntry, PolicyTexts, ProgramSettings
 from retinue.dialects.zeroclaw.requests import DELEGATE, SPAWN, ZeroclawCronTexts
 
 __all__ = ["DIALECT", "NAME", "SETTINGS", "TOOL_NAMES"]
@@ -13,6 +13,9 @@ DIALECT = DialectEntry(
     name=NAME,
     tool_names=TOOL_NAMES,
     factory=Deferred("retinue.dialects.zeroclaw.dialect:ZeroclawDialect"),
+    program_settings=ProgramSettings(
+        file="config.toml", translate=Deferred("retinue.dialects.zeroclaw.program_settings:translate")
+    ),
     cron=ZeroclawCronTexts(),
     policy_texts=PolicyTexts(
         escalation="subagent policy override escalates beyond parent: {refusal}",
