@@ -125,6 +125,7 @@ async def _run(
         approver = approver_for(approval)
         async with launch.open(approvals=approver) as retinue:
             root = await launch.spawn(retinue, task, output=required, detached=approval.detached if detach else "")
+            await launch.save_message(retinue, root.run_id, task, launch_options.dialects)
             outcome = None
             if not detach:
                 work = follow(retinue, root, stop, approver=approver, output=output)
