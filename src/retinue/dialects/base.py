@@ -175,7 +175,7 @@ class CronTexts(Protocol):
 
 
 class Transcripts(Protocol):
-    """Kept conversations of a dialect's subagents, as the text that `retinue replay` prints."""
+    """Kept conversations of a dialect's subagents, as the printable text that `retinue replay` prints."""
 
     async def listing(self, *, limit: int, offset: int) -> str:
         """One page of all conversations, newest first."""
@@ -190,8 +190,8 @@ class Transcripts(Protocol):
         ...
 
 
-MakeTranscripts: TypeAlias = "Callable[[Supervisor, Callable[[str], str]], Transcripts]"
-"""Makes them, given the store's supervisor and a function that makes a text safe for a terminal."""
+MakeTranscripts: TypeAlias = "Callable[[Supervisor], Transcripts]"
+"""Makes them, given the store's supervisor."""
 
 MakeProvider: TypeAlias = "Callable[[str], Provider | None]"
 """Returns a provider that uses the models of the provider of this name; None where that is not possible."""

@@ -115,6 +115,14 @@ class Tool:
         """Read the arguments of one call, as the model wrote them; raises nothing and changes nothing."""
         return PreparedCall(arguments, CallRisk(self.risk, self.acts), partial(self.call, arguments), self.waits)
 
+    def spec_for(self, offered: tuple[str, ...], policy: Policy) -> ToolSpec:
+        """The spec that a run with these tools and this policy is shown: by default `spec`.
+
+        A tool whose arguments are names that depend on the run lists them here. The result must depend on the
+        arguments alone and keep its order: it is shared by all such runs, and is the beginning of a cached prompt.
+        """
+        return self.spec
+
     def why_hidden(self, context: CallContext) -> str | None:
         """Text for a run that calls the tool without being offered it; None for the engine's own text."""
         return None
@@ -184,6 +192,9 @@ class ToolWrapper(Tool):
         inner = self.tool.prepare(arguments)
         return PreparedCall(arguments, inner.risk, partial(self.run, inner), inner.waits, inner.denied_by)
 
+    def spec_for(self, offered: tuple[str, ...], policy: Policy) -> ToolSpec:
+        return self.tool.spec_for(offered, policy)
+
     def why_hidden(self, context: CallContext) -> str | None:
         return self.tool.why_hidden(context)
 
@@ -200,3 +211,8 @@ class Toolbox(Protocol):
 
     def find(self, name: str, dialects: tuple[str, ...]) -> Tool | None:
         """The tool of that name, as a run with these dialects sees it."""
+        ...
+
+    def around(self, tool: Tool, dialects: tuple[str, ...]) -> Tool:
+        """A tool in the wrappers of these dialects, such as a log."""
+        ...
