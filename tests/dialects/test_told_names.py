@@ -188,7 +188,7 @@ async def test_the_schema_of_tool_access_lists_what_a_child_can_have(tool: str) 
 
 async def test_the_comms_tools_say_where_the_names_of_peers_are() -> None:
     for tool, look in (("send_message", "list_peers"), ("send", "peers")):
-        comms = MeerkatSettings(enable_comms=True, comms_tools=tool)
+        comms = MeerkatSettings(enable_comms=True, comms_tools="send" if tool == "send" else "send_message")
         shown = await properties(tool, "meerkat", dialect_settings={"meerkat": comms})
         assert shown["to"]["description"] == f"The peer's name; {look} shows all."
 
