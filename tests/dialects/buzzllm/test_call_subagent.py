@@ -115,6 +115,21 @@ async def test_a_call_is_answered_by_a_process_with_the_same_model(wire: Wire) -
     assert callers() == set()
 
 
+@pytest.mark.promise("BZ-DISCARDED")
+@over_every_wire
+async def test_an_attempt_that_broke_off_is_neither_returned_nor_stored(wire: Wire) -> None:
+    broken = ProviderError("cut", fault="cut", partial="The first attempt says m")
+    cast = Cast((call_subagent(), BYE), fails(broken, then=streams("Second ", "attempt answer")))
+    async with wire.vendor(cast) as vendor, opened(wire, vendor) as r:
+        harness = BuzzllmHarness(r)
+        await harness.play()
+        child, _ = await r.tree(harness.root_id)
+
+    assert harness.read() == ["Second attempt answer"]
+    assert child.outcome is not None
+    assert (child.outcome.text, len(cast.children)) == ("Second attempt answer", 2)
+
+
 @pytest.mark.promise("BZ-CONCATENATED")
 async def test_all_text_of_the_subagent_is_the_answer_and_nothing_else() -> None:
     looks = together(streams("Let me ", "look. "), calls("bash_find", path="."))
