@@ -86,6 +86,7 @@ def run(
         session=session,
         system=system,
         tools=options.tools_of(tools, agent=agent),
+        default_tools=options.default_tools_of(tools, dialects),
         more_tools=more_tools,
         think=think,
         limits=LimitOptions(

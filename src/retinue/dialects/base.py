@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from retinue.core.ports import Provider
     from retinue.core.run import Outcome
     from retinue.dialects.context import DialectContext, ProviderHost
+    from retinue.dialects.translation import Translation
     from retinue.engine import RunView, Supervisor
 
 T = TypeVar("T")
@@ -106,6 +107,15 @@ class SettingsSection(Struct, frozen=True, kw_only=True):
     """Checks of keys that name a provider, given the providers that the file describes."""
     has_complete_messages: bool = False
     """Whether the dialect's document prescribes the messages of both checks, printed without the key in front."""
+
+
+class ProgramSettings(Struct, frozen=True, kw_only=True):
+    """The settings file of the program that a dialect comes from, and its translation into retinue's layout."""
+
+    file: str
+    """Its name; a file of another name is not translated."""
+    translate: Deferred[Callable[[Mapping[str, object], Mapping[str, str]], Translation]]
+    """Called with the values of a file and the environment, for the variables in which that program looks for keys."""
 
 
 class NamedPrompt(NamedTuple):
@@ -225,6 +235,9 @@ class DialectEntry(Struct, frozen=True, kw_only=True):
     tool_names: tuple[str, ...]
     factory: Deferred[DialectFactory]
     settings: SettingsSection | None = None
+    program_settings: ProgramSettings | None = None
+    root_tools: tuple[str, ...] = ()
+    """Built-in tools of a root run that is started from the command line, where neither it nor its agent names any."""
     prompts: Mapping[str, NamedPrompt] = {}
     """Prompts that `retinue run --system NAME` knows by name."""
     chat: ChatDelegation | None = None

@@ -250,6 +250,11 @@ SETTINGS = (
         "Of thirteen axes the first that exceeds the parent's is named, in the published text.",
     ),
     Promise("ZC-KEYS", "risk_profile", "A key without a meaning here is a warning, and an unknown key an error."),
+    Promise(
+        "ZC-CONFIG-FILE",
+        "risk_profile",
+        "A whole `config.toml` loads: known tables are used, and one warning names what is ignored.",
+    ),
 )
 
 MEMORY = (

@@ -75,6 +75,8 @@ class LaunchOptions:
     system: str = ""
     tools: tuple[str, ...] | None = None
     """Names; None offers what the agent has."""
+    default_tools: tuple[str, ...] = ()
+    """Names that are offered where no list is given, neither here nor by the agent."""
     more_tools: tuple[str, ...] = ()
     """Names that are offered on top of `tools`, or of what the agent has."""
     think: bool = False
@@ -95,7 +97,7 @@ async def prepare(settings: Settings, options: LaunchOptions) -> Launch:
     """Choose the model and set the limits; nothing is opened or written yet."""
     model_choice = await choose_model(options.flags, settings, agent=options.agent)
     # A dialect's limits are exact; without a dialect the last turn is reserved for an answer.
-    limits = Limits(max_turns=MAX_TURNS, wrap_up=not options.dialects)
+    limits = settings.root.limits_over(Limits(max_turns=MAX_TURNS, wrap_up=not options.dialects))
     if options.agent is not None:
         limits = settings.agents[options.agent].limits_over(limits)
     return Launch(settings=settings, options=options, model_choice=model_choice, limits=options.limits.over(limits))
@@ -114,13 +116,14 @@ class Launch:
     def tools(self) -> tuple[str, ...] | None:
         """Names of the tools that the run is offered; None offers what the agent has."""
         options = self.options
-        if not options.more_tools:
-            return options.tools
         own = None if options.agent is None else self.settings.agents[options.agent].tools
         listed = own if options.tools is None else options.tools
         if not listed and own is None:  # no list of tools was given, which would be exact
-            return with_reader(options.more_tools)
-        return (*(listed or ()), *options.more_tools)
+            # An agent without a list has what its dialects give it; those of several dialects do not combine.
+            is_default = options.agent is None or len(options.dialects) == 1
+            chosen = (*(options.default_tools if is_default else ()), *options.more_tools)
+            return with_reader(chosen) if chosen else options.tools
+        return (*(listed or ()), *options.more_tools) if options.more_tools else options.tools
 
     def warnings(self) -> list[str]:
         """One warning for each model without a known price, where a limit on cost applies to it.
@@ -238,6 +241,7 @@ def open_config(
         dialects=config.dialects,
         dialect_settings=dialect_settings(settings),
         agents=config.agents,
+        policy=settings.policy,
         session=session,
         home=home,
         approvals=approvals,

@@ -72,6 +72,7 @@ def chat(
         session=session,
         system=system,
         tools=options.tools_of(tools, agent=agent),
+        default_tools=options.default_tools_of(tools, dialects),
         think=think,
         limits=limits,
         no_sandbox=no_sandbox,

@@ -247,9 +247,10 @@ async def execute(execution: Execution) -> JobResult | None:
     job = execution.job
     settings = _settings_of(job)
     agent = _agent_of(job, settings)
-    policy = agent.policy or Policy()
+    configured = settings.policy_for(agent)
+    policy = configured or Policy()
     _check_may_act(job, policy)
-    window = windows_of(agent.name, policy)[0] if agent.policy is not None and not execution.counted else None
+    window = windows_of(agent.name, policy)[0] if configured is not None and not execution.counted else None
     if window is not None and await _used(execution.client, window) >= (window.caps.calls or 0):
         raise Blocked(_texts().blocked("rate limit exceeded"))
     now = time.time()
