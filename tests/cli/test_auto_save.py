@@ -201,3 +201,27 @@ def test_memories_are_listed_with_settings_that_have_errors(cli: Cli, folder: Pa
 
     assert (listed.code, listed.json) == (0, [])
     assert listed.stderr.startswith("warning: the memories in workspaces are not shown: retinue.toml:2: ")
+
+
+@pytest.mark.promise("ZC-MEMORY-AUTO-SAVE")
+@pytest.mark.parametrize(
+    ("memory", "stored"),
+    [
+        ("", [("main", LONG)]),
+        ('[memory]\nbackend = "sqlite.default"\n', [("main", LONG)]),
+        ("[memory]\nauto_save = false\n", []),
+        ('[memory]\nbackend = "none"\n', []),
+    ],
+)
+def test_a_config_toml_stores_messages_unless_it_says_no(
+    cli: Cli, folder: Path, memory: str, stored: list[tuple[str, str]]
+) -> None:
+    """That program stores them by default; a `retinue.toml` does not."""
+    with serving(says("I will.")) as vendor:
+        provider = f'[providers.models.custom.work]\nuri = "{vendor.base_url}"\nmodel = "m"\n'
+        (folder / "config.toml").write_text(f"{memory}\n{provider}")
+        flags = ("--config", "config.toml", "--quiet", "--dialect", "zeroclaw", "--provider", "work")
+        result = cli("run", *flags, LONG)
+
+    assert (result.code, result.stdout) == (0, "I will.\n"), result.stderr
+    assert [(row["agent"], row["content"]) for row in saved(cli)] == stored
