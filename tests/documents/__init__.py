@@ -1,1 +1,1 @@
-"""The examples and use cases of the dialects' documents, run end to end."""
+"""The examples and use cases of the dialects' published documents, run end to end as printed."""

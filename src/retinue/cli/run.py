@@ -125,6 +125,8 @@ async def _run(
             say(f"warning: {warning}")
         approver = approver_for(approval)
         async with launch.open(approvals=approver) as retinue:
+            if not output.quiet and await retinue.sessions.is_archived(retinue.session_id):
+                say(f"session {retinue.session_id} is archived: it can be read, and not changed")
             root = await launch.spawn(retinue, task, output=required, detached=approval.detached if detach else "")
             await launch.save_message(retinue, root.run_id, task, launch_options.dialects)
             outcome = None
