@@ -132,6 +132,7 @@ async def _run(
             if not output.quiet and await retinue.sessions.is_archived(retinue.session_id):
                 say(f"session {retinue.session_id} is archived: it can be read, and not changed")
             root = await launch.spawn(retinue, task, output=required, detached=approval.detached if detach else "")
+            await launch.save_message(retinue, root.run_id, task, launch_options.dialects)
             outcome = None
             if not detach:
                 work = follow(retinue, root, stop, approver=approver, output=output)

@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from retinue.app.handle import RunHandle
 from retinue.app.launch.model_choice import ModelChoice, choose_model, unpriced
+from retinue.app.memories import save_message
 from retinue.app.open import open as open_retinue
 from retinue.app.retinue import Retinue
 from retinue.app.run_spec import MAX_TURNS, DetachedApprovals, LaunchConfig
@@ -28,7 +29,7 @@ from retinue.config.precedence import Flags
 from retinue.config.settings import Settings
 from retinue.core.agent import NO_SAMPLING, Agent, RunSpec, Sampling
 from retinue.core.errors import UnknownName
-from retinue.core.ids import Key, SessionId
+from retinue.core.ids import Key, RunId, SessionId
 from retinue.core.policy import Policy
 from retinue.core.ports import Provider
 from retinue.core.run import HistoryRef, Limits
@@ -202,6 +203,12 @@ class Launch:
             detached=bool(detached),
             output=output,
             label=label,
+        )
+
+    async def save_message(self, retinue: Retinue, run_id: RunId, text: str, dialects: Sequence[str]) -> None:
+        """Store a message of the user as a memory of the agent, if the settings and a dialect of the run say so."""
+        await save_message(
+            self.settings, self.options.agent, dialects, text, run_id=run_id, session_id=retinue.session_id
         )
 
 
