@@ -17,6 +17,7 @@ __all__ = [
     "policy",
     "ports",
     "run",
+    "schema",
     "state",
     "step",
     "text",

@@ -107,6 +107,17 @@ def vector(amount: Amount) -> Numbers:
     return (amount.input, amount.output, amount.input + amount.output, amount.cost, amount.turns, amount.calls)
 
 
+def added(one: Amount, other: Amount) -> Amount:
+    """The sum of two amounts.
+
+    >>> added(Amount(input=10, cost=3), Amount(input=1, output=2))
+    Amount(input=11, output=2, cost=3, turns=0, calls=0)
+    """
+    numbers = list(vector(one))
+    add(numbers, vector(other))
+    return amount_of(numbers)
+
+
 def amount_of(numbers: Numbers) -> Amount:
     return Amount(numbers[0], numbers[1], numbers[3], numbers[4], numbers[5])
 

@@ -426,6 +426,13 @@ class Ledger:
         """
         _spend(self._account(account_id), amount, now, in_windows=in_windows)
 
+    def credit(self, account_id: AccountId, amount: budget.Amount) -> None:
+        """Take back what was charged to the account alone: its limits count anew from there."""
+        account = self._account(account_id)
+        account.spent = [max(0, spent - less) for spent, less in zip(account.spent, budget.vector(amount), strict=True)]
+        _update_unused(account)
+        self._freed()
+
     def act(self, account_id: AccountId, now: float) -> Exhausted | None:
         """Charge one tool call to the account's windows that limit calls; None if all of them had room for it.
 

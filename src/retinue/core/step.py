@@ -138,7 +138,8 @@ def next_step(run: Run, given: StepInput) -> Step:
     if run.accepted.after and (step := _before_begin(run, given)) is not None:
         return step
     if run.failure is not None:
-        return EndRun(_exchange(run, "failed", "model_error", run.failure.error))
+        ended = _exchange(run, "failed", "model_error", run.failure.error)
+        return EndExchange(ended) if run.accepted.lifecycle.per_input else EndRun(ended)
     if run.tool_crash is not None and run.accepted.lifecycle.crash_fails:
         return EndRun(_exchange(run, "failed", "tool_error", run.tool_crash[1]))
     if MODEL in given.busy:
@@ -198,8 +199,9 @@ def _with_open_calls(run: Run, given: StepInput) -> Step:
 def _limit_on_open_calls(run: Run) -> LimitMet | None:
     """The limit that forbids making the calls of the last reply, if one does."""
     limits = run.accepted.limits
-    if limits.max_calls is not None and run.calls_made + len(run.open) > limits.max_calls:
-        return LimitMet("max_calls", run.calls_made + len(run.open), limits.max_calls)
+    made = run.calls_made - run.calls_before
+    if limits.max_calls is not None and made + len(run.open) > limits.max_calls:
+        return LimitMet("max_calls", made + len(run.open), limits.max_calls)
     # Without another turn the model would not read the results.
     return _turn_limit(run, wrap_up_included=True)
 
@@ -300,6 +302,8 @@ def _limited(run: Run, limit: LimitMet) -> Step:
 
 def _ends_only_the_exchange(run: Run, limit: LimitMet) -> bool:
     """Whether a keep-alive run may continue with its next input after this limit."""
+    if run.accepted.lifecycle.per_input and limit.reason in ("max_tokens", "max_cost", "max_calls"):
+        return True
     max_turns = run.accepted.limits.max_turns
     return limit.reason == "max_turns" and (max_turns is None or run.turns < max_turns)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from retinue.core.budget import UNLIMITED, Amount, Caps, LeastInput, Price, Window
+from retinue.core.budget import UNLIMITED, Amount, Caps, LeastInput, Price, Window, added
 from retinue.core.commands import Charge
 from retinue.core.errors import NoAllowance
 from retinue.core.events import RunAccepted
@@ -107,6 +107,19 @@ class Budgets:
         self._windows[run.run_id] = tuple(known.values())
         if run.limits.wrap_up:
             self.ledger.reserve_wrap_up(run.run_id, _wrap_up_share(answer.caps))
+
+    def renew(self, run: RunAccepted, before: Amount | None) -> Amount | None:
+        """Let the limits of a run count anew; all that it and its descendants have used, of which `before` was known.
+
+        None for a run without an account.
+        """
+        if run.run_id not in self._windows:
+            return None
+        spent = self.ledger.spent(run.run_id)
+        self.ledger.credit(run.run_id, spent)
+        if run.limits.wrap_up:
+            self.ledger.reserve_wrap_up(run.run_id, _wrap_up_share(self.ledger.account_state(run.run_id).caps))
+        return spent if before is None else added(before, spent)
 
     def close(self, run_id: RunId) -> None:
         if run_id in self._windows:
@@ -215,6 +228,11 @@ class Budgets:
         """Charge what the store says was used before this process; windows load their own charges."""
         if run_id in self._windows:
             self.ledger.charge(run_id, spent, self._clock.now(), in_windows=False)
+
+    def credit(self, run_id: RunId, spent: Amount) -> None:
+        """Take back from a run's own account what was used before its limits began to count anew."""
+        if run_id in self._windows:
+            self.ledger.credit(run_id, spent)
 
     def _freed(self) -> None:
         waiting, self._waiting = self._waiting, []

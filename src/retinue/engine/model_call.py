@@ -353,6 +353,7 @@ async def _attempts(
         else:
             raise _given_up(failure, attempt + throttled)
         successes = rate_limiter.successes
+        live.discard_attempt()
         await asyncio.sleep(pause if failure.retry_after is None else pause + _jitter(pause))
 
 
@@ -386,7 +387,7 @@ async def _attempt(
 ) -> Reply:
     """One attempt, with a limit on its whole time, on the time to its first delta and on each silence after that."""
     limits = live.run.accepted.limits
-    live.partial.clear()
+    live.discard_attempt()
     timeout = _AttemptTimeout(deadlines, limits, publish)
     try:
         with timeout:

@@ -103,5 +103,6 @@ PROMISES = (
     Promise("MK-SETTINGS-WRONG", "Model Allowlists", "Lists and defaults that do not fit each other are refused."),
     Promise("MK-CRASH", "Sub-Agents", "A crash at any moment neither loses nor doubles a sub-agent or a message."),
     Promise("MK-RESTART", "Sub-Agents", "After a restart those that ended before can still be asked about."),
+    Promise("MK-CHAT", "Sub-Agents", "In a chat those of earlier answers, and of earlier processes, stay known."),
 )
 """All that the dialect promises."""

@@ -383,7 +383,7 @@ async def test_a_subagent_that_cannot_be_started_has_failed() -> None:
         await harness.retinue.sessions.archive("session")
         await root.wait()
 
-    assert harness.answers() == [refused("Subagent execution failed: cancelled before it could begin")]
+    assert harness.answers() == [refused("Subagent execution failed: session 'session' is archived")]
 
 
 @pytest.mark.promise("XZ-PARENT-ENDS")

@@ -20,13 +20,13 @@ from retinue.app.handle import RunHandle
 from retinue.app.launch.model_choice import ModelChoice, choose_model, unpriced
 from retinue.app.open import open as open_retinue
 from retinue.app.retinue import Retinue
-from retinue.app.run_spec import MAX_TURNS, LaunchConfig
+from retinue.app.run_spec import MAX_TURNS, DetachedApprovals, LaunchConfig
 from retinue.app.settings_file import dialect_settings, load_settings
 from retinue.app.structured_output import OutputFormat
 from retinue.app.tool_modules import load_tools
 from retinue.config.precedence import Flags
 from retinue.config.settings import Settings
-from retinue.core.agent import Agent
+from retinue.core.agent import Agent, RunSpec
 from retinue.core.errors import UnknownName
 from retinue.core.ids import Key, SessionId
 from retinue.core.policy import Policy
@@ -35,6 +35,7 @@ from retinue.core.run import HistoryRef, Limits
 from retinue.core.usage import NANO
 from retinue.engine import Approver
 from retinue.providers.catalog import ProviderConfig
+from retinue.tools.builtin import with_reader
 
 NO_FLAGS = Flags()
 
@@ -112,12 +113,13 @@ class Launch:
     def tools(self) -> tuple[str, ...] | None:
         """Names of the tools that the run is offered; None offers what the agent has."""
         options = self.options
-        if options.tools is not None:
-            return (*options.tools, *options.more_tools)
         if not options.more_tools:
-            return None
-        own = () if options.agent is None else self.settings.agents[options.agent].tools or ()
-        return (*own, *options.more_tools)
+            return options.tools
+        own = None if options.agent is None else self.settings.agents[options.agent].tools
+        listed = own if options.tools is None else options.tools
+        if not listed and own is None:  # no list of tools was given, which would be exact
+            return with_reader(options.more_tools)
+        return (*(listed or ()), *options.more_tools)
 
     def warnings(self) -> list[str]:
         """One warning for each model without a known price, where a limit on cost applies to it.
@@ -145,6 +147,17 @@ class Launch:
         )
         return open_config(config, self.settings, session=self.options.session, approvals=approvals)
 
+    def run_spec(self, retinue: Retinue, *, dialects: tuple[str, ...] | None = None) -> RunSpec:
+        """The run spec of a run that is started in the opened retinue."""
+        return retinue.run_spec(
+            agent=self.options.agent,
+            dialects=dialects,
+            tools=self.tools,
+            model=self.model_choice.full_name,
+            system=self.options.system,
+            think=self.options.think,
+        )
+
     async def spawn(
         self,
         retinue: Retinue,
@@ -154,12 +167,18 @@ class Launch:
         dialects: tuple[str, ...] | None = None,
         key: Key | None = None,
         keep_alive: bool = False,
+        per_input: bool = False,
         inherits: HistoryRef | None = None,
-        detached: bool = False,
+        detached: DetachedApprovals = "",
         output: OutputFormat | None = None,
         label: str = "",
     ) -> RunHandle:
-        """Start a run in the opened retinue; the arguments are those of `Retinue.spawn`."""
+        """Start a run in the opened retinue; the arguments are those of `Retinue.spawn`.
+
+        `detached` only records the run, and says how a later process handles its calls that need approval.
+        """
+        if detached and retinue.launch_config is not None:
+            retinue.launch_config = replace(retinue.launch_config, detached=detached)
         return await retinue.spawn(
             task,
             agent=self.options.agent,
@@ -171,8 +190,9 @@ class Launch:
             system=self.options.system,
             think=self.options.think,
             keep_alive=keep_alive,
+            per_input=per_input,
             inherits=inherits,
-            detached=detached,
+            detached=bool(detached),
             output=output,
             label=label,
         )

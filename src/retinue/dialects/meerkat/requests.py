@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Literal, TypeVar
 
 from msgspec import Meta, Struct
 
 from retinue.core.agent import ToolSpec
-from retinue.dialects.arguments import compact, decode, typed
+from retinue.dialects.arguments import compact, decode, list_among, typed
 from retinue.dialects.error_codes import CallRefused
 from retinue.dialects.meerkat.settings import MeerkatSettings
 
@@ -67,8 +67,8 @@ def allowed_in_words(allowed: Mapping[str, Iterable[str]]) -> str:
     return "; ".join(f"{VENDORS.get(name, name)}: {', '.join(allowed[name])}" for name in sorted(allowed))
 
 
-def specs(settings: MeerkatSettings) -> dict[str, ToolSpec]:
-    """The five tools as a model sees them."""
+def specs(settings: MeerkatSettings, tools: Sequence[str] | None = None) -> dict[str, ToolSpec]:
+    """The five tools as a model sees them; `tools` are those of the caller that a child can have, if they are known."""
     model = f"Model name (provider-specific). Allowed models - {allowed_in_words(settings.allowed_models)}"
     common = {
         "provider": typed("string", "LLM provider: anthropic, openai, gemini."),
@@ -78,7 +78,7 @@ def specs(settings: MeerkatSettings) -> dict[str, ToolSpec]:
             "description": "Tool access policy; inherit by default.",
             "properties": {
                 "policy": {"type": "string", "enum": ["inherit", "allow_list", "deny_list"]},
-                "tools": {"type": "array", "items": {"type": "string"}},
+                "tools": list_among(tools, "Names of your tools, for allow_list and deny_list."),
             },
             "required": ["policy"],
         },

@@ -9,9 +9,10 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from retinue.core.agent import RunSpec
+from retinue.core.agent import RunSpec, ToolSpec
 from retinue.core.errors import Refused
 from retinue.core.ids import RunId
+from retinue.core.policy import Policy
 from retinue.core.ports import CallContext
 from retinue.core.run import Lifecycle, Limits
 from retinue.dialects.context import ProviderFamilies
@@ -92,12 +93,15 @@ class StartTool(AgentTool):
             return None
         return row.run_id, row.agent, await self._supervisor.stored.run_spec(row.run_spec)
 
-    def _inherited(self, context: CallContext) -> tuple[str, ...]:
+    def spec_for(self, offered: tuple[str, ...], policy: Policy) -> ToolSpec:
+        return requests.specs(self._settings, self._inherited(offered))[self.tool]
+
+    def _inherited(self, offered: tuple[str, ...]) -> tuple[str, ...]:
         """The caller's tools that a child may have; the agent tools only if the settings allow nesting."""
         kept_back = comms.names(self._settings)
         if not self._settings.nested_tools:
             kept_back += requests.AGENT_TOOLS
-        return tuple(name for name in context.offered if name not in kept_back)
+        return tuple(name for name in offered if name not in kept_back)
 
     def _first_message(self, prompt: str, context: CallContext) -> str:
         if not self._settings.enable_comms:
@@ -149,7 +153,7 @@ class SpawnTool(StartTool):
             raise invalid("host_mode requires comms to be enabled for sub-agents")
         resolved = self._resolve(request.provider, request.model, context, fork=False)
         agent = HOST_AGENT if request.host_mode else SUB_AGENT
-        offered = (*access.among(self._inherited(context)), *comms.names(self._settings))
+        offered = (*access.among(self._inherited(context.offered)), *comms.names(self._settings))
         system = self._usage_text(offered, context) if request.system_prompt is None else request.system_prompt
         run_spec = self._run_spec(context, resolved, agent, system, offered)
         spawn_request = SpawnRequest(
@@ -204,7 +208,7 @@ class ForkTool(StartTool):
         if self._settings.fork_keeps_tools and access.policy == "inherit":
             offered = context.offered
         else:
-            offered = (*access.among(self._inherited(context)), *comms.names(self._settings))
+            offered = (*access.among(self._inherited(context.offered)), *comms.names(self._settings))
         system = self._relatives.caller(context).run.system
         run_spec = self._run_spec(context, resolved, FORK_AGENT, system, offered)
         spawn_request = SpawnRequest(
