@@ -20,7 +20,7 @@ from retinue.core.compaction import ContextOverflow, is_near_limit, reserved
 from retinue.core.errors import BadInput, ProviderError
 from retinue.core.events import ReplyReceived, TurnFailed
 from retinue.core.ledger import Held
-from retinue.core.limit_text import held_text, limit_text
+from retinue.core.limit_text import cut_text, held_text, limit_text
 from retinue.core.messages import AssistantMessage, Delta, Reply, StartDelta
 from retinue.core.ports import Provider, Request, cached_price_of, price_of
 from retinue.core.run import LimitMet, Limits
@@ -222,7 +222,7 @@ async def _reply(
                 log.info("run %s: %s", run.run_id, limit_text(room))
                 return room
             if room.shortage is not None:
-                log.info("run %s: %s", run.run_id, held_text(limit_met(room.shortage, run.run_id, held=room.output)))
+                log.debug("run %s: %s", run.run_id, held_text(limit_met(room.shortage, run.run_id, held=room.output)))
             held, request = room, replace_in(request, max_output=room.output)
         rate_limiter = engine.rate_limiters.at(name, model)
         reply = await _attempts(provider, rate_limiter, request, live, call.publish, engine)
@@ -232,7 +232,9 @@ async def _reply(
             reply = replace(reply, model=model)
         if held is None:
             return Replied(reply, ())
-        return Replied(reply, engine.budgets.settle(held, reply), _cut_by(held, reply))
+        if (cut_by := _cut_by(held, reply)) is not None:
+            log.info("run %s: the reply was %s", run.run_id, cut_text(cut_by))
+        return Replied(reply, engine.budgets.settle(held, reply), cut_by)
     except ProviderError as error:
         if held is not None and error.usage.total:
             charges += engine.budgets.settle(held, Reply(AssistantMessage(), usage=error.usage, cost=error.cost))
