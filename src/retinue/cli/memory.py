@@ -9,7 +9,7 @@ import typer
 from retinue.cli.options import JsonFlag
 from retinue.cli.output.terminal import answer, answer_json, say
 from retinue.core.errors import UnknownName
-from retinue.core.text import clean, rfc3339
+from retinue.core.text import rfc3339
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +42,7 @@ def list_memories(agent: MaybeAgentArgument = None, json: JsonFlag = False) -> i
     if json:
         answer_json([_as_json(row) for row in rows])
     elif not rows:
-        say("no memories" if agent is None else f"no memories of {clean(agent)}")
+        say("no memories" if agent is None else f"no memories of {agent}")
     else:
         _table(rows)
     return 0
@@ -57,7 +57,7 @@ def show(agent: AgentArgument, key: KeyArgument, json: JsonFlag = False) -> int:
     if json:
         answer_json(_as_json(memory))
     else:
-        answer(clean(memory.content))
+        answer(memory.content)
     return 0
 
 
@@ -67,7 +67,7 @@ def forget(agent: AgentArgument, key: KeyArgument) -> int:
     forgotten = [backend.forget(agent, key) for backend in _backends()]
     if not any(forgotten):
         raise UnknownName(f"memory of {agent}", key)
-    say(f"forgot {clean(key)} of {clean(agent)}")
+    say(f"forgot {key} of {agent}")
     return 0
 
 
@@ -96,10 +96,10 @@ def _table(rows: Sequence[Memory]) -> None:
     from retinue.cli.output.table import Column, print_table
 
     columns: list[Column[Memory]] = [
-        Column(title="AGENT", cell=lambda row: clean(row.agent)),
-        Column(title="KEY", cell=lambda row: clean(row.key)),
-        Column(title="CATEGORY", cell=lambda row: clean(row.category), least_width=60),
+        Column(title="AGENT", cell=lambda row: row.agent),
+        Column(title="KEY", cell=lambda row: row.key),
+        Column(title="CATEGORY", cell=lambda row: row.category, least_width=60),
         Column(title="STORED", cell=lambda row: rfc3339(row.updated_at), least_width=80),
-        Column(title="CONTENT", cell=lambda row: clean(row.content), shrinks=True),
+        Column(title="CONTENT", cell=lambda row: row.content, shrinks=True),
     ]
     print_table(rows, columns)

@@ -16,6 +16,7 @@ __all__ = [
     "policy",
     "ports",
     "run",
+    "schema",
     "state",
     "step",
     "text",

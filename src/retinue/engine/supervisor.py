@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Collection, Coroutine, Iterator, Mapp
 from msgspec import Struct
 
 from retinue.core import commands
-from retinue.core.agent import RunSpec
+from retinue.core.agent import RunSpec, ToolSpec
 from retinue.core.budget import Caps
 from retinue.core.errors import Fenced, RunIsOver, SessionClosed, TooManyRunning, TreeCancelled, UnknownName
 from retinue.core.events import Event, ResultCollected, RunAccepted, RunEnded
@@ -22,10 +22,10 @@ from retinue.core.policy import Policy, Rules
 from retinue.core.ports import CallContext, Clock
 from retinue.core.run import CHAT, Approval, EndReason, Exchange, HandleRef, HistoryRef, Outcome
 from retinue.core.state import Run
-from retinue.engine.admission import SpawnRequest, admit, current_policy, with_visible_tools
+from retinue.engine.admission import SpawnRequest, admit, current_policy, with_readable_memory, with_visible_tools
 from retinue.engine.context import EngineContext, Hook, OnAdopt, OnEnd, OutcomeTexts
 from retinue.engine.driver_table import DriverTable
-from retinue.engine.live_run import LiveRun
+from retinue.engine.live_run import LiveRun, ToolSet
 from retinue.engine.loop import Executor
 from retinue.engine.registry import RunRegistry
 from retinue.engine.run_view import LiveView, RunView, view_of_row
@@ -512,9 +512,16 @@ class Supervisor:
         """The policy of a stored run, narrowed by the current settings of its agent and of the runs above it."""
         return await current_policy(run, {}, self.rules, self._replay)
 
-    def visible_tools(self, run_spec: RunSpec) -> tuple[str, ...]:
-        """The offered tools of a root run that the policy of its agent does not exclude."""
-        return with_visible_tools(run_spec, self.rules.ceiling_of(run_spec.identity)).offered
+    def visible_tools(self, run_spec: RunSpec) -> tuple[ToolSpec, ...]:
+        """The tools that a root run is shown: those offered that the policy of its agent does not exclude."""
+        admitted = self.admitted(run_spec)
+        policy = self.rules.ceiling_of(run_spec.identity)
+        return ToolSet(admitted.offered, admitted.dialects, policy, self._engine).specs
+
+    def admitted(self, run_spec: RunSpec) -> RunSpec:
+        """The run spec that a root run has once it is admitted: without what the policy of its agent excludes."""
+        visible = with_visible_tools(run_spec, self.rules.ceiling_of(run_spec.identity))
+        return with_readable_memory(visible, run_spec.agent, self.rules)
 
     # Sessions and the store as a whole
 

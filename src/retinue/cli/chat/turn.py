@@ -28,7 +28,7 @@ from retinue.core.events import Event, HistoryCompacted, ReplyReceived, TurnFail
 from retinue.core.ids import RunId
 from retinue.core.messages import CallDelta, Delta, StartDelta, TextDelta, ThinkingDelta
 from retinue.core.run import Approval, Outcome
-from retinue.core.text import clean, plural
+from retinue.core.text import plural
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -139,7 +139,6 @@ class ChatScreen:
     def __init__(self, *, quiet: bool = False, verbose: bool = False) -> None:
         self._quiet = quiet
         self._verbose = verbose
-        self._on_terminal = sys.stdout.isatty()
         self._began = time.time()
         self._silent_since: float | None = self._began
         """None while text arrives."""
@@ -156,7 +155,7 @@ class ChatScreen:
     def write(self, text: str) -> None:
         self._hide()
         self._silent_since = None
-        write(clean(text) if self._on_terminal else text)
+        write(text)
         self._at_line_start = text.endswith("\n")
 
     def end_text(self) -> None:
