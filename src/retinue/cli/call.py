@@ -47,7 +47,7 @@ def call() -> int:
     """
     from retinue.cli.output.sse import SseStream, WriterThread
     from retinue.dispatch.worker import read_call
-    from retinue.telemetry.logs import VARIABLE, turn_on
+    from retinue.telemetry.logs import turn_on_from
 
     def open_output(wire: str) -> _SseOutput:
         writer = WriterThread(write)
@@ -55,7 +55,7 @@ def call() -> int:
 
     gc.enable()
     try:
-        turn_on(os.environ.get(VARIABLE, ""), sys.stderr)
+        turn_on_from(os.environ, sys.stderr)
         work = read_call(sys.stdin.buffer)  # a process that is kept ready waits here, with everything imported
         return 1 if work is None else perform(_answer(work, open_output))
     except KeyboardInterrupt:

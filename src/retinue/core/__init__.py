@@ -1,4 +1,4 @@
-"""Domain model: frozen data types and pure functions, without I/O and without `await`."""
+"""Domain model: frozen data types and pure functions, without I/O and without `await`; and the loggers."""
 
 __all__ = [
     "agent",
@@ -12,6 +12,8 @@ __all__ = [
     "inbox",
     "lazy_names",
     "ledger",
+    "log_context",
+    "log_lines",
     "messages",
     "policy",
     "ports",

@@ -6,7 +6,6 @@ Memory is ahead of the store, never beside it: decisions are queued in the journ
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias, assert_never
 
@@ -17,6 +16,7 @@ from retinue.core.errors import StoreError, UnknownName
 from retinue.core.events import ExchangeEnded, RepairAsked, RunAccepted, RunEnded, RunLeft, WrapUpAsked
 from retinue.core.ids import RunId
 from retinue.core.inbox import Cancel, ChildEnded, Deadline, DependencyEnded, Item
+from retinue.core.log_context import begin_run_log, logger
 from retinue.core.run import EndReason, Exchange, Outcome, WaitingFor
 from retinue.core.state import Run
 from retinue.core.step import (
@@ -34,6 +34,7 @@ from retinue.core.step import (
     WrapUp,
     next_step,
 )
+from retinue.engine import payload_log
 from retinue.engine.compaction import compact
 from retinue.engine.context import EngineContext
 from retinue.engine.foreign_errors import repr_of
@@ -44,7 +45,7 @@ from retinue.engine.registry import RunRegistry
 from retinue.engine.stored import Replay
 from retinue.engine.tool_calls import perform, request_approvals
 
-log = logging.getLogger("retinue.engine")
+log = logger("retinue.engine")
 
 WRAP_UP = (
     "You have reached the {what} of this task. Do not call any tools. "
@@ -242,6 +243,9 @@ class Executor:
         live.task = asyncio.get_running_loop().create_task(self._drive(live), name=f"run {live.run_id}")
 
     async def _drive(self, live: LiveRun) -> None:
+        begin_run_log(lambda: self._engine.log_fields(live.run))
+        if live.run.seq == 1 and payload_log.is_on():
+            payload_log.log_start(live.run, self._engine.log_fields(live.run))
         try:
             await drive(live, self._engine, self)
         except StoreError:

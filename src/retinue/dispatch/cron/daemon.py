@@ -7,7 +7,6 @@ transaction.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 import sys
@@ -18,6 +17,7 @@ from typing import Literal, TypeAlias
 from retinue.app.open import default_home
 from retinue.core.errors import StoreError
 from retinue.core.ids import SystemClock
+from retinue.core.log_context import logger
 from retinue.core.ports import Clock
 from retinue.core.text import rfc3339
 from retinue.dispatch.cron import claims
@@ -26,7 +26,7 @@ from retinue.dispatch.cron.jobs import Claim, HistoryEntry, Owner, Table
 from retinue.dispatch.cron.table import CronTable
 from retinue.engine import is_gone, this_host, this_process
 
-log = logging.getLogger("retinue.cron")
+log = logger("retinue.cron")
 
 Launch: TypeAlias = Callable[[Claim], Awaitable[str]]
 """Executes a claim and waits for the end; the error if it failed."""
