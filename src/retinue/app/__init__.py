@@ -12,6 +12,7 @@ __all__ = [
     "read_only",
     "registries",
     "retinue",
+    "run_spec",
     "sessions",
     "settings_file",
     "structured_output",

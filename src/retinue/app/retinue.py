@@ -69,7 +69,6 @@ class Retinue:
         self.session_id = session
         self.agents = {agent.name: agent for agent in agents}
         self._driver = driver
-        self._tools = tools
         self._providers = providers
         self._grants = Grants(supervisor)
         self._run_specs = RunSpecBuilder(
@@ -222,8 +221,7 @@ class Retinue:
         """The tools that a run started with these arguments would offer to its model."""
         chosen = self._chosen if dialects is None else tuple(dialects)
         run_spec = self._run_specs.run_spec(self._run_specs.agent(agent), chosen, tools=tools)
-        found = (self._tools.find(name, chosen) for name in self.supervisor.visible_tools(run_spec))
-        return tuple(tool.spec for tool in found if tool is not None)
+        return self.supervisor.visible_tools(run_spec)
 
     async def fork(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct, field
@@ -26,6 +27,10 @@ from retinue.dialects.context import DialectContext
 from retinue.engine import PlainOutcomeTexts, Supervisor, plain_log_fields
 from retinue.providers.catalog import ProviderConfig
 from retinue.telemetry import otel
+from retinue.tools.builtin import with_reader
+
+DetachedApprovals: TypeAlias = Literal["", "wait", "deny", "yes"]
+"""How a detached run handles calls that need approval; empty for a run that is not detached."""
 
 
 class LaunchConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -43,6 +48,8 @@ class LaunchConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
     workspace: str = ""
     no_sandbox: bool = False
     """Whether programs of the tools were allowed to run without a sandbox."""
+    detached: DetachedApprovals = ""
+    """Set for a detached run, which a daemon continues if its process is gone."""
 
     def text(self) -> str:
         """The config as JSON, as a run spec stores it."""
@@ -194,8 +201,7 @@ def _own_tools(agent: Agent, dialects: Sequence[Dialect]) -> tuple[str, ...]:
     """The tools that an agent names, or those that the dialects have for an agent that names none."""
     if agent.tools or agent.no_tools:
         return agent.tools
-    supplied = (dialect.default_tools(agent) for dialect in dialects)
-    return tuple(dict.fromkeys(name for names in supplied for name in names))
+    return with_reader([name for dialect in dialects for name in dialect.default_tools(agent)])
 
 
 class Grants:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from retinue.config.agents import AGENTS
 from retinue.config.cron import CRON
+from retinue.config.memory import MEMORY
 from retinue.config.profiles import RISK_PROFILES, RUNTIME_PROFILES
 from retinue.config.providers import ProviderSettings, providers_section
 from retinue.config.sections import Section
@@ -47,6 +48,7 @@ SECTIONS: tuple[Section, ...] = (
     *DIALECT_SECTIONS.values(),
     RISK_PROFILES,
     RUNTIME_PROFILES,
+    MEMORY,
     CRON,
 )
 

@@ -10,8 +10,9 @@ from typing import Annotated
 
 import typer
 
-from retinue.cli import context, cron, memory, runs
+from retinue.cli import context, cron, daemon, memory, runs
 from retinue.cli.approvals import approvals, approve, deny
+from retinue.cli.buzz import buzz
 from retinue.cli.call import call
 from retinue.cli.chat import chat
 from retinue.cli.demo import demo
@@ -62,6 +63,10 @@ app.command(
 )(run)
 app.command(epilog="Example: retinue call < order.json")(call)
 app.command(
+    epilog="Example: retinue buzz gpt-4.1-mini https://api.openai.com/v1/chat/completions 'Say hello' "
+    "--provider openai-chat --api-key-name OPENAI_API_KEY"
+)(buzz)
+app.command(
     epilog="Examples:\n\nretinue chat\n\nretinue chat --tools file_read,grep\n\nretinue chat --session audit\n\n"
     'printf "What is 6 times 7?\\nAnd half of it?\\n" | retinue chat'
 )(chat)
@@ -75,6 +80,7 @@ app.command(epilog='Example: retinue deny 0badcafe/3/0 --note "not on a Friday"'
 app.add_typer(context.app)
 app.add_typer(memory.app)
 app.add_typer(cron.app)
+app.add_typer(daemon.app)
 app.command(epilog="Example: retinue tools --json")(tools)
 app.command(epilog="Example: retinue init && retinue doctor")(init)
 app.command(epilog="Example: retinue doctor --json")(doctor)

@@ -5,9 +5,13 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
+
+if TYPE_CHECKING:
+    from retinue.core.agent import Output
 
 ANSWERS = "Model"
 LIMITS = "Limits"
@@ -17,9 +21,16 @@ MAX_AMOUNT = 1_000_000_000
 """The highest amount of dollars or seconds, as in the settings."""
 
 
-def option(*names: str, help: str, metavar: str = "", panel: str | None = None, min: float | None = None) -> Any:
+def option(
+    *names: str,
+    help: str,
+    metavar: str = "",
+    panel: str | None = None,
+    min: float | None = None,
+    max: float | None = None,
+) -> Any:
     """A typer option; `metavar` is empty for a flag without a value."""
-    return typer.Option(*names, metavar=metavar, help=help, rich_help_panel=panel, min=min)
+    return typer.Option(*names, metavar=metavar, help=help, rich_help_panel=panel, min=min, max=max)
 
 
 ProviderFlag = Annotated[
@@ -64,6 +75,16 @@ ThinkFlag = Annotated[bool, option("--think", help="Request extended thinking, w
 NoSandboxFlag = Annotated[
     bool, option("--no-sandbox", help="Let programs of shell, terminal and python_execute run without a sandbox.")
 ]
+OutputSchemaFlag = Annotated[
+    str | None,
+    option(
+        "--output-schema",
+        metavar="FILE",
+        help="Require a JSON answer that matches the JSON Schema in this file.",
+        panel=OUTPUT,
+    ),
+]
+OutputJsonFlag = Annotated[bool, option("--output-json", help="Require a JSON object as the answer.", panel=OUTPUT)]
 JsonFlag = Annotated[bool, option("--json", help="Print JSON.", panel=OUTPUT)]
 QuietFlag = Annotated[bool, option("--quiet", "-q", help="Print no progress.", panel=OUTPUT)]
 VerboseFlag = Annotated[
@@ -93,6 +114,34 @@ def countable(flag: str, number: float | None, *, zero: bool = True) -> float | 
         least = "from 0 to" if zero else "above 0 and up to"
         raise typer.BadParameter(f"{flag}: found {number:g}; expected a number {least} {MAX_AMOUNT}")
     return number
+
+
+def prompt_text(prompt: str) -> str:
+    """The prompt of a command line; `-` reads it from stdin."""
+    text = utf8(sys.stdin.buffer.read().decode(errors="surrogateescape") if prompt == "-" else prompt, "the prompt")
+    if not text.strip():
+        where = "stdin has no prompt" if prompt == "-" else "the prompt is empty"
+        raise typer.BadParameter(f"{where}: write the task")
+    return text
+
+
+def utf8(given: str, what: str) -> str:
+    """The text, checked to be UTF-8: a command line and a pipe can hold any bytes."""
+    try:
+        given.encode()
+    except UnicodeEncodeError:
+        raise typer.BadParameter(f"{what} is not UTF-8 text") from None
+    return given
+
+
+def required_output(schema: str | None, any_object: bool) -> Output | None:
+    """The form of the answer that `--output-schema` or `--output-json` requires; None if neither is given."""
+    exclude({"--output-schema": schema is not None, "--output-json": any_object})
+    if schema is None and not any_object:
+        return None
+    from retinue.app.structured_output import make_output
+
+    return make_output(dict if schema is None else Path(schema))
 
 
 def listed(names: str | None) -> tuple[str, ...] | None:
@@ -130,8 +179,8 @@ def exclude(flags: dict[str, bool]) -> None:
         raise typer.BadParameter(f"{' and '.join(given)} exclude each other")
 
 
-Form: TypeAlias = Literal["text", "bare", "json", "sse"]
-"""How an outcome is printed: for users, the answer alone, as a JSON object, or not at all because it was streamed."""
+Form: TypeAlias = Literal["text", "json", "sse"]
+"""How an outcome is printed: the answer alone, as a JSON object, or not at all because it was streamed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +198,7 @@ class OutputOptions:
 
     @property
     def form(self) -> Form:
-        return "json" if self.json else "sse" if self.sse else "bare" if self.quiet else "text"
+        return "json" if self.json else "sse" if self.sse else "text"
 
 
 Mode: TypeAlias = Literal["ask", "wait", "deny"]
@@ -164,9 +213,10 @@ class ApprovalOptions:
     mode: Mode
     yes: bool = False
 
-    def flags(self) -> list[str]:
-        """The same options as flags, for a background process."""
-        return ["--yes"] if self.yes else ["--approvals", self.mode]
+    @property
+    def detached(self) -> Literal["wait", "deny", "yes"]:
+        """The same options for a background process, which cannot ask."""
+        return "yes" if self.yes else "deny" if self.mode == "deny" else "wait"
 
 
 def approval_options(mode: str | None, *, yes: bool, detach: bool = False) -> ApprovalOptions:

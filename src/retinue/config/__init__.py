@@ -7,6 +7,7 @@ __all__ = [
     "agents",
     "cron",
     "error_texts",
+    "memory",
     "precedence",
     "profiles",
     "providers",

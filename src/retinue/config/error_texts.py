@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -153,8 +152,11 @@ def unknown_name(kind: str, name: str, known: Sequence[str]) -> str:
 
 def closest_match(name: str, known: Sequence[str]) -> str | None:
     """The known name most similar to `name`, or None if none is similar."""
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.65) if len(name) <= MAX_SHOWN else []
-    return close[0] if close else None
+    if len(name) > MAX_SHOWN:
+        return None
+    from difflib import get_close_matches  # loaded for a mistake alone, not at every start
+
+    return next(iter(get_close_matches(name, known, n=1, cutoff=0.65)), None)
 
 
 def _range(declared: inspect.IntType | inspect.FloatType, value: object) -> str:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from retinue.config.agents import AGENTS, AgentSettings, reference_issues
 from retinue.config.error_texts import Document, KeyPath, Parser, dotted
+from retinue.config.memory import MEMORY, MemoryDefaults, backend_issues
 from retinue.config.profiles import RISK_PROFILES, RUNTIME_PROFILES, RiskSettings, RuntimeSettings, unsupported_options
 from retinue.config.providers import ProviderSettings
 from retinue.config.sections import Section
@@ -54,6 +55,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     sections: Mapping[str, Struct] = {}
     risk_profiles: Mapping[str, RiskSettings] = {}
     runtime_profiles: Mapping[str, RuntimeSettings] = {}
+    memory: MemoryDefaults = MemoryDefaults()
     source: Path | None = None
     warnings: tuple[Problem, ...] = ()
     """Settings in the file that are ignored."""
@@ -152,6 +154,8 @@ def _settings(
     named_tables = {name: tables for name, tables in checked.items() if isinstance(tables, dict)}
     tools = checked.pop(TOOLS.name, None)
     tools = tools if isinstance(tools, ToolsSettings) else ToolsSettings()
+    memory = checked.pop(MEMORY.name, None)
+    memory = memory if isinstance(memory, MemoryDefaults) else MemoryDefaults()
     folder = source.parent if source is not None else Path()
     modules = module_files(tools.modules, folder)
     issues += module_issues(modules)
@@ -160,6 +164,7 @@ def _settings(
     risk_profiles = _tables(checked.pop(RISK_PROFILES.name, None), RiskSettings)
     runtime_profiles = _tables(checked.pop(RUNTIME_PROFILES.name, None), RuntimeSettings)
     issues += unsupported_options(risk_profiles)
+    issues += backend_issues((MEMORY.name, "backend"), memory.backend)
     # By the written names: a reference to a table with an error in it is not an error itself.
     issues += reference_issues(
         agents,
@@ -189,8 +194,11 @@ def _settings(
         tool_references=tuple(_sorted_problems(references, file, document)),
         tool_modules=modules,
         tool_options=replace(
-            tools.options(), protected=tuple(map(os.path.abspath, (*filter(None, (source,)), *modules)))
+            tools.options(),
+            memory=memory.backend_over(tools.memory),
+            protected=tuple(map(os.path.abspath, (*filter(None, (source,)), *modules))),
         ),
+        memory=memory,
         sections={name: value for name, value in checked.items() if isinstance(value, Struct)},
         source=source,
     )

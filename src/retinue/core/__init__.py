@@ -18,6 +18,7 @@ __all__ = [
     "policy",
     "ports",
     "run",
+    "schema",
     "state",
     "step",
     "text",

@@ -1,8 +1,9 @@
-"""Text utilities: truncation, printable text, RFC 3339 times, and the exceptions of invalid JSON."""
+"""Text utilities: truncation, printable text, lists of names, RFC 3339 times, and the exceptions of invalid JSON."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
@@ -127,3 +128,19 @@ def plural(number: int, thing: str) -> str:
     ('1 turn', '3 turns')
     """
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+MAX_LISTED = 100
+"""Names that a schema or a text for the model lists; a list of unlimited length would fill the context."""
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names in a text for the model, in their order; of very many the first ones.
+
+    >>> listed(["grep", "fetch"]), listed([])
+    ('grep, fetch', '(none)')
+    >>> listed([f"tool_{number}" for number in range(150)])[-29:]
+    'tool_98, tool_99, and 50 more'
+    """
+    shown = ", ".join(names[:MAX_LISTED]) or "(none)"
+    return f"{shown}, and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else shown

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -86,8 +85,7 @@ class DialectTool(Tool):
 # ---- registration ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Deferred(Generic[T]):
+class Deferred(Struct, Generic[T], frozen=True):
     """A reference to an object, `module:attribute`; the module is imported when the object is needed."""
 
     place: str
@@ -101,8 +99,7 @@ Complaints: TypeAlias = Sequence[tuple[str, str]]
 """Errors in a section of the settings: each key with its message."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SettingsSection:
+class SettingsSection(Struct, frozen=True, kw_only=True):
     """The section of the settings file that belongs to a dialect; `type` has a default for every key."""
 
     name: str
@@ -123,8 +120,7 @@ class NamedPrompt(NamedTuple):
     tools: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatDelegation:
+class ChatDelegation(Struct, frozen=True, kw_only=True):
     """How a chat switches delegation on and off in a dialect."""
 
     enabled: str
@@ -136,8 +132,7 @@ class ChatDelegation:
     """Whether the dialect's settings let a chat begin with delegation switched on."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyTexts:
+class PolicyTexts(Struct, frozen=True, kw_only=True):
     """The messages of `PolicyError` for a run that asks for more than its parent or agent has."""
 
     escalation: str
@@ -197,8 +192,7 @@ MakeProvider: TypeAlias = "Callable[[str], Provider | None]"
 """Returns a provider that uses the models of the provider of this name; None where that is not possible."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChildProcesses:
+class ChildProcesses(Struct, frozen=True, kw_only=True):
     """Providers that answer from child processes (`retinue call`), and the rules of the requests these processes read.
 
     A provider `kind:NAME` uses the models of the provider NAME.
@@ -215,8 +209,7 @@ DialectFactory: TypeAlias = "Callable[..., Dialect]"
 """A dialect's class, called with a `DialectContext`, and with settings unless the defaults apply."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DialectEntry:
+class DialectEntry(Struct, frozen=True, kw_only=True):
     """The registration of a dialect; every package of a dialect has one, `DIALECT`.
 
     `tool_names` are the names of all tools that the dialect can offer with any settings. The capabilities below
@@ -227,7 +220,7 @@ class DialectEntry:
     tool_names: tuple[str, ...]
     factory: Deferred[DialectFactory]
     settings: SettingsSection | None = None
-    prompts: Mapping[str, NamedPrompt] = field(default_factory=dict[str, NamedPrompt])
+    prompts: Mapping[str, NamedPrompt] = {}
     """Prompts that `retinue run --system NAME` knows by name."""
     chat: ChatDelegation | None = None
     cron: CronTexts | None = None

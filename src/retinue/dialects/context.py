@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from retinue.core.agent import Agent, RunSpec
@@ -63,8 +63,7 @@ class ProviderFamilies:
         return ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProviderHost:
+class ProviderHost(Struct, frozen=True, kw_only=True):
     """What the providers are given that a dialect adds to a process; see `DialectEntry.processes`."""
 
     supervisor: Supervisor
@@ -76,8 +75,7 @@ class ProviderHost:
     """The state folder; None for a store in memory."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DialectContext:
+class DialectContext(Struct, frozen=True, kw_only=True):
     """Handed to every dialect when it is made.
 
     `agents` are those of the application, in the order of its settings; `tool_names` are all its tools, without those

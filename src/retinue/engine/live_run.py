@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import TypeAlias
 
 from msgspec.structs import replace
@@ -22,6 +22,7 @@ from retinue.core.ids import Key, RunId
 from retinue.core.inbox import URGENT, Item
 from retinue.core.log_context import logger
 from retinue.core.messages import Delta, StartDelta, TextDelta, ToolCall
+from retinue.core.policy import Policy
 from retinue.core.ports import PreparedCall, Provider, Tool, window_of
 from retinue.core.run import LimitMet, State, WaitingFor
 from retinue.core.state import Run, apply
@@ -164,20 +165,16 @@ NextWork: TypeAlias = "Callable[[LiveRun, EngineContext], tuple[int, Work] | Non
 
 
 class ToolSet:
-    """The tools of a run spec, looked up once for all runs with the same tools."""
+    """The tools of a run, looked up once for all runs with the same tools, dialects and policy."""
 
     __slots__ = ("specs", "tools")
 
-    def __init__(self, offered: tuple[str, ...], dialects: tuple[str, ...], engine: EngineContext) -> None:
+    def __init__(
+        self, offered: tuple[str, ...], dialects: tuple[str, ...], policy: Policy, engine: EngineContext
+    ) -> None:
         found = {name: engine.toolbox.find(name, dialects) for name in offered}
         self.tools: dict[str, Tool] = {name: tool for name, tool in found.items() if tool is not None}
-        for name in dict.fromkeys(tool.companion for tool in self.tools.values() if tool.companion is not None):
-            if name not in self.tools and (companion := engine.toolbox.find(name, dialects)) is not None:
-                self.tools[name] = companion
-        self.specs: tuple[ToolSpec, ...] = tuple(tool.spec for tool in self.tools.values())
-
-    def missing(self, offered: tuple[str, ...]) -> list[str]:
-        return [name for name in offered if name not in self.tools]
+        self.specs: tuple[ToolSpec, ...] = tuple(tool.spec_for(offered, policy) for tool in self.tools.values())
 
 
 class LiveRun:
@@ -248,6 +245,10 @@ class LiveRun:
     @property
     def run_id(self) -> RunId:
         return self.run.accepted.run_id
+
+    @property
+    def tool_specs(self) -> Sequence[ToolSpec]:
+        return self.tool_set.specs
 
     @property
     def state(self) -> State:

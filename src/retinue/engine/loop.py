@@ -17,6 +17,7 @@ from retinue.core.events import ExchangeEnded, RepairAsked, RunAccepted, RunEnde
 from retinue.core.ids import RunId
 from retinue.core.inbox import Cancel, ChildEnded, Deadline, DependencyEnded, Item
 from retinue.core.log_context import begin_run_log, logger
+from retinue.core.policy import Policy
 from retinue.core.run import EndReason, Exchange, Outcome, WaitingFor
 from retinue.core.state import Run
 from retinue.core.step import (
@@ -228,11 +229,11 @@ class Executor:
         self._engine = engine
         self._registry = registry
         self._replay = replay
-        self._tool_sets: dict[tuple[tuple[str, ...], tuple[str, ...]], ToolSet] = {}
+        self._tool_sets: dict[tuple[tuple[str, ...], tuple[str, ...], Policy], ToolSet] = {}
 
     def prepare(self, run: Run, acceptance: CommitFuture | None = None) -> LiveRun:
         """A live run for a folded run; it is not started yet."""
-        tools = run.run_spec.offered, run.run_spec.dialects
+        tools = run.run_spec.offered, run.run_spec.dialects, run.policy
         tool_set = self._tool_sets.get(tools)
         if tool_set is None:
             tool_set = self._tool_sets[tools] = ToolSet(*tools, self._engine)

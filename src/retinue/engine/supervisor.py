@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Collection, Coroutine, Iterator, Mapp
 from msgspec import Struct
 
 from retinue.core import commands
-from retinue.core.agent import RunSpec
+from retinue.core.agent import RunSpec, ToolSpec
 from retinue.core.budget import Caps
 from retinue.core.errors import Fenced, RunIsOver, SessionClosed, TooManyRunning, TreeCancelled, UnknownName
 from retinue.core.events import Event, ResultCollected, RunAccepted, RunEnded
@@ -26,7 +26,7 @@ from retinue.core.state import Run
 from retinue.engine.admission import SpawnRequest, admit, current_policy, with_visible_tools
 from retinue.engine.context import EngineContext, Hook, LogFields, OnAdopt, OnEnd, OutcomeTexts
 from retinue.engine.driver_table import DriverTable
-from retinue.engine.live_run import LiveRun
+from retinue.engine.live_run import LiveRun, ToolSet
 from retinue.engine.loop import Executor
 from retinue.engine.registry import RunRegistry
 from retinue.engine.run_view import LiveView, RunView, view_of_row
@@ -481,9 +481,11 @@ class Supervisor:
         """The policy of a stored run, narrowed by the current settings of its agent and of the runs above it."""
         return await current_policy(run, {}, self.rules, self._replay)
 
-    def visible_tools(self, run_spec: RunSpec) -> tuple[str, ...]:
-        """The offered tools of a root run that the policy of its agent does not exclude."""
-        return with_visible_tools(run_spec, self.rules.ceiling_of(run_spec.identity)).offered
+    def visible_tools(self, run_spec: RunSpec) -> tuple[ToolSpec, ...]:
+        """The tools that a root run is shown: those offered that the policy of its agent does not exclude."""
+        policy = self.rules.ceiling_of(run_spec.identity)
+        visible = with_visible_tools(run_spec, policy)
+        return ToolSet(visible.offered, visible.dialects, policy, self._engine).specs
 
     # Sessions and the store as a whole
 

@@ -10,6 +10,7 @@ import asyncio
 import inspect
 from typing import cast
 
+from retinue.core.agent import ToolSpec
 from retinue.core.commands import Post, Record
 from retinue.core.errors import StoreError, ToolError
 from retinue.core.events import CallParked, CallReturned
@@ -71,11 +72,7 @@ async def _outcome(live: LiveRun, call: OpenCall, engine: EngineContext) -> tupl
     tool = live.tool_set.tools.get(name)
     prepared = live.prepared(call.index)
     if tool is None or prepared is None:
-        hidden = engine.toolbox.find(name, live.run.run_spec.dialects)
-        if (reason := _why_hidden(hidden, live, call)) is not None:
-            return ToolResult(reason, failed=True), False
-        offered = ", ".join(live.tool_set.tools) or "none"
-        return ToolResult(f"There is no tool named {name!r}. Tools you can use: {offered}.", failed=True), False
+        return await _refuse_unknown(live, call, engine)
     permission = _permission(live, call, prepared, engine)
     if permission is not GRANTED:
         if permission is not None and _is_excluded(live, name):
@@ -90,6 +87,29 @@ async def _outcome(live: LiveRun, call: OpenCall, engine: EngineContext) -> tupl
     if tool.kind == "once" and live.last_write is not None:
         await live.last_write.wait()
     return await _call_tool(tool, call, prepared, _context(live, call, stale), live, engine)
+
+
+class UnknownTool(Tool):
+    """Stands for a tool that a run calls and does not have, so that the dialects log the call like any other."""
+
+    def __init__(self, name: str, refusal: str) -> None:
+        self.spec = ToolSpec(name)
+        self._refusal = refusal
+
+    async def call(self, arguments: str, context: CallContext) -> ToolResult:
+        return ToolResult(self._refusal, failed=True)
+
+
+async def _refuse_unknown(live: LiveRun, call: OpenCall, engine: EngineContext) -> tuple[ToolResult, bool]:
+    name, dialects = call.call.name, live.run.run_spec.dialects
+    refusal = _why_hidden(engine.toolbox.find(name, dialects), live, call)
+    if refusal is None:
+        offered = ", ".join(live.tool_set.tools) or "none"
+        refusal = f"There is no tool named {name!r}. Tools you can use: {offered}."
+    log.info("run %s called the tool %.80r, which it does not have", live.run_id, name)
+    tool = engine.toolbox.around(UnknownTool(name, refusal), dialects)
+    context = _context(live, call, stale=False)
+    return await _call_tool(tool, call, tool.prepare(call.call.arguments), context, live, engine)
 
 
 def _why_hidden(tool: Tool | None, live: LiveRun, call: OpenCall) -> str | None:

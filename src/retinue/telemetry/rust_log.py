@@ -23,6 +23,7 @@ TARGETS = {
     "": ROOT,
     "context": "retinue.context",
     "cron": "retinue.cron",
+    "daemon": "retinue.daemon",
     "engine": ENGINE,
     "payloads": "retinue.payloads",
     "spec": "retinue.spec",

@@ -47,6 +47,7 @@ from tests.providers.fakes.gemini import FakeGemini
 
 pytestmark = pytest.mark.real_time
 BYE = says("Thanks.")
+AVAILABLE = "Available: search_web, scrape_webpage, bash_find, bash_ripgrep, bash_read, python_execute"
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=20) | st.sampled_from(CATALOG),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
@@ -67,7 +68,7 @@ async def read(cast: Cast, wire: Wire = CHAT, **options: object) -> list[str]:
         return harness.read()
 
 
-@pytest.mark.promise("BZ-TOOL", "BZ-OFFERED")
+@pytest.mark.promise("BZ-TOOL", "BZ-OFFERED", "BZ-TOLD-TOOLS")
 async def test_the_root_is_offered_one_tool_as_the_document_describes_it() -> None:
     cast = Cast((says("Nothing to do."),), BYE)
     await read(cast)
@@ -81,7 +82,11 @@ async def test_the_root_is_offered_one_tool_as_the_document_describes_it() -> No
             "properties": {
                 "prompt": {"type": "string"},
                 "system_prompt": {"type": ["string", "null"]},
-                "tool_subset": {"type": ["array", "null"]},
+                "tool_subset": {
+                    "type": ["array", "null"],
+                    "items": {"type": "string", "enum": list(CATALOG)},
+                    "description": "Names of the tools that the subagent has; none by default.",
+                },
             },
             "required": ["prompt"],
         },
@@ -141,9 +146,12 @@ async def test_without_a_subset_a_subagent_has_no_tools(subset: dict[str, object
 @pytest.mark.parametrize(
     ("arguments", "answer"),
     [
-        ('{"prompt":"x","tool_subset":["zap","call_subagent","bash_find"]}', "Unknown tool names: call_subagent, zap"),
-        ('{"prompt":"x","tool_subset":[""]}', "Unknown tool names: "),
-        ('{"prompt":"x","tool_subset":["shell"]}', "Unknown tool names: shell"),
+        (
+            '{"prompt":"x","tool_subset":["zap","call_subagent","bash_find"]}',
+            f"Unknown tool names: call_subagent, zap. {AVAILABLE}",
+        ),
+        ('{"prompt":"x","tool_subset":[""]}', f"Unknown tool names: . {AVAILABLE}"),
+        ('{"prompt":"x","tool_subset":["shell"]}', f"Unknown tool names: shell. {AVAILABLE}"),
         ('{"prompt":"x","tool_subset":[7]}', "Invalid arguments: Expected `str`, got `int` - at `$.tool_subset[0]`"),
         (
             '{"prompt":"x","tool_subset":"a"}',
@@ -159,7 +167,7 @@ async def test_without_a_subset_a_subagent_has_no_tools(subset: dict[str, object
         ("[]", "Invalid arguments: Expected `object`, got `array`"),
         ("nonsense", "Invalid arguments: JSON is malformed: invalid character (byte 4)"),
         ("", "Invalid arguments: Input data was truncated"),
-        ('{"prompt":"x","tool_subset":["' + "y" * 100_000 + '"]}', "Unknown tool names: " + "y" * 200),
+        ('{"prompt":"x","tool_subset":["' + "y" * 100_000 + '"]}', f"Unknown tool names: {'y' * 200}. {AVAILABLE}"),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -214,7 +222,10 @@ async def test_a_tool_that_the_policy_takes_away_is_unknown() -> None:
     policy = retinue.Policy(excluded_tools=("bash_read",))
     cast = Cast((call_subagent(tool_subset=["bash_read", "bash_find"]), BYE), says("Never."))
 
-    assert await read(cast, policy=policy) == ["Error: Unknown tool names: bash_read"]
+    assert await read(cast, policy=policy) == [
+        "Error: Unknown tool names: bash_read. "
+        "Available: search_web, scrape_webpage, bash_find, bash_ripgrep, python_execute"
+    ]
 
 
 @pytest.mark.promise("BZ-POLICY", "BZ-WORKSPACE", "BZ-NO-APPROVALS")

@@ -20,6 +20,7 @@ PROMISES = (
     Promise("MK-BACKGROUND", "Sub-Agents", "Sub-agents work at the same time as each other and as their parent."),
     Promise("MK-CLEAN", "`agent_spawn`", "A sub-agent knows its prompt, byte for byte, and nothing of its parent's."),
     Promise("MK-SYSTEM", "`agent_spawn`", "Its system text is the one asked for, else its tools' usage, or none."),
+    Promise("MK-INHERIT", "SubAgentConfig", "With inherit_system_prompt it has its parent's usage text of each tool."),
     Promise("MK-EMPTY", "Sub-Agent Execution Lifecycle", "A blank prompt is `Prompt cannot be empty`."),
     Promise(
         "MK-ORDER",
@@ -66,6 +67,7 @@ PROMISES = (
     # Limits
     Promise("MK-LIMITS", "Concurrency Limits", "All four limits are enforced, with the texts of spawn and of fork."),
     Promise("MK-LIMITS-RUNNING", "Concurrency Limits", "Only running sub-agents count, in the whole tree."),
+    Promise("MK-LIMITS-ORDER", "Concurrency Limits", "Calls of one reply are served in order, the surplus is refused."),
     Promise("MK-LIMITS-BIRTH", "Concurrency Limits", "Limits are checked again at the start, with texts of their own."),
     # Monitoring
     Promise("MK-STATUS", "`agent_status`", "A status has the document's fields, and none that says nothing."),

@@ -11,7 +11,7 @@ import pytest
 import retinue
 from retinue.core.commands import RunQuery
 from retinue.core.errors import StoreError
-from retinue.core.events import ReplyReceived, RunAccepted
+from retinue.core.events import CallReturned, ReplyReceived, RunAccepted
 from retinue.core.ports import Request
 from retinue.core.run import Limits
 from retinue.dialects.meerkat.settings import ConcurrencyLimits, MeerkatSettings
@@ -226,22 +226,38 @@ async def test_running_sub_agents_of_the_whole_tree_are_limited() -> None:
     assert len(harness.rows()) == 1 + 3
 
 
-@pytest.mark.promise("MK-LIMITS")
-async def test_running_sub_agents_and_calls_under_way_are_operations() -> None:
+@pytest.mark.promise("MK-LIMITS", "MK-LIMITS-ORDER")
+@pytest.mark.parametrize(
+    ("reply", "refused", "agents"),
+    [
+        (together(*(spawn(f"child {n}") for n in range(5))), [3, 4], 3),
+        (together(*(fork(f"look {n}") for n in range(5))), [3, 4], 3),
+        (together(spawn("child"), calls("pause"), calls("pause"), spawn("child"), spawn("child")), [3, 4], 1),
+        (together(calls("pause"), calls("pause"), spawn("child"), spawn("child")), [3], 1),
+        (together(spawn("child"), *[calls("pause")] * 3), [], 1),
+    ],
+    ids=["spawns", "forks", "calls between", "calls before", "calls after"],
+)
+async def test_operations_of_a_reply_are_served_in_order_and_the_surplus_is_refused(
+    reply: ScriptedReply, refused: list[int], agents: int
+) -> None:
+    """An operation is a running sub-agent or a tool call under way; the call that starts a sub-agent is part of it."""
     harness = MeerkatHarness(
-        together(spawn("one"), calls("pause"), calls("pause"), spawn("two"), spawn("three")),
-        says("Ok."),
-        says("Ok."),
-        spawned={"three": [slowly("3.", 9)]},
+        reply,
+        *[says("Ok.")] * 4,
+        spawned={"child": [slowly("Done.", 9)]},
+        forked={"look": [slowly("Done.", 9)]},
         tools=(pause, grep),
         settings=limited(max_concurrent_ops=3),
     )
 
-    await harness.play()
+    async with harness:
+        await harness.run(TASK)
+        harness.provider.script.verify = lambda: None  # how many ends the root reads at once depends on the reply
 
-    # The first sees the four calls beside it, the next three of them, the last only those that take their time.
-    assert harness.texts()[:2] == [NO_SPAWN, NO_SPAWN]
-    assert [row.path for row in harness.rows()] == ["root", "root/sub-agent/1"]
+    returned = [event for event in harness.events(harness.row("root").run_id) if isinstance(event, CallReturned)]
+    assert sorted(event.index for event in returned if event.text in (NO_SPAWN, NO_FORK)) == refused
+    assert len(harness.rows()) == 1 + agents
 
 
 @pytest.mark.promise("MK-LIMITS", "MK-NESTED")

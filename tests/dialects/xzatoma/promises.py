@@ -18,6 +18,7 @@ PROMISES = (
     Promise("XZ-SUMMARY-NO-TOOLS", "summary_prompt", "It is sent without tools, and calls made anyway are not made."),
     Promise("XZ-TOOLS-INHERITED", "allowed_tools", "A subagent is offered the tools that its caller is offered."),
     Promise("XZ-TOOLS-ALLOWED", "allowed_tools", "With allowed_tools it is offered those only, in the caller's order."),
+    Promise("XZ-TOOLS-TOLD", "allowed_tools", "The schema of allowed_tools lists the tools that it may name."),
     Promise("XZ-TOOLS-NO-REGAIN", "allowed_tools", "A tool that a subagent does not have, none of its own can have."),
     Promise("XZ-TOOL-CRASH", "Error Response", "A tool that fails is read by the subagent's model, which goes on."),
     # Nesting

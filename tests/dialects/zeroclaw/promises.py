@@ -102,7 +102,8 @@ DELEGATING = (
     Promise(
         "ZC-DELEGATE-SCHEMA",
         "delegate",
-        "`delegate` has the document's parameters and those of `await`, requires none, and names the agents.",
+        "`delegate` has the document's parameters and those of `await`, requires none, names the agents, and takes no "
+        "empty agent or prompt.",
     ),
     Promise("ZC-ORDER", "delegate", "A call is checked in the order action, parallel, agent, prompt."),
     Promise(

@@ -185,12 +185,15 @@ def script_of(file: str) -> str:
     return str(path)
 
 
-def check_key(chosen: ProviderConfig, environ: Mapping[str, str]) -> None:
-    """Raise if the key variable is not set: a run that was started without a key would fail for good."""
+def check_key(chosen: ProviderConfig, environ: Mapping[str, str], *, flag: str = "--api-key-env") -> None:
+    """Raise if the key variable is not set: a run that was started without a key would fail for good.
+
+    `flag` is the flag of the command that names the variable.
+    """
     if chosen.api_key_env and not environ.get(chosen.api_key_env, "").strip():
         raise BadInput(
             f"the environment variable {chosen.api_key_env} is not set; set it to the key for {chosen.base_url}, "
-            "or name another variable with --api-key-env"
+            f"or name another variable with {flag}"
         )
 
 

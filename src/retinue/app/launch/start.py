@@ -20,7 +20,7 @@ from retinue.app.handle import RunHandle
 from retinue.app.launch.model_choice import ModelChoice, choose_model, unpriced
 from retinue.app.open import open as open_retinue
 from retinue.app.retinue import Retinue
-from retinue.app.run_spec import MAX_TURNS, LaunchConfig
+from retinue.app.run_spec import MAX_TURNS, DetachedApprovals, LaunchConfig
 from retinue.app.settings_file import dialect_settings, load_settings
 from retinue.app.structured_output import OutputFormat
 from retinue.app.tool_modules import load_tools
@@ -35,6 +35,7 @@ from retinue.core.run import HistoryRef, Limits
 from retinue.core.usage import NANO
 from retinue.engine import Approver
 from retinue.providers.catalog import ProviderConfig
+from retinue.tools.builtin import with_reader
 
 NO_FLAGS = Flags()
 
@@ -112,12 +113,13 @@ class Launch:
     def tools(self) -> tuple[str, ...] | None:
         """Names of the tools that the run is offered; None offers what the agent has."""
         options = self.options
-        if options.tools is not None:
-            return (*options.tools, *options.more_tools)
         if not options.more_tools:
-            return None
-        own = () if options.agent is None else self.settings.agents[options.agent].tools or ()
-        return (*own, *options.more_tools)
+            return options.tools
+        own = None if options.agent is None else self.settings.agents[options.agent].tools
+        listed = own if options.tools is None else options.tools
+        if not listed and own is None:  # no list of tools was given, which would be exact
+            return with_reader(options.more_tools)
+        return (*(listed or ()), *options.more_tools)
 
     def warnings(self) -> list[str]:
         """One warning for each model without a known price, where a limit on cost applies to it.
@@ -155,11 +157,16 @@ class Launch:
         key: Key | None = None,
         keep_alive: bool = False,
         inherits: HistoryRef | None = None,
-        detached: bool = False,
+        detached: DetachedApprovals = "",
         output: OutputFormat | None = None,
         label: str = "",
     ) -> RunHandle:
-        """Start a run in the opened retinue; the arguments are those of `Retinue.spawn`."""
+        """Start a run in the opened retinue; the arguments are those of `Retinue.spawn`.
+
+        `detached` only records the run, and says how a later process handles its calls that need approval.
+        """
+        if detached and retinue.launch_config is not None:
+            retinue.launch_config = replace(retinue.launch_config, detached=detached)
         return await retinue.spawn(
             task,
             agent=self.options.agent,
@@ -172,7 +179,7 @@ class Launch:
             think=self.options.think,
             keep_alive=keep_alive,
             inherits=inherits,
-            detached=detached,
+            detached=bool(detached),
             output=output,
             label=label,
         )

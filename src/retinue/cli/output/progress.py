@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from retinue.cli.output.live import LiveTree
 
-DONE = "=== [ DONE ] ==="
 DEFAULT = OutputOptions()
 
 
@@ -190,24 +189,26 @@ def print_outcome(run_id: RunId, outcome: Outcome, form: Form = "text") -> int:
     if form == "json":
         answer_json(outcome_row(run_id, outcome))
     elif outcome.ok and form != "sse":
-        answer(_answer(outcome, form))
+        answer(_answer(outcome))
     if not outcome.ok:
         say(failure_text(outcome))
         if outcome.text and form not in ("json", "sse"):
             say("the answer so far:")
             say_text(outcome.text)
-    elif outcome.reason in ("length", "refusal"):
-        say(f"note: the model ended with {outcome.reason!r}, so the answer may be incomplete")
-    if outcome.unstopped:
-        say(f"warning: tool calls that could not be stopped: {', '.join(outcome.unstopped)}")
+    print_notes(outcome)
     return 0 if outcome.ok else 1
 
 
-def _answer(outcome: Outcome, form: Form) -> str:
-    if outcome.structured is None:
-        return outcome.text
-    value = msgspec.json.encode(outcome.structured).decode()
-    return value if form == "bare" else f"{value}\n\n{DONE}"
+def print_notes(outcome: Outcome) -> None:
+    """Print on stderr what may be wrong with an answer, and calls that go on."""
+    if outcome.ok and outcome.reason in ("length", "refusal"):
+        say(f"note: the model ended with {outcome.reason!r}, so the answer may be incomplete")
+    if outcome.unstopped:
+        say(f"warning: tool calls that could not be stopped: {', '.join(outcome.unstopped)}")
+
+
+def _answer(outcome: Outcome) -> str:
+    return outcome.text if outcome.structured is None else msgspec.json.encode(outcome.structured).decode()
 
 
 def print_interrupted(run_id: RunId) -> int:

@@ -13,7 +13,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import Any, Literal, NamedTuple, TypeAlias, assert_never
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, assert_never
 
 import msgspec
 
@@ -217,16 +217,30 @@ def sse(kind: Kind, delta: str = "", id: str = "") -> str:
     return f"event: {kind}\ndata: {data}\n\n"
 
 
+class Render(Protocol):
+    """Makes text of an event."""
+
+    def __call__(self, kind: Kind, delta: str = "", id: str = "") -> str: ...
+
+
 class SseStream:
     """The events of one run, written with `write`; `wire` is the wire of the run's model.
 
     With `structured` the answer is written once, at the end, as JSON; `brief` leaves out calls and their results.
+    `render` makes text of each event.
     """
 
     def __init__(
-        self, write: Callable[[str], None], *, structured: bool = False, brief: bool = False, wire: str = ""
+        self,
+        write: Callable[[str], None],
+        *,
+        structured: bool = False,
+        brief: bool = False,
+        wire: str = "",
+        render: Render = sse,
     ) -> None:
         self._write = write
+        self._render = render
         self._structured = structured
         self._brief = brief
         self._writer = ReplyWriter(begin=self._begin, write=self._write_piece, close=self._close)
@@ -255,20 +269,20 @@ class SseStream:
                     self._reply = self._next_reply()
                 case CallReturned(index=index, text=text) if not self._brief:
                     call = self._calls[index]
-                    self._write(sse("tool_result", f"\n\nTool Result ({call.name}):\n{text}\n", call.id))
+                    self._write(self._render("tool_result", f"\n\nTool Result ({call.name}):\n{text}\n", call.id))
                 case _:
                     pass
 
     def end(self, outcome: Outcome | None) -> None:
         """Write the last events: the structured answer, or the error; None is an interrupted run."""
         if outcome is None:
-            self._write(sse("block_end", "Error: interrupted"))
+            self._write(self._render("block_end", "Error: interrupted"))
         elif not outcome.ok:
             why = outcome.error or ("the model gave an empty answer" if outcome.reason == "empty" else outcome.reason)
-            self._write(sse("block_end", f"Error: {why}"))
+            self._write(self._render("block_end", f"Error: {why}"))
         elif self._structured:
-            self._write(sse("output_structured", msgspec.json.encode(outcome.structured).decode()))
-        self._write(sse("response_end"))
+            self._write(self._render("output_structured", msgspec.json.encode(outcome.structured).decode()))
+        self._write(self._render("response_end"))
 
     def _next_reply(self) -> LiveReply:
         return LiveReply(self._writer, opening=self._opening)
@@ -278,16 +292,16 @@ class SseStream:
         self._reply = self._next_reply()
 
     def _begin(self, response_id: str) -> None:
-        self._write(sse("response_start", id=response_id))
+        self._write(self._render("response_start", id=response_id))
 
     def _write_piece(self, piece: Piece) -> None:
         kind, _ = piece.part
         if not (self._structured and kind == "text") and not (self._brief and kind == "call"):
-            self._write(sse(_KINDS[kind], piece.text, piece.id))
+            self._write(self._render(_KINDS[kind], piece.text, piece.id))
 
     def _close(self) -> None:
         if not self._structured:
-            self._write(sse("block_end"))
+            self._write(self._render("block_end"))
 
 
 async def stream_run(
@@ -313,6 +327,26 @@ async def stream_run(
         stream.end(outcome)
         await writer.close()
     return outcome
+
+
+class WrittenStream:
+    """The events of a call on stdout, written by a thread."""
+
+    def __init__(self, *, structured: bool = False, brief: bool = False, wire: str = "", render: Render = sse) -> None:
+        self._writer = WriterThread(write)
+        self._stream = SseStream(self._writer.write, structured=structured, brief=brief, wire=wire, render=render)
+
+    async def follow(self, events: AsyncIterator[Event | Delta]) -> None:
+        await self._stream.follow(events)
+
+    def end(self, outcome: Outcome | None) -> None:
+        self._stream.end(outcome)
+
+    async def gone(self) -> None:
+        await self._writer.closed()
+
+    async def close(self) -> None:
+        await self._writer.close()
 
 
 class WriterThread:

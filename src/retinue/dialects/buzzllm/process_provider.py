@@ -21,6 +21,7 @@ from typing import IO, Any
 
 import msgspec
 
+from retinue.core.agent import RunSpec
 from retinue.core.errors import ProviderError
 from retinue.core.ids import RunId
 from retinue.core.log_context import logger
@@ -128,7 +129,7 @@ class ProcessProvider:
         live = self._supervisor.live(request.run_id)
         if live is None:
             raise ProviderError(f"run {request.run_id or '(none)'} is not live in this process", fault="internal")
-        grant, offered = self._grant(live, reaching), live.run.run_spec.offered
+        grant = self._grant(live, reaching)
         try:
             child = self._pool.take()
         except OSError as error:
@@ -138,7 +139,7 @@ class ProcessProvider:
         try:
             async with timeout:
                 code, stderr = await self._exchange(
-                    child, grant, _call_request(request, reaching, offered), stream, publish
+                    child, grant, _call_request(request, reaching, live.run.run_spec), stream, publish
                 )
         except TimeoutError:
             if not timeout.expired():
@@ -228,7 +229,9 @@ class ProcessProvider:
         )
 
 
-def _call_request(request: Request, reaching: Reaching, tools: tuple[str, ...]) -> CallRequest:
+def _call_request(request: Request, reaching: Reaching, run_spec: RunSpec) -> CallRequest:
+    # With a limit on tokens or cost, the request has what is left for the whole process.
+    max_tokens = run_spec.max_output or child_process.DEFAULT_MAX_TOKENS
     return CallRequest(
         model=request.model,
         provider=reaching.wire,
@@ -236,10 +239,10 @@ def _call_request(request: Request, reaching: Reaching, tools: tuple[str, ...]) 
         api_key_name=reaching.api_key_env or None,
         prompt="\n\n".join(message.text for message in request.messages if isinstance(message, UserMessage)),
         system_prompt=request.system,
-        tool_subset=tools,
+        tool_subset=run_spec.offered,
         think=request.think,
         temperature=child_process.DEFAULT_TEMPERATURE if request.temperature is None else request.temperature,
-        max_tokens=request.max_output,
+        max_tokens=max_tokens if request.max_output is None else min(max_tokens, request.max_output),
     )
 
 

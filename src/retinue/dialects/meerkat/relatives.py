@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from retinue.core.errors import Refused
 from retinue.core.events import RunAccepted
-from retinue.core.ids import RunId
+from retinue.core.ids import RunId, call_key
 from retinue.core.ports import CallContext, ToolResult
 from retinue.core.run import Outcome
 from retinue.core.step import MODEL
@@ -200,15 +200,22 @@ class Relatives:
         raise failed(f"Sub-agent not found: {run_id}")
 
     def running_counts(self, context: CallContext) -> RunningCounts:
-        """The counts that concurrency limits apply to, without the calling call."""
-        agents = calls = children = 0
-        for live in self._supervisor.subtree(context.root_id):
-            accepted = live.run.accepted
-            if accepted.dialect == NAME and accepted.depth > 0:
-                agents += 1
-                children += accepted.parent_id == context.run_id
-            calls += sum(index != MODEL for index in live.in_flight)
-        return RunningCounts(agents, children, agents + calls - 1)
+        """The counts that concurrency limits apply to, as the calling call sees them.
+
+        The calls of one reply are served in order: those after the calling call do not count. A call that has started a
+        sub-agent and that sub-agent are one operation.
+        """
+        runs = list(self._supervisor.subtree(context.root_id))
+        agents = [live.run.accepted for live in runs if live.run.accepted.dialect == NAME and live.run.accepted.depth]
+        children = sum(accepted.parent_id == context.run_id for accepted in agents)
+        started_by = {accepted.key for accepted in agents}
+        calls = sum(
+            call_key(live.run_id, live.run.turns, index) not in started_by
+            for live in runs
+            for index in live.in_flight
+            if index != MODEL and (live.run_id != context.run_id or index < context.index)
+        )
+        return RunningCounts(len(agents), children, len(agents) + calls)
 
     def peers(self, context: CallContext) -> Iterator[Peer]:
         """The runs that the caller may message: its parent and its children, ended ones included."""

@@ -19,6 +19,7 @@ from retinue.core.errors import BadInput, SessionClosed, TooManyRunning, Unknown
 from retinue.core.ids import RunId, SessionId
 from retinue.core.log_context import logger
 from retinue.core.log_lines import line, with_payloads
+from retinue.core.policy import Policy
 from retinue.core.ports import CallContext, CallRisk, Clock, PreparedCall, Tool, ToolResult
 from retinue.core.run import HandleRef, Lifecycle, LimitMet, Limits, Outcome
 from retinue.core.state import Run
@@ -143,7 +144,11 @@ class SubagentTool(DialectTool):
         self._agent_store = AgentStore(dialect_context)
         self._polls = StatusPolls(dialect_context.clock)
         self.spec: ToolSpec = requests.spec_of(settings.on)
+        self._models = tuple(dict.fromkeys(agent.model for agent in dialect_context.agents if agent.model))
         self.waits = "wait" in settings.on
+
+    def spec_for(self, offered: tuple[str, ...], policy: Policy) -> ToolSpec:
+        return requests.spec_of(self._extensions, self._agent_store.tools(policy), self._models)
 
     def prepare(self, arguments: str) -> PreparedCall:
         """Parse the request; only the action `wait` waits for other runs."""
@@ -243,7 +248,7 @@ class SubagentTool(DialectTool):
     async def _spawn_request(
         self, agent: Agent, origin: str, request: Spawn, after: After, context: CallContext
     ) -> SpawnRequest:
-        known = self._agent_store.tools(context)
+        known = self._agent_store.tools(context.policy)
         offered = tuple(name for name in agent.tools if name in known)
         policy, windows = self._dialect_context.grant(origin, context.policy)
         return SpawnRequest(

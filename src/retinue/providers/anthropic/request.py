@@ -22,6 +22,7 @@ from retinue.core.messages import AssistantMessage, Thinking, ToolCall
 from retinue.core.ports import Request
 from retinue.providers import message_encoder
 from retinue.providers.lenient_json import as_json_object, raw_json, utf8_safe
+from retinue.providers.schema_subset import ANTHROPIC_OUTPUT, restricted
 from retinue.providers.unsupported_options import encode_fields, is_supported, without_unsupported
 
 Step: TypeAlias = Literal["thought", "call"] | int
@@ -166,7 +167,8 @@ def options(request: Request, unsupported: Collection[str] = ()) -> dict[str, ob
     if request.temperature is not None and not found and not is_adaptive:
         found["temperature"] = request.temperature
     if request.output is not None and request.output.mode == "json_schema":
-        found["output_config.format"] = {"type": "json_schema", "schema": raw_json(request.output.schema)}
+        schema = restricted(request.output.schema, ANTHROPIC_OUTPUT)
+        found["output_config.format"] = {"type": "json_schema", "schema": schema}
     return without_unsupported(found, unsupported)
 
 

@@ -14,6 +14,7 @@ from retinue.core.messages import AssistantMessage
 from retinue.core.ports import Request
 from retinue.providers.lenient_json import as_json_object, raw_json, utf8_safe
 from retinue.providers.message_encoder import MessageEncoder, PendingCall, system_prompt, system_prompt_with_format
+from retinue.providers.schema_subset import OPENAI_STRICT, restricted
 from retinue.providers.unsupported_options import encode_fields, without_unsupported
 
 MEMO = "openai_chat"
@@ -145,7 +146,7 @@ def _system(text: str, role: str) -> bytes:
 def _response_format(output: Output) -> msgspec.Raw:
     if output.mode == "json_object":
         return msgspec.Raw(b'{"type":"json_object"}')
-    schema = {"name": output.name, "schema": raw_json(output.schema), "strict": True}
+    schema = {"name": output.name, "schema": restricted(output.schema, OPENAI_STRICT), "strict": True}
     return msgspec.Raw(msgspec.json.encode({"type": "json_schema", "json_schema": schema}))
 
 

@@ -19,6 +19,7 @@ from retinue.core.messages import AssistantMessage, Message, Thinking
 from retinue.core.ports import Request
 from retinue.providers import message_encoder
 from retinue.providers.lenient_json import as_json_object, raw_json, utf8_safe
+from retinue.providers.schema_subset import OPENAI_STRICT, restricted
 from retinue.providers.unsupported_options import encode_fields, is_supported, without_unsupported
 
 MEMO = "openai_responses"
@@ -219,7 +220,8 @@ def _instructions(text: str) -> bytes:
 def _text_format(output: Output) -> msgspec.Raw:
     if output.mode == "json_object":
         return msgspec.Raw(b'{"type":"json_object"}')
-    schema = {"type": "json_schema", "name": output.name, "schema": raw_json(output.schema), "strict": True}
+    restricted_schema = restricted(output.schema, OPENAI_STRICT)
+    schema = {"type": "json_schema", "name": output.name, "schema": restricted_schema, "strict": True}
     return msgspec.Raw(msgspec.json.encode(schema))
 
 

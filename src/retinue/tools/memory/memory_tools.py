@@ -86,7 +86,7 @@ def _configured_memory(dependencies: ToolDependencies) -> backend.MemoryBackend:
     by_agent = dependencies.memories
     kinds = (kind for kind in (dependencies.memory, *by_agent.values()) if kind != NONE)
     backends = {kind: open_memory(kind, dependencies.home) for kind in dict.fromkeys(kinds)}
-    default = backends[dependencies.memory]
+    default = backends.get(dependencies.memory) or backend.NoMemory()
     if not by_agent:
         return default
     return backend.RoutedMemory(
