@@ -69,7 +69,7 @@ def buzz(
     output_schema: options.OutputSchemaFlag = None,
     output_json: options.OutputJsonFlag = False,
 ) -> int:
-    """Ask a model at this address one question, and print the answer as it comes.
+    """Ask a model at this address one question, and print each reply when it is complete.
 
     A blank line and "=== [ DONE ] ===" follow the answer. Nothing is stored. Exit status: 0 answered, 1 failed, 2 bad
     usage, 130 interrupted.
@@ -101,14 +101,14 @@ def _required(given: str, name: str) -> str:
 
 async def _answer(work: WorkerCall, *, sse: bool, brief: bool) -> int:
     from retinue.cli.output.progress import print_notes
-    from retinue.cli.output.sse import WrittenStream
+    from retinue.cli.output.sse import HeldStream
     from retinue.cli.output.sse import sse as as_event
 
     render = as_event if sse else PlainText(coloured=not os.environ.get("NO_COLOR"), on_terminal=sys.stdout.isatty())
     structured, wire = work.request.output is not None, work.request.provider
 
-    def open_output() -> WrittenStream:
-        return WrittenStream(structured=structured, brief=brief, wire=wire, render=render)
+    def open_output() -> HeldStream:
+        return HeldStream(structured=structured, brief=brief, wire=wire, render=render)
 
     with interrupts() as stop, stdout_for_answers_alone():
         outcome = await work.answer(work.open(), open_output, stop)
@@ -149,7 +149,7 @@ class PlainText:
     def _text(self, kind: Kind, delta: str) -> str:
         line_end = "" if self._at_line_start else "\n"
         match kind:
-            case "response_start":
+            case "response_start" | "restarted":
                 return ""
             case "block_end":
                 self._failed = bool(delta)  # the error is printed on stderr

@@ -124,6 +124,8 @@ async def _run(
             say(f"warning: {warning}")
         approver = approver_for(approval)
         async with launch.open(approvals=approver) as retinue:
+            if not output.quiet and await retinue.sessions.is_archived(retinue.session_id):
+                say(f"session {retinue.session_id} is archived: it can be read, and not changed")
             root = await launch.spawn(retinue, task, output=required, detached=approval.detached if detach else "")
             outcome = None
             if not detach:

@@ -26,7 +26,7 @@ from retinue.app.structured_output import OutputFormat
 from retinue.app.tool_modules import load_tools
 from retinue.config.precedence import Flags
 from retinue.config.settings import Settings
-from retinue.core.agent import Agent
+from retinue.core.agent import Agent, RunSpec
 from retinue.core.errors import UnknownName
 from retinue.core.ids import Key, SessionId
 from retinue.core.policy import Policy
@@ -147,6 +147,17 @@ class Launch:
         )
         return open_config(config, self.settings, session=self.options.session, approvals=approvals)
 
+    def run_spec(self, retinue: Retinue, *, dialects: tuple[str, ...] | None = None) -> RunSpec:
+        """The run spec of a run that is started in the opened retinue."""
+        return retinue.run_spec(
+            agent=self.options.agent,
+            dialects=dialects,
+            tools=self.tools,
+            model=self.model_choice.full_name,
+            system=self.options.system,
+            think=self.options.think,
+        )
+
     async def spawn(
         self,
         retinue: Retinue,
@@ -156,6 +167,7 @@ class Launch:
         dialects: tuple[str, ...] | None = None,
         key: Key | None = None,
         keep_alive: bool = False,
+        per_input: bool = False,
         inherits: HistoryRef | None = None,
         detached: DetachedApprovals = "",
         output: OutputFormat | None = None,
@@ -178,6 +190,7 @@ class Launch:
             system=self.options.system,
             think=self.options.think,
             keep_alive=keep_alive,
+            per_input=per_input,
             inherits=inherits,
             detached=bool(detached),
             output=output,

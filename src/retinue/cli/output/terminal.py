@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager, redirect_stdout
@@ -69,6 +70,19 @@ def write(text: str) -> None:
     stdout = _Answers.stdout or sys.stdout
     stdout.write(clean(text) if stdout.isatty() else text)
     stdout.flush()
+
+
+def stdout_is_closed() -> bool:
+    """Whether the reader of stdout is gone, as far as the system reports it: for pipes, sockets and terminals."""
+    if sys.platform == "win32":
+        return False
+    try:
+        descriptor = (_Answers.stdout or sys.stdout).fileno()
+    except (OSError, ValueError):  # it is no file of the system, or was closed here
+        return False
+    watch = select.poll()
+    watch.register(descriptor, 0)  # no events are asked for: errors and hang-ups are always reported
+    return bool(watch.poll(0))
 
 
 class _Answers:

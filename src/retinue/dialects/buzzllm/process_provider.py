@@ -27,7 +27,7 @@ from retinue.core.ids import RunId
 from retinue.core.log_context import logger
 from retinue.core.log_lines import logs_payloads
 from retinue.core.messages import AssistantMessage, Reply, StartDelta, TextDelta, UserMessage
-from retinue.core.ports import Provider, Publish, Request, price_of
+from retinue.core.ports import Provider, Publish, Request, cached_price_of, price_of
 from retinue.core.run import Limits
 from retinue.core.text import cut
 from retinue.dialects import child_process
@@ -122,6 +122,9 @@ class ProcessProvider:
 
     def price(self, model: str) -> tuple[int, int] | None:
         return None if self._original is None else price_of(self._original, model)
+
+    def cached_price(self, model: str) -> int | None:
+        return None if self._original is None else cached_price_of(self._original, model)
 
     async def answer(self, request: Request, publish: Publish) -> Reply:
         """The child's text as one reply; raises `ProviderError` with the reason that a failed child reported."""
