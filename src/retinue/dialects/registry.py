@@ -76,7 +76,7 @@ def root_tools(dialects: Iterable[str]) -> tuple[str, ...]:
     The name of an unknown dialect adds none: the start of the run reports it.
 
     >>> root_tools(["xzatoma"]), root_tools(["spec"])
-    (('file_ops', 'grep', 'fetch', 'terminal'), ())
+    (('fetch', 'grep', 'file_ops', 'terminal'), ())
     """
     known = [entry(dialect) for dialect in dialects if dialect in PACKAGES]
     return tuple(dict.fromkeys(name for dialect in known for name in dialect.root_tools))

@@ -1,0 +1,1 @@
+"""The examples of the five documents, run end to end as printed."""
