@@ -1,7 +1,8 @@
 """Events of a run: everything that a run stores, in the order in which it happened, and the values that events carry.
 
-`RunHandle.events` yields them, each after it was stored. `Event` is the union of all of them; a `match` over it can be
-checked for completeness.
+`RunHandle.events` yields them, each after it was stored, and between them the deltas of replies that stream, which are
+in `retinue.messages`; a `DiscardDelta` takes back the deltas of an attempt that broke off. `Event` is the union of all
+events; a `match` over it can be checked for completeness.
 
 >>> from retinue.events import CallReturned, Event
 >>> def describe(event: Event) -> str:
@@ -14,7 +15,7 @@ checked for completeness.
 'turn 1: 20 lines'
 """
 
-from retinue.core.budget import Caps, Window
+from retinue.core.budget import Amount, Caps, Window
 from retinue.core.events import (
     CallParked,
     CallReturned,
@@ -47,6 +48,7 @@ from retinue.core.inbox import (
 from retinue.core.run import EndReason, HandleRef, HistoryRef, Lifecycle, LimitMet, Result
 
 __all__ = [
+    "Amount",
     "ApprovalAnswer",
     "CallParked",
     "CallReturned",

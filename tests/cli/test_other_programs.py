@@ -443,7 +443,7 @@ def test_a_resumed_run_has_the_policy_of_the_file(cli: Cli, folder: Path, monkey
         options = LaunchOptions(tools=("file_write",), dialects=("zeroclaw",))
         launch = await prepare(settings_for("config.toml", agent=None), options)
         async with launch.open() as opened:
-            return (await launch.spawn(opened, "Write it.", detached="deny")).run_id
+            return (await launch.spawn(opened, "Write it.", detached="wait")).run_id
 
     monkeypatch.setenv("ZEROCLAW_API_KEY", "sk-mine")
     with serving(in_turn(calls("file_write", path="a.txt", content="x"), says("Refused."))) as vendor:

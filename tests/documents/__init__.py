@@ -1,1 +1,1 @@
-"""The examples of the five documents, run end to end as printed."""
+"""The examples and use cases of the dialects' published documents, run end to end as printed."""

@@ -128,6 +128,7 @@ def open(
             tool_dependencies(options, key_value=key_value, home=_folder(home), clock=clock),
             origins=supervisor.origins,
             memories={agent.name: agent.memory for agent in agents if agent.memory is not None},
+            workspaces={agent.name: agent.workspace for agent in agents if agent.workspace},
         )
 
     toolset = ToolRegistry(own, named=named, builtin=Builtin(dependencies))

@@ -146,6 +146,16 @@ class PolicyTexts(Struct, frozen=True, kw_only=True):
     """With the field `alias`: an agent whose memory the parent may not read, in quotes."""
 
 
+class AutoSave(Struct, frozen=True, kw_only=True):
+    """Which messages of the user are stored as memories of the agent where the settings say so, and how."""
+
+    least_characters: int
+    """Shorter messages are not stored."""
+    key: str
+    """The beginning of the key, before a UUID."""
+    category: str
+
+
 class CronTexts(Protocol):
     """The texts of scheduled jobs: prompts, refusals and log lines."""
 
@@ -232,6 +242,7 @@ class DialectEntry(Struct, frozen=True, kw_only=True):
     """Prompts that `retinue run --system NAME` knows by name."""
     chat: ChatDelegation | None = None
     cron: CronTexts | None = None
+    auto_save: AutoSave | None = None
     policy_texts: PolicyTexts | None = None
     processes: ChildProcesses | None = None
     transcripts: Deferred[MakeTranscripts] | None = None

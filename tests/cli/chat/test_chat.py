@@ -376,7 +376,7 @@ def test_limits_hold_for_each_answer(chat: Opens, cli: Cli) -> None:
     assert "Turns:            4\n" in ended.stdout
 
 
-def test_a_limit_on_tokens_makes_each_answer_a_run_of_its_own(chat: Opens, cli: Cli) -> None:
+def test_a_limit_on_tokens_leaves_the_conversation_one_run(chat: Opens, cli: Cli) -> None:
     talk = chat(says("One."), says("Two."))
 
     ended = talk("First?", "Second?", flags=("--max-tokens", "5000"))
@@ -384,14 +384,17 @@ def test_a_limit_on_tokens_makes_each_answer_a_run_of_its_own(chat: Opens, cli: 
 
     assert ended.stdout == "One.\nTwo.\n"
     assert [text for _, text in talk.sent[1]] == ["First?", "One.", "Second?"]
-    assert [(row["label"], row["outcome"], row["turns"]) for row in rows] == [("chat", "completed", 1)] * 2
+    assert [(row["label"], row["outcome"], row["turns"]) for row in rows] == [("chat", "completed", 2)]
 
 
-def test_text_before_a_broken_connection_is_not_repeated(chat: Opens) -> None:
-    broken = fails(ProviderError("cut", fault="cut", partial="It was "), times=1, then=says("It was the pool."))
-    talk = chat(broken)
+@pytest.mark.parametrize("flags", [(), ("--quiet",)], ids=["plain", "quiet"])
+def test_an_attempt_that_broke_off_is_not_printed(chat: Opens, flags: tuple[str, ...]) -> None:
+    talk = chat(
+        fails(ProviderError("cut", fault="cut", partial="It was "), times=1, then=says("The pool.")), says("Yes.")
+    )
 
-    assert talk("Why?").stdout == "It was the pool.\n"
+    assert talk("Why?", "Sure?", flags=flags).stdout == "The pool.\nYes.\n"
+    assert talk.sent[-1] == [("user", "Why?"), ("assistant", "The pool."), ("user", "Sure?")]
 
 
 def test_an_answer_that_failed_is_part_of_the_conversation(cli: Cli) -> None:

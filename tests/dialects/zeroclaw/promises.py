@@ -262,6 +262,16 @@ MEMORY = (
     Promise(
         "ZC-MEMORY-SCOPE", "Memory tools", "An agent reads its own rows and those of its allowlist, and writes its own."
     ),
+    Promise(
+        "ZC-MEMORY-WORKSPACE",
+        "What gets delivered back",
+        "With the backend `markdown` memories are in the workspace of the agent, which its subagents share.",
+    ),
+    Promise(
+        "ZC-MEMORY-AUTO-SAVE",
+        "What gets delivered back",
+        "With `memory.auto_save` messages of the user from 20 characters on are memories of their conversation.",
+    ),
     Promise("ZC-MEMORY-GATED", "Memory tools", "Storing and forgetting are actions, and recalling is none."),
 )
 

@@ -84,6 +84,7 @@ def translate(values: Mapping[str, object], environ: Mapping[str, str]) -> Trans
     for name in list(translation.table(("agents",))):
         _translate_agent(translation, ("agents", name), known, old)
     _translate_profiles(translation)
+    _translate_memory(translation)
     _translate_cron(translation)
     return translation
 
@@ -325,6 +326,16 @@ def _translate_profiles(translation: Translation) -> None:
     if translation.find(("agent", "max_tool_iterations")) == 0:  # the program's default
         translation.take(("agent", "max_tool_iterations"))
     translation.move(("agent", "max_tool_iterations"), (ROOT, "max_turns"))
+
+
+def _translate_memory(translation: Translation) -> None:
+    """A backend may have the alias of its storage behind a dot; messages are stored unless the file says no."""
+    here = ("memory", "backend")
+    backend = translation.find(here)
+    if isinstance(backend, str) and "." in backend:
+        translation.take(here)
+        translation.put(here, backend.partition(".")[0], here)
+    translation.put(("memory", "auto_save"), True, ("memory",))
 
 
 def _translate_cron(translation: Translation) -> None:

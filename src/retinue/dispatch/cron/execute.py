@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from retinue.app.follow import failure_text, unless_stopped
 from retinue.app.handle import RunHandle
 from retinue.app.launch.start import LaunchOptions, prepare
+from retinue.app.memories import memory_of
 from retinue.app.open import default_home, tool_dependencies
 from retinue.app.read_only import ReadOnlyClient
 from retinue.app.retinue import Retinue
@@ -353,16 +354,14 @@ async def _run_agent(execution: Execution, work: AgentWork, agent: Agent, settin
 
 async def _memories(work: AgentWork, agent: Agent, settings: Settings) -> list[tuple[str, str]]:
     """The memories of the agent that match the prompt: key and content."""
-    from retinue.tools.memory import Search, open_memory
+    from retinue.tools.memory import Search
 
-    kind = agent.memory or settings.tool_options.memory
-    if kind == "none":
-        return []
     search = Search(
         agents=(agent.name, *agent.memory_from), query=work.prompt, limit=MAX_MEMORIES, without=("conversation",)
     )
     try:
-        found = await asyncio.to_thread(lambda: open_memory(kind, default_home()).recall(search))
+        memory = memory_of(settings, agent)
+        found = [] if memory is None else await asyncio.to_thread(memory.recall, search)
     except ToolError as error:
         log.warning("%s", error)  # the job runs without them; the memory tools of the agent report the error themselves
         return []
