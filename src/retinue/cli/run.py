@@ -57,6 +57,9 @@ def run(
         bool, option("--detach", help="Print the run's id and exit; a background process drives the run.")
     ] = False,
     think: options.ThinkFlag = False,
+    temperature: options.TemperatureFlag = None,
+    top_p: options.TopPFlag = None,
+    max_output_tokens: options.MaxOutputTokensFlag = None,
     output_schema: options.OutputSchemaFlag = None,
     output_json: options.OutputJsonFlag = False,
     sse: Annotated[bool, option("--sse", help="Print the run's events as server-sent events.", panel=OUTPUT)] = False,
@@ -89,6 +92,7 @@ def run(
         default_tools=options.default_tools_of(tools, dialects),
         more_tools=more_tools,
         think=think,
+        sampling=options.sampling_of(temperature, top_p, max_output_tokens),
         limits=LimitOptions(
             max_turns=max_turns,
             max_tokens=max_tokens,

@@ -43,9 +43,10 @@ class ToolsSettings(Struct, frozen=True, kw_only=True):
     web_search: Annotated[
         str,
         Meta(
-            description="Web search engine: ddgs (no key), brave (BRAVE_API_KEY) or searxng:ADDRESS.", examples=["ddgs"]
+            description="Web search: ddgs, brave (BRAVE_API_KEY), searxng:ADDRESS, or auto, the first that is set up.",
+            examples=["auto"],
         ),
-    ] = "ddgs"
+    ] = "auto"
     memory: Annotated[
         Literal["sqlite", "markdown"],
         Meta(

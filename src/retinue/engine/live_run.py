@@ -28,6 +28,7 @@ from retinue.core.ports import PreparedCall, Provider, Tool, window_of
 from retinue.core.run import LimitMet, State, WaitingFor
 from retinue.core.state import Run, apply
 from retinue.core.step import MODEL, StepInput, answer_to_validate
+from retinue.engine.budgets import InputEstimate
 from retinue.engine.context import EngineContext
 from retinue.engine.foreign_errors import is_recordable, repr_of
 from retinue.engine.journal import CommitFuture
@@ -519,6 +520,15 @@ class LiveRun:
             self._size += characters(message)
         self._counted = len(history)
         return self._size // CHARACTERS_PER_TOKEN + 1
+
+    def input_estimate(self) -> InputEstimate:
+        """The input of the next model call; its least is the provider's last count, where that is lower.
+
+        What the provider has counted may be in its cache, if it has reported a cache for this run.
+        """
+        run, tokens = self.run, self.estimated_input()
+        cached = run.context if run.usage.cached or run.usage.written else 0
+        return InputEstimate(tokens, min(tokens, self.context_tokens()), cached)
 
     def context_tokens(self) -> int:
         """The tokens of the next request: the provider's last count, and an estimate of what was added since."""

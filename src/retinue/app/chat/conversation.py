@@ -215,8 +215,7 @@ class Conversation:
             return None
         run = live.run
         self._set_launch_config(dialects)
-        today = self._launch.run_spec(retinue, dialects=dialects)
-        today = replace(today, offered=retinue.supervisor.visible_tools(today))
+        today = retinue.supervisor.admitted(self._launch.run_spec(retinue, dialects=dialects))
         handle = retinue.handle(last)
         segment = Segment(handle, dialects, retinue.supervisor.events(last, after=run.seq))
         if (run.run_spec, run.accepted.limits) == (today, self._limits(dialects)) and run.accepted.lifecycle.per_input:

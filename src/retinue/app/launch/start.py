@@ -27,7 +27,7 @@ from retinue.app.structured_output import OutputFormat
 from retinue.app.tool_modules import load_tools
 from retinue.config.precedence import Flags
 from retinue.config.settings import Settings
-from retinue.core.agent import Agent, RunSpec
+from retinue.core.agent import NO_SAMPLING, Agent, RunSpec, Sampling
 from retinue.core.errors import UnknownName
 from retinue.core.ids import Key, RunId, SessionId
 from retinue.core.policy import Policy
@@ -35,7 +35,7 @@ from retinue.core.ports import Provider
 from retinue.core.run import HistoryRef, Limits
 from retinue.core.usage import NANO
 from retinue.engine import Approver
-from retinue.providers.catalog import ProviderConfig
+from retinue.providers.catalog import ProviderConfig, check_temperature
 from retinue.tools.builtin import with_reader
 
 NO_FLAGS = Flags()
@@ -80,6 +80,7 @@ class LaunchOptions:
     more_tools: tuple[str, ...] = ()
     """Names that are offered on top of `tools`, or of what the agent has."""
     think: bool = False
+    sampling: Sampling = NO_SAMPLING
     limits: LimitOptions = LimitOptions()
     no_sandbox: bool = False
     """Programs of the tools run without a sandbox, whatever the settings say now and on resume."""
@@ -96,6 +97,7 @@ def settings_for(config: str | None, *, agent: str | None) -> Settings:
 async def prepare(settings: Settings, options: LaunchOptions) -> Launch:
     """Choose the model and set the limits; nothing is opened or written yet."""
     model_choice = await choose_model(options.flags, settings, agent=options.agent)
+    check_temperature(model_choice.provider_config, options.sampling.temperature)
     # A dialect's limits are exact; without a dialect the last turn is reserved for an answer.
     limits = settings.root.limits_over(Limits(max_turns=MAX_TURNS, wrap_up=not options.dialects))
     if options.agent is not None:
@@ -160,6 +162,7 @@ class Launch:
             model=self.model_choice.full_name,
             system=self.options.system,
             think=self.options.think,
+            sampling=self.options.sampling,
         )
 
     async def spawn(
@@ -193,6 +196,7 @@ class Launch:
             model=self.model_choice.full_name,
             system=self.options.system,
             think=self.options.think,
+            sampling=self.options.sampling,
             keep_alive=keep_alive,
             per_input=per_input,
             inherits=inherits,

@@ -414,7 +414,15 @@ class HeldStream:
     Readers of this contract join all `output_text`; nothing of a discarded attempt may be among it.
     """
 
-    def __init__(self, *, structured: bool = False, brief: bool = False, wire: str = "", render: Render = sse) -> None:
+    def __init__(
+        self,
+        *,
+        structured: bool = False,
+        brief: bool = False,
+        wire: str = "",
+        render: Render = sse,
+        write: Callable[[str], None] = write,
+    ) -> None:
         self._writer = WriterThread(write, stdout_is_closed)
         self._stream = SseStream(
             self._writer.write, structured=structured, brief=brief, held=True, wire=wire, render=render

@@ -67,8 +67,18 @@ def answer_lines(*lines: str) -> None:
 
 def write(text: str) -> None:
     """Write a part of the result to stdout, and flush: made printable on a terminal, else exactly as it is."""
+    write_styled(printable(text))
+
+
+def printable(text: str) -> str:
+    """The text as `write` writes it: with visible control characters if stdout is a terminal."""
+    return clean(text) if (_Answers.stdout or sys.stdout).isatty() else text
+
+
+def write_styled(text: str) -> None:
+    """Write a part of the result with escape codes for its colours; texts of others in it are `printable` already."""
     stdout = _Answers.stdout or sys.stdout
-    stdout.write(clean(text) if stdout.isatty() else text)
+    stdout.write(text)
     stdout.flush()
 
 
