@@ -1,4 +1,4 @@
-"""Placeholders for ids, times, durations, processes, ports and paths.
+"""Placeholders for ids, times, durations, processes, ports, paths and estimated sizes.
 
 Ids are numbered in the order in which they are learned. An id has the same number in all documents of a scenario, so
 the identity of ids is still compared.
@@ -33,6 +33,8 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"(\"seconds\": ?)\d+\.\d+", r"\1<took>"),
         (r"process \d+ on \S+", "process <pid> on <host>"),
         (r"(?<=retinue[ /])\d+\.\d+\.\d+\w*", "<version>"),
+        # The estimate of a prompt grows with every word in the description of a tool.
+        (r"(needed at least \$?|\"needed\":)\d+(?:\.\d+)?", r"\1<size>"),
     )
 )
 

@@ -59,7 +59,7 @@ async def test_a_spent_budget_ends_the_exchange_and_not_the_run(wrap_up: bool) -
         others = [await handle.ask(text) for text in ("second", "third", "fourth")]
         outcome = await handle.close()
 
-    limit = LimitMet("max_tokens", used, 1000)
+    limit = LimitMet("max_tokens", used, 1000, dimension="tokens", left=10, needed=57)
     text = "half of it" if wrap_up else "still looking"
     assert (first.result, first.text, first.limit) == ("exhausted", text, limit)
     assert [(each.result, each.text) for each in others] == [
@@ -87,7 +87,8 @@ async def test_children_share_the_limit_of_the_input_during_which_they_work() ->
         await handle.close()
 
     assert (first.result, first.text) == ("completed", "one")
-    assert (second.result, second.limit) == ("exhausted", LimitMet("max_tokens", 1100, 1000))
+    met = LimitMet("max_tokens", 1100, 1000, dimension="tokens", needed=61)
+    assert (second.result, second.limit) == ("exhausted", met)
 
 
 async def test_calls_count_anew_with_each_input() -> None:
@@ -164,7 +165,8 @@ async def test_the_limit_of_an_input_is_the_same_after_a_crash() -> None:
         await handle.close()
 
         (_, taken) = [each for each in r.events(handle.run_id) if isinstance(each, MailTaken) and each.spent_before]
-    assert (second.result, second.limit) == ("exhausted", LimitMet("max_tokens", 990, 1000))
+    met = LimitMet("max_tokens", 990, 1000, dimension="tokens", left=10, needed=66)
+    assert (second.result, second.limit) == ("exhausted", met)
     assert third.text == "never"
     assert taken.spent_before is not None
     assert taken.spent_before.tokens == 1890
