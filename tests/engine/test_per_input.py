@@ -8,12 +8,15 @@ from collections.abc import Sequence
 import pytest
 
 import retinue
+from retinue.core.agent import RunSpec
+from retinue.core.budget import Caps, Window
 from retinue.core.errors import ProviderError
 from retinue.core.events import MailTaken
 from retinue.core.messages import AssistantMessage, Message, UserMessage
 from retinue.core.ports import Request
-from retinue.core.run import Exchange, LimitMet, Limits
+from retinue.core.run import Exchange, Lifecycle, LimitMet, Limits
 from retinue.core.usage import Usage
+from retinue.engine import SpawnRequest
 from retinue.providers.scripted import Line, Script, ScriptedProvider, ScriptedReply, calls, fails, says, together
 from retinue.testing.harness import Harness
 from tests.engine.delegation import delegates, with_delegation
@@ -168,3 +171,24 @@ async def test_the_limit_of_an_input_is_the_same_after_a_crash() -> None:
     assert third.text == "never"
     assert taken.spent_before is not None
     assert taken.spent_before.tokens == 1890
+
+
+async def test_a_used_up_window_ends_the_exchange_and_the_run_goes_on_when_it_is_free() -> None:
+    hour = Window("main/hour", 3600.0, Caps(tokens=100))
+    async with harness() as r:
+        r.script("main", answer("one", 95), answer("three", 80))
+        spawn_request = SpawnRequest(
+            agent="main",
+            run_spec=RunSpec(agent="main", provider="custom", model="m", max_output=20),
+            task="first",
+            windows=(hour,),
+            lifecycle=Lifecycle(keep_alive=True, per_input=True),
+        )
+        started = await r.retinue.supervisor.spawn(spawn_request, session_id="session")
+        handle = r.retinue.handle(started.run_id)
+        first, second = await handle.answer(), await handle.ask("second")
+        await asyncio.sleep(3600)
+        third = await handle.ask("third")
+        await handle.close()
+
+    assert (first.text, second.reason, third.text) == ("one", "window", "three")
