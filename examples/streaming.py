@@ -7,14 +7,16 @@ Run: `python examples/streaming.py`. It prints:
     The pool was exhausted at 09:14.
     [end] completed
 
-Deltas are shown and never stored; events are stored before they are shown, so a view can begin anew at any time.
+Deltas are shown and never stored; events are stored before they are shown, so a view can begin anew at any time. A
+connection may break in the middle of an answer, which then starts again: `DiscardDelta` says so, and a view that can
+remove text removes it.
 """
 
 import asyncio
 
 import retinue
 from retinue.events import CallReturned, ReplyReceived, RunEnded
-from retinue.messages import TextDelta
+from retinue.messages import DiscardDelta, TextDelta
 from retinue.testing import Script, ScriptedProvider, calls, streams
 
 
@@ -38,6 +40,8 @@ async def main() -> None:
             match item:
                 case TextDelta(text=text):
                     print(text, end="", flush=True)
+                case DiscardDelta():
+                    print("\n[broken off, starts again]")
                 case ReplyReceived(reply=reply):
                     print("\n" if reply.message.text else "", end="")
                     for call in reply.message.calls:

@@ -1,7 +1,8 @@
 """Events of a run: everything that a run stores, in the order in which it happened, and the values that events carry.
 
-`RunHandle.events` yields them, each after it was stored. `Event` is the union of all of them; a `match` over it can be
-checked for completeness.
+`RunHandle.events` yields them, each after it was stored, and between them the deltas of replies that stream, which are
+in `retinue.messages`; a `DiscardDelta` takes back the deltas of an attempt that broke off. `Event` is the union of all
+events; a `match` over it can be checked for completeness.
 
 >>> from retinue.events import CallReturned, Event
 >>> def describe(event: Event) -> str:

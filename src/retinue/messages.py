@@ -1,7 +1,8 @@
 """Vendor-neutral messages, tool calls, model replies, and the deltas of replies that stream.
 
 A provider reads messages in a `retinue.ports.Request`, publishes deltas and returns a `Reply`. `RunHandle.events`
-yields the same deltas between the events of a run.
+yields the same deltas between the events of a run. An attempt that breaks off is made again: `DiscardDelta` takes back
+everything since the last `StartDelta`.
 
 >>> from retinue.messages import AssistantMessage, Reply, ToolCall
 >>> reply = Reply(AssistantMessage(text="Let me look.", calls=(ToolCall("search", '{"query": "pool"}'),)))
@@ -13,6 +14,7 @@ from retinue.core.messages import (
     AssistantMessage,
     CallDelta,
     Delta,
+    DiscardDelta,
     Message,
     Origin,
     Reply,
@@ -30,6 +32,7 @@ __all__ = [
     "AssistantMessage",
     "CallDelta",
     "Delta",
+    "DiscardDelta",
     "Message",
     "Origin",
     "Reply",

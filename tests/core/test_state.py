@@ -104,6 +104,7 @@ def test_a_new_run_has_its_task_and_zero_usage() -> None:
         "failure": None,
         "final": False,
         "counted_messages": 0,
+        "cut_by": None,
         "history": [UserMessage("find it")],
         "inputs": dict[str, int](),
         "latest_input": "",

@@ -12,11 +12,11 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from retinue.app.registries import ProviderRegistry, RegistryFamilies, ToolRegistry
-from retinue.core.agent import Agent, RunSpec
+from retinue.core.agent import NO_SAMPLING, Agent, RunSpec, Sampling
 from retinue.core.budget import Window
 from retinue.core.errors import PolicyError, UnknownName
 from retinue.core.events import RunAccepted
-from retinue.core.policy import Policy, inherit, intersect, narrowed_windows, windows_of
+from retinue.core.policy import Policy, allows, inherit, intersect, narrowed_windows, windows_of
 from retinue.core.run import Limits, Outcome
 from retinue.core.state import Run
 from retinue.dialects import registry
@@ -135,8 +135,13 @@ class RunSpecBuilder:
         model: str | None = None,
         system: str = "",
         think: bool = False,
+        sampling: Sampling = NO_SAMPLING,
+        policy: Policy | None = None,
     ) -> RunSpec:
-        """The spec of a run of this agent with these dialects: system prompt, tools, provider and model."""
+        """The spec of a run of this agent with these dialects: system prompt, tools, provider and model.
+
+        The dialects' texts are about those tools that the agent's policy, and `policy` if one is given, allow.
+        """
         dialects = self._together(chosen)
         own = _own_tools(agent, dialects) if tools is None else tuple(tools)
         for name in own:
@@ -145,7 +150,9 @@ class RunSpecBuilder:
         delegation = tuple(name for dialect in dialects for name in dialect.offered(depth=0))
         offered = tuple(dict.fromkeys((*own, *delegation)))
         agents = tuple(self._agents.values())
-        texts = [agent.system_prompt, system, *(dialect.system_text(agents, offered) for dialect in dialects)]
+        policies = [self._supervisor.rules.ceiling_of(agent.name), *([] if policy is None else [policy])]
+        visible = tuple(name for name in offered if all(allows(each, name) for each in policies))
+        texts = [agent.system_prompt, system, *(dialect.system_text(agents, visible) for dialect in dialects)]
         model, first = model or agent.model, self._providers.first
         provider, name = self._providers.split(model, first) if model else (first, self._model)
         return RunSpec(
@@ -156,7 +163,9 @@ class RunSpecBuilder:
             provider=provider,
             model=name,
             fallback=tuple(self._providers.split(other, provider) for other in agent.fallback),
-            temperature=self._providers.temperature(provider),
+            max_output=sampling.max_output_tokens,
+            temperature=self._providers.temperature(provider) if sampling.temperature is None else sampling.temperature,
+            top_p=sampling.top_p,
             think=think or agent.think,
             workspace=agent.workspace or str(Path.cwd()),
             identity=agent.name,

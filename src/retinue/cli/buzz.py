@@ -6,7 +6,6 @@ Arguments, colours, events and the line at the end are those of the program whos
 from __future__ import annotations
 
 import os
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,7 +13,7 @@ import typer
 from retinue.cli import options
 from retinue.cli.event_loop import interrupts, perform
 from retinue.cli.options import ANSWERS, OUTPUT, option
-from retinue.cli.output.terminal import INTERRUPTED, say, stdout_for_answers_alone
+from retinue.cli.output.terminal import INTERRUPTED, printable, say, stdout_for_answers_alone, write_styled
 
 if TYPE_CHECKING:
     from retinue.cli.output.sse import Kind
@@ -69,7 +68,7 @@ def buzz(
     output_schema: options.OutputSchemaFlag = None,
     output_json: options.OutputJsonFlag = False,
 ) -> int:
-    """Ask a model at this address one question, and print the answer as it comes.
+    """Ask a model at this address one question, and print each reply when it is complete.
 
     A blank line and "=== [ DONE ] ===" follow the answer. Nothing is stored. Exit status: 0 answered, 1 failed, 2 bad
     usage, 130 interrupted.
@@ -101,14 +100,14 @@ def _required(given: str, name: str) -> str:
 
 async def _answer(work: WorkerCall, *, sse: bool, brief: bool) -> int:
     from retinue.cli.output.progress import print_notes
-    from retinue.cli.output.sse import WrittenStream
+    from retinue.cli.output.sse import HeldStream
     from retinue.cli.output.sse import sse as as_event
 
-    render = as_event if sse else PlainText(coloured=not os.environ.get("NO_COLOR"), on_terminal=sys.stdout.isatty())
+    render = as_event if sse else PlainText(coloured=not os.environ.get("NO_COLOR"))
     structured, wire = work.request.output is not None, work.request.provider
 
-    def open_output() -> WrittenStream:
-        return WrittenStream(structured=structured, brief=brief, wire=wire, render=render)
+    def open_output() -> HeldStream:
+        return HeldStream(structured=structured, brief=brief, wire=wire, render=render, write=write_styled)
 
     with interrupts() as stop, stdout_for_answers_alone():
         outcome = await work.answer(work.open(), open_output, stop)
@@ -134,22 +133,21 @@ class PlainText:
     '\x1b[93mhm\x1b[0m42\n\n=== [ DONE ] ===\n'
     """
 
-    def __init__(self, *, coloured: bool, on_terminal: bool = False) -> None:
+    def __init__(self, *, coloured: bool) -> None:
         self._coloured = coloured
-        self._on_terminal = on_terminal
         self._at_line_start = True
         self._failed = False
 
     def __call__(self, kind: Kind, delta: str = "", id: str = "") -> str:
         text = self._text(kind, delta)
         if text:
-            self._at_line_start = text.endswith("\n")
+            self._at_line_start = text.removesuffix(RESET).endswith("\n")
         return text
 
     def _text(self, kind: Kind, delta: str) -> str:
         line_end = "" if self._at_line_start else "\n"
         match kind:
-            case "response_start":
+            case "response_start" | "restarted":
                 return ""
             case "block_end":
                 self._failed = bool(delta)  # the error is printed on stderr
@@ -157,12 +155,7 @@ class PlainText:
             case "response_end":
                 return line_end if self._failed else f"{line_end}\n{DONE}\n"
             case "output_text" | "output_structured":
-                return self._printable(delta)
+                return printable(delta)
             case "reasoning_content" | "tool_call" | "tool_result":
                 colour, reset = (COLOURS[kind], RESET) if self._coloured else ("", "")
-                return f"{colour}{self._printable(delta)}{reset}"
-
-    def _printable(self, text: str) -> str:
-        from retinue.core.text import clean
-
-        return clean(text) if self._on_terminal else text
+                return f"{colour}{printable(delta)}{reset}"

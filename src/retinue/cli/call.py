@@ -20,7 +20,7 @@ from retinue.core.errors import RetinueError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from retinue.cli.output.sse import WrittenStream
+    from retinue.cli.output.sse import HeldStream
     from retinue.dispatch.worker import WorkerCall
 
 
@@ -42,7 +42,7 @@ def call() -> int:
     A contract for programs in any language: the ten fields, the events and what a parent may count on are in
     docs/reference/call.md. Exit status: 0 answered, 1 failed, 130 interrupted.
     """
-    from retinue.cli.output.sse import WrittenStream
+    from retinue.cli.output.sse import HeldStream
     from retinue.dispatch.worker import read_call
     from retinue.telemetry.logs import VARIABLE, turn_on
 
@@ -52,7 +52,7 @@ def call() -> int:
         work = read_call(sys.stdin.buffer)  # a process that is kept ready waits here, with everything imported
         if work is None:
             return 1
-        return perform(_answer(work, lambda: WrittenStream(wire=work.request.provider)))
+        return perform(_answer(work, lambda: HeldStream(wire=work.request.provider)))
     except KeyboardInterrupt:
         say("interrupted")
         return INTERRUPTED
@@ -63,7 +63,7 @@ def call() -> int:
     return 1
 
 
-async def _answer(work: WorkerCall, open_output: Callable[[], WrittenStream]) -> int:
+async def _answer(work: WorkerCall, open_output: Callable[[], HeldStream]) -> int:
     retinue = work.open()
     with interrupts() as asked_to_stop:
         outcome = await work.answer(retinue, open_output, asked_to_stop)

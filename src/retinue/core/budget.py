@@ -43,6 +43,13 @@ class Amount(Struct, frozen=True, gc=False, omit_defaults=True):
         return self.input + self.output
 
 
+class LeastInput(Struct, frozen=True, gc=False):
+    """What the input of a call takes at least, in tokens and in nanodollars; a hold's worst case may be higher."""
+
+    tokens: int
+    cost: int
+
+
 class Caps(Struct, frozen=True, gc=False, omit_defaults=True, repr_omit_defaults=True):
     """A limit for each dimension; None is unlimited."""
 

@@ -88,11 +88,15 @@ class MailTaken(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True,
 
 
 class ReplyReceived(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="reply"):
-    """The model replied to turn `turn` (counted from 1); this model call is never repeated."""
+    """The model replied to turn `turn` (counted from 1); this model call is never repeated.
+
+    `cut_by` is the limit on tokens or cost whose rest was held for the reply and cut it off.
+    """
 
     at: float
     turn: int
     reply: Reply
+    cut_by: LimitMet | None = None
 
 
 class CallParked(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="parked"):

@@ -93,6 +93,13 @@ class StartDelta(Struct, frozen=True, gc=False, tag="start"):
     id: str = ""
 
 
+class DiscardDelta(Struct, frozen=True, gc=False, tag="discard"):
+    """The attempt was discarded: everything since the last `StartDelta` is void, and the model is called again.
+
+    Published by the engine, never by a provider, before the first delta of the next attempt.
+    """
+
+
 class TextDelta(Struct, frozen=True, gc=False, tag="text"):
     """The next piece of the answer's text; published to subscribers, never stored."""
 
@@ -114,5 +121,5 @@ class CallDelta(Struct, frozen=True, gc=False, tag="call"):
     id: str = ""
 
 
-Delta: TypeAlias = StartDelta | TextDelta | ThinkingDelta | CallDelta
+Delta: TypeAlias = StartDelta | DiscardDelta | TextDelta | ThinkingDelta | CallDelta
 """One piece of a reply that streams."""

@@ -65,10 +65,10 @@ class Run:
     # fmt: off
     __slots__ = (
         "accepted", "adopted_seq", "calls_before", "calls_made", "closing", "compactions", "context", "cost",
-        "counted_messages", "dependencies", "exchange_at", "exchange_turns", "exchanges", "failure", "final", "history",
-        "in_exchange", "inputs", "latest_input", "left_at", "open", "outcome", "parked_before", "parked_seconds",
-        "parked_since", "policy", "repairs", "run_spec", "seen", "seq", "spent_before", "stop", "system", "taken",
-        "text", "tool_crash", "tools_on", "turns", "unreturned", "usage", "wrap_up_limit",
+        "counted_messages", "cut_by", "dependencies", "exchange_at", "exchange_turns", "exchanges", "failure", "final",
+        "history", "in_exchange", "inputs", "latest_input", "left_at", "open", "outcome", "parked_before",
+        "parked_seconds", "parked_since", "policy", "repairs", "run_spec", "seen", "seq", "spent_before", "stop",
+        "system", "taken", "text", "tool_crash", "tools_on", "turns", "unreturned", "usage", "wrap_up_limit",
     )
     # fmt: on
 
@@ -106,6 +106,8 @@ class Run:
         self.text = ""
         """The last text of the model in this exchange; the outcome's text if the run stops here."""
         self.stop: Stop = "end"
+        self.cut_by: LimitMet | None = None
+        """The limit that cut off the last reply, if one did."""
         self.open: list[OpenCall] = []
         self.unreturned = 0
         """Number of open calls without a result."""
@@ -276,7 +278,7 @@ def _apply_reply(run: Run, seq: int, event: ReplyReceived) -> None:
     run.context = usage.input + max(0, usage.output - usage.reasoning) if usage.input else 0
     run.counted_messages = len(run.history)
     run.compactions = 0
-    run.stop = reply.stop
+    run.stop, run.cut_by = reply.stop, event.cut_by
     if reply.message.text:
         run.text = reply.message.text
     run.open = [OpenCall(index, call, seq) for index, call in enumerate(reply.message.calls)]

@@ -26,6 +26,7 @@ from retinue.core.inbox import (
     Item,
     TextMessage,
 )
+from retinue.core.limit_text import limit_text
 from retinue.core.run import EndReason, Exchange, LimitMet, Result
 from retinue.core.state import Run
 
@@ -125,14 +126,6 @@ class AlreadyEnded(Struct, frozen=True):
 Step: TypeAlias = (
     TakeInbox | CallModel | Compact | RunTools | WrapUp | Repair | Wait | EndExchange | EndRun | AlreadyEnded
 )
-
-LIMIT_MESSAGES: dict[EndReason, str] = {
-    "max_turns": "the turn limit was reached without a final answer",
-    "max_tokens": "the token budget is spent",
-    "max_cost": "the cost budget (in nanodollars) is spent",
-    "max_calls": "the tool call budget is spent",
-    "window": "the allowance of this period is spent",
-}
 
 
 def next_step(run: Run, given: StepInput) -> Step:
@@ -294,7 +287,7 @@ def _final_exchange(run: Run, validated: ValidatedOutput | None) -> Exchange:
         return _exchange(run, "failed", "bad_output", error)
     text = run.history[-1].text
     reason = "empty" if not text.strip() else "length" if run.stop == "length" else "answered"
-    return _exchange(run, "completed", reason, "", text=text, structured=value)
+    return _exchange(run, "completed", reason, "", text=text, structured=value, limit=run.cut_by)
 
 
 def _limited(run: Run, limit: LimitMet) -> Step:
@@ -316,8 +309,7 @@ def _ends_only_the_exchange(run: Run, limit: LimitMet) -> bool:
 
 
 def _exhausted(run: Run, limit: LimitMet, structured: object = None) -> Exchange:
-    error = f"{LIMIT_MESSAGES[limit.reason]}: used {limit.used}, limit {limit.limit}"
-    return _exchange(run, "exhausted", limit.reason, error, structured=structured, limit=limit)
+    return _exchange(run, "exhausted", limit.reason, limit_text(limit), structured=structured, limit=limit)
 
 
 def _exchange(

@@ -22,12 +22,13 @@ from retinue.core.errors import StoreError
 from retinue.core.events import CallReturned, Event, HistoryCompacted, MailTaken, RunEnded
 from retinue.core.ids import Key, RunId
 from retinue.core.inbox import URGENT, Item
-from retinue.core.messages import Delta, StartDelta, TextDelta, ToolCall
+from retinue.core.messages import Delta, DiscardDelta, StartDelta, TextDelta, ToolCall
 from retinue.core.policy import Policy
 from retinue.core.ports import PreparedCall, Provider, Tool, window_of
 from retinue.core.run import LimitMet, State, WaitingFor
 from retinue.core.state import Run, apply
 from retinue.core.step import MODEL, StepInput, answer_to_validate
+from retinue.engine.budgets import InputEstimate
 from retinue.engine.context import EngineContext
 from retinue.engine.foreign_errors import is_recordable, repr_of
 from retinue.engine.journal import CommitFuture
@@ -41,6 +42,7 @@ class Reader:
     """The queue of one reader; `seq` is the number of the last event it has read.
 
     A reader that has lost a delta gets no more deltas of that attempt: what it gets of an attempt is always a prefix.
+    That the attempt was discarded is not lost with them.
     """
 
     __slots__ = ("_capacity", "_error", "_lagging", "_queue", "_ready", "_skips_deltas", "seq")
@@ -56,7 +58,7 @@ class Reader:
 
     def offer(self, seq: int, what: Event | Delta) -> None:
         """Queue an event, or a delta (`seq` 0), if there is room."""
-        if seq == 0:
+        if seq == 0 and type(what) is not DiscardDelta:
             self._skips_deltas = (
                 self._lagging
                 or len(self._queue) >= self._capacity
@@ -69,7 +71,7 @@ class Reader:
         if self._lagging or len(self._queue) >= self._capacity:
             self._lagging = True  # full even without deltas: the rest is read from the store
         else:
-            self._skips_deltas = False  # deltas after an event belong to a new attempt
+            self._skips_deltas = False  # deltas after an event or a discarded attempt belong to a new attempt
             self._queue.append((seq, what))
         self._ready.set()
 
@@ -115,23 +117,33 @@ class Reader:
 class Subscriptions:
     """The readers of one run; costs nothing while there are none."""
 
-    __slots__ = ("_capacity", "_error", "_readers", "has_readers")
+    __slots__ = ("_capacity", "_error", "_has_deltas", "_readers", "has_readers")
 
     def __init__(self, capacity: int) -> None:
         self.has_readers = False
+        self._has_deltas = False
+        """Whether deltas were published since the last event."""
         self._capacity = capacity
         self._readers: list[Reader] | None = None
         self._error: StoreError | None = None
 
     def publish_event(self, seq: int, event: Event) -> None:
+        self._has_deltas = False
         if self._readers:
             for reader in self._readers:
                 reader.offer(seq, event)
 
     def publish_delta(self, delta: Delta) -> None:
+        self._has_deltas = True
         if self._readers:
             for reader in self._readers:
                 reader.offer(0, delta)
+
+    def publish_discard(self) -> None:
+        """Take back the deltas since the last event, if there are any."""
+        if self._has_deltas:
+            self.publish_delta(DiscardDelta())
+            self._has_deltas = False
 
     def join(self, seq: int) -> Reader:
         """A new reader that has read the events up to `seq`."""
@@ -491,8 +503,15 @@ class LiveRun:
         """Keep streamed text of the model, and publish the delta to readers."""
         if type(delta) is TextDelta:
             self.partial.append(delta.text)
+        elif type(delta) is StartDelta:
+            self.partial.clear()
         if self.subscriptions.has_readers:
             self.subscriptions.publish_delta(delta)
+
+    def discard_attempt(self) -> None:
+        """Take back what the current attempt has streamed: the model is called again."""
+        self.partial.clear()
+        self.subscriptions.publish_discard()
 
     def estimated_input(self) -> int:
         """An estimate of the tokens of the next request; counts each message once."""
@@ -501,6 +520,15 @@ class LiveRun:
             self._size += characters(message)
         self._counted = len(history)
         return self._size // CHARACTERS_PER_TOKEN + 1
+
+    def input_estimate(self) -> InputEstimate:
+        """The input of the next model call; its least is the provider's last count, where that is lower.
+
+        What the provider has counted may be in its cache, if it has reported a cache for this run.
+        """
+        run, tokens = self.run, self.estimated_input()
+        cached = run.context if run.usage.cached or run.usage.written else 0
+        return InputEstimate(tokens, min(tokens, self.context_tokens()), cached)
 
     def context_tokens(self) -> int:
         """The tokens of the next request: the provider's last count, and an estimate of what was added since."""

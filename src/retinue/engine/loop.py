@@ -17,6 +17,7 @@ from retinue.core.errors import StoreError, UnknownName
 from retinue.core.events import ExchangeEnded, RepairAsked, RunAccepted, RunEnded, RunLeft, WrapUpAsked
 from retinue.core.ids import RunId
 from retinue.core.inbox import Cancel, ChildEnded, Deadline, DependencyEnded, Input, Item
+from retinue.core.limit_text import short_limit_text
 from retinue.core.policy import Policy
 from retinue.core.run import EndReason, Exchange, Outcome, WaitingFor
 from retinue.core.state import Run
@@ -99,7 +100,7 @@ async def _take_steps(live: LiveRun, engine: EngineContext, executor: Executor) 
                 _take(live, items, engine)
             case WrapUp(limit=limit):
                 live.limit_met = None
-                what = f"limit ({limit.reason.removeprefix('max_')}: {limit.limit})"
+                what = f"limit ({short_limit_text(limit)})"
                 live.record(WrapUpAsked(at=engine.clock.now(), limit=limit, text=WRAP_UP.format(what=what)))
             case Repair(error=error):
                 live.record(RepairAsked(at=engine.clock.now(), error=error, text=REPAIR.format(error=error)))

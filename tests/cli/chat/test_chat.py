@@ -387,11 +387,14 @@ def test_a_limit_on_tokens_leaves_the_conversation_one_run(chat: Opens, cli: Cli
     assert [(row["label"], row["outcome"], row["turns"]) for row in rows] == [("chat", "completed", 2)]
 
 
-def test_text_before_a_broken_connection_is_not_repeated(chat: Opens) -> None:
-    broken = fails(ProviderError("cut", fault="cut", partial="It was "), times=1, then=says("It was the pool."))
-    talk = chat(broken)
+@pytest.mark.parametrize("flags", [(), ("--quiet",)], ids=["plain", "quiet"])
+def test_an_attempt_that_broke_off_is_not_printed(chat: Opens, flags: tuple[str, ...]) -> None:
+    talk = chat(
+        fails(ProviderError("cut", fault="cut", partial="It was "), times=1, then=says("The pool.")), says("Yes.")
+    )
 
-    assert talk("Why?").stdout == "It was the pool.\n"
+    assert talk("Why?", "Sure?", flags=flags).stdout == "The pool.\nYes.\n"
+    assert talk.sent[-1] == [("user", "Why?"), ("assistant", "The pool."), ("user", "Sure?")]
 
 
 def test_an_answer_that_failed_is_part_of_the_conversation(cli: Cli) -> None:

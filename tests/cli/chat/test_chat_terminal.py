@@ -13,8 +13,9 @@ from retinue.cli.chat.input import MAX_KEPT, MAX_LENGTH, HistoryFile
 from retinue.cli.chat.loop_thread import pending_sigint
 from retinue.cli.chat.turn import PromptLock
 from retinue.cli.output.approval_prompt import TerminalApprover
+from retinue.core.errors import ProviderError
 from retinue.core.run import Approval
-from retinue.providers.scripted import Line, calls, hangs, says, together
+from retinue.providers.scripted import Line, calls, fails, hangs, says, together
 from retinue.testing.fake_chat import ChatScript, FakeChat
 from retinue.testing.fake_server import ReceivedRequest
 from tests.cli.pty_command import PtyCommand
@@ -65,6 +66,40 @@ async def test_a_conversation_at_a_terminal() -> None:
 
     assert left.code == 0
     assert "go on with: retinue chat --session " in left.terminal
+
+
+@pytest.mark.parametrize("flags", [(), ("--quiet",)], ids=["plain", "quiet"])
+async def test_an_attempt_that_broke_off_is_marked_and_the_answer_printed_again(flags: tuple[str, ...]) -> None:
+    broken = fails(ProviderError("cut", fault="cut", partial="It was "), times=1, then=says("The pool."))
+    async with FakeChat(ChatScript().play(broken, says("Yes."))) as vendor:
+        terminal = start_chat(vendor, *flags)
+        await terminal.expect("> ")
+        terminal.type_line("Why?")
+        await terminal.expect("It was \r\n")
+        await terminal.expect("(the answer broke off and starts again)\r\n")
+        await terminal.expect("The pool.\r\n")
+        await terminal.expect("> ")
+        terminal.type_line("Sure?")
+        await terminal.expect("Yes.")
+        await terminal.expect("> ")
+        terminal.type_line("/quit")
+        await terminal.result()
+
+    assert sent(vendor.requests[-1]) == ["Why?", "The pool.", "Sure?"]
+
+
+async def test_an_answer_that_continues_after_a_broken_connection_is_printed_once() -> None:
+    broken = fails(ProviderError("cut", fault="cut", partial="It was "), times=1, then=says("It was the pool."))
+    async with FakeChat(ChatScript().play(broken)) as vendor:
+        terminal = start_chat(vendor)
+        await terminal.expect("> ")
+        terminal.type_line("Why?")
+        await terminal.expect("It was the pool.\r\n")
+        await terminal.expect("> ")
+        terminal.type_line("/quit")
+        left = await terminal.result()
+
+    assert (left.terminal.count("It was"), "starts again" in left.terminal) == (1, False)
 
 
 async def test_ctrl_c_stops_the_answer_and_not_the_chat() -> None:

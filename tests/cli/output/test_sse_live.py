@@ -1,4 +1,4 @@
-"""`retinue run --sse` while a reply streams: text is written as it arrives, on every wire, and never twice."""
+"""`retinue run --sse` while a reply streams: text is written as it arrives, and a discarded attempt taken back."""
 
 from __future__ import annotations
 
@@ -15,18 +15,38 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.cli.output.sse import LiveReply, Piece, ReplyWriter
+from retinue.cli.output.sse import HeldReply, LiveReply, Piece, ReplyWriter
 from retinue.core.errors import ProviderError
-from retinue.core.messages import AssistantMessage, CallDelta, Delta, Reply, StartDelta, TextDelta, Thinking, ToolCall
+from retinue.core.messages import (
+    AssistantMessage,
+    CallDelta,
+    Delta,
+    DiscardDelta,
+    Reply,
+    StartDelta,
+    TextDelta,
+    Thinking,
+    ToolCall,
+)
 from retinue.providers.scripted import Line, calls, fails, hangs, says, streams, together
 from retinue.testing.fake_chat import FakeChat, Playable
-from retinue.testing.fake_server import ReceivedRequest
+from retinue.testing.fake_server import FakeResponse, ReceivedRequest
 from tests.cli.conftest import Cli
 from tests.cli.output.test_sse import PARIS, SseEvent, events, joined
 from tests.cli.stage import Command, open_in_a_thread, retinue
+from tests.internals import tune
 from tests.providers.fakes.anthropic import FakeAnthropic
 from tests.providers.fakes.gemini import FakeGemini
 from tests.providers.fakes.responses import FakeResponses
+
+pytestmark = pytest.mark.usefixtures("no_pauses")
+
+
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attempts follow each other at once."""
+    tune(monkeypatch, first_pause=0.0)
+
 
 AnyVendor = FakeChat | FakeResponses | FakeAnthropic | FakeGemini
 
@@ -113,8 +133,36 @@ async def test_text_is_streamed_while_the_model_continues(wire: Wire) -> None:
     ]
 
 
+BROKEN = ProviderError("cut", fault="cut", partial="The first attempt says m")
+"""A stream that breaks in the middle; the model is called again."""
+
+
 @over_every_wire
-def test_a_second_attempt_repeats_no_text(cli: Cli, wire: Wire) -> None:
+@pytest.mark.parametrize("answer", ["Second attempt answer", "The first answer"], ids=["other", "similar"])
+def test_a_discarded_attempt_is_taken_back_by_an_event(cli: Cli, wire: Wire, answer: str) -> None:
+    with open_in_a_thread(wire.vendor(fails(BROKEN, then=streams(*answer)))) as vendor:
+        ended = cli(*asking(wire, vendor, "--dialect", "none"))
+        stored = cli("runs", "--json").json
+
+    assert (ended.code, len(vendor.requests)) == (0, 2)
+    assert 'event: restarted\ndata: {"id":"","delta":"","type":"restarted"}\n\nevent: response_start\n' in ended.stdout
+    streamed = joined(events(ended.stdout))
+    starts = [each for each in streamed if each.type == "response_start"]
+    assert [each.id != "" for each in starts] == [True, True]
+    assert streamed == [
+        starts[0],
+        SseEvent("output_text", "The first attempt says m"),
+        SseEvent("restarted"),
+        starts[1],
+        SseEvent("output_text", answer),
+        SseEvent("block_end"),
+        SseEvent("response_end"),
+    ]
+    assert cli("runs", "show", stored[0]["run_id"], "--json").json["text"] == answer
+
+
+@over_every_wire
+def test_a_second_attempt_that_says_the_same_repeats_no_text(cli: Cli, wire: Wire) -> None:
     cut = ProviderError("cut", fault="cut", partial="It is ")
     with open_in_a_thread(wire.vendor(fails(cut, then=streams("It ", "is here", ".")))) as vendor:
         ended = cli(*asking(wire, vendor, "--dialect", "none"))
@@ -128,21 +176,81 @@ def test_a_second_attempt_repeats_no_text(cli: Cli, wire: Wire) -> None:
     ]
 
 
-def test_a_differing_second_attempt_starts_a_new_reply(cli: Cli) -> None:
-    cut = ProviderError("cut", fault="cut", partial="It is not")
-    with open_in_a_thread(FakeChat(fails(cut, then=streams("It is ", "here.")))) as vendor:
+@over_every_wire
+@pytest.mark.parametrize("flags", [(), ("--json",)], ids=["text", "json"])
+def test_the_printed_answer_is_the_text_of_the_last_attempt_alone(cli: Cli, wire: Wire, flags: tuple[str, ...]) -> None:
+    with open_in_a_thread(wire.vendor(fails(BROKEN, then=streams("Second attempt answer")))) as vendor:
+        asked = [flag for flag in asking(wire, vendor, "--dialect", "none", *flags) if flag != "--sse"]
+        ended = cli(*asked)
+
+    assert ended.code == 0
+    assert (ended.json["text"] if flags else ended.stdout.rstrip("\n")) == "Second attempt answer"
+
+
+def test_calls_and_reasoning_of_a_discarded_attempt_are_taken_back(cli: Cli) -> None:
+    chunks = (
+        b'data: {"id":"r1","choices":[{"index":0,"delta":{"reasoning_content":"hm"}}]}\n\n',
+        b'data: {"id":"r1","choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"c1","function":'
+        b'{"name":"shared_context","arguments":"{\\"act"}}]}}]}\n\n',
+    )
+    cut = FakeResponse(headers={"Content-Type": "text/event-stream"}, pieces=chunks, ending="cut")
+    answers = iter((cut, says("Done.")))
+    with open_in_a_thread(FakeChat(lambda _: next(answers))) as vendor:
+        ended = cli(*asking(WIRES[0], vendor))
+
+    streamed = joined(events(ended.stdout))
+    assert (ended.code, [each.type for each in streamed]) == (
+        0,
+        [
+            *("response_start", "reasoning_content", "tool_call", "restarted"),
+            *("response_start", "output_text", "block_end", "response_end"),
+        ],
+    )
+
+
+def test_every_discarded_attempt_is_taken_back_and_the_last_one_stays_with_its_error(cli: Cli) -> None:
+    attempts = iter("1234")
+
+    def broken(_: ReceivedRequest) -> Line:
+        return fails(ProviderError("cut", fault="cut", partial=f"Attempt {next(attempts)}"))
+
+    with open_in_a_thread(FakeChat(broken)) as vendor:
+        ended = cli(*asking(WIRES[0], vendor, "--dialect", "none"))
+        stored = cli("runs", "--json").json
+
+    streamed = joined(events(ended.stdout))
+    texts = [SseEvent("output_text", f"Attempt {number}") for number in "1234"]
+    assert ended.code == 1
+    written = [each for each in streamed[:-2] if each.type != "response_start"]
+    assert written == [*chain.from_iterable((text, SseEvent("restarted")) for text in texts[:3]), texts[3]]
+    assert streamed[-2].delta.startswith("Error: ")
+    assert cli("runs", "show", stored[0]["run_id"], "--json").json["text"] == "Attempt 4"
+
+
+@pytest.mark.parametrize("left", ["", "The "], ids=["nothing", "less"])
+def test_text_that_the_last_attempt_did_not_repeat_is_taken_back_before_the_error(cli: Cli, left: str) -> None:
+    broken = fails(BROKEN, times=1, then=fails(ProviderError("cut", fault="cut", partial=left)))
+    with open_in_a_thread(FakeChat(broken)) as vendor:
+        ended = cli(*asking(WIRES[0], vendor, "--dialect", "none"))
+        stored = cli("runs", "--json").json
+
+    streamed = joined(events(ended.stdout))
+    taken_back = streamed.index(SseEvent("restarted"))
+    assert (ended.code, words(streamed[:taken_back]), words(streamed[taken_back:])) == (1, BROKEN.partial, left)
+    assert [each.type for each in streamed[taken_back:] if each.type not in ("response_start", "output_text")] == [
+        *("restarted", "block_end", "response_end")
+    ]
+    assert cli("runs", "show", stored[0]["run_id"], "--json").json["text"] == left
+
+
+def test_an_attempt_without_output_is_not_taken_back(cli: Cli) -> None:
+    overloaded = ProviderError("busy", fault="overloaded", status=503)
+    with open_in_a_thread(FakeChat(fails(overloaded, then=says("Here.")))) as vendor:
         ended = cli(*asking(WIRES[0], vendor, "--dialect", "none"))
 
-    start, *streamed = events(ended.stdout)
-    assert (ended.code, start.type) == (0, "response_start")
-    assert streamed == [
-        SseEvent("output_text", "It is not"),
-        SseEvent("block_end"),
-        start,
-        SseEvent("output_text", "It is "),
-        SseEvent("output_text", "here."),
-        SseEvent("block_end"),
-        SseEvent("response_end"),
+    assert (ended.code, len(vendor.requests)) == (0, 2)
+    assert [each.type for each in events(ended.stdout)] == [
+        *("response_start", "output_text", "block_end", "response_end")
     ]
 
 
@@ -238,7 +346,7 @@ class Consumer:
     def __init__(self) -> None:
         self.replies: list[tuple[str, list[Piece]]] = []
         self.closed = 0
-        self.live = LiveReply(ReplyWriter(self._begin, self._say, self._close), opening="{name} ")
+        self.live = LiveReply(ReplyWriter(self._begin, self._say, self._close, self._close), opening="{name} ")
 
     def _begin(self, response_id: str) -> None:
         assert self.closed == len(self.replies)
@@ -296,9 +404,60 @@ def test_equal_attempts_are_one_reply(text: str, breaks: list[int]) -> None:
         consumer.live.receive(StartDelta("r"))
         for letter in text[:end]:
             consumer.live.receive(TextDelta(letter))
+        consumer.live.receive(DiscardDelta())
     consumer.live.finish(Reply(AssistantMessage(text), response_id="r"))
 
     assert [(id, "".join(piece.text for piece in said)) for id, said in consumer.replies] == [("r", text)]
+
+
+@given(st.lists(deltas, max_size=3), deltas)
+def test_what_stays_of_an_abandoned_reply_is_its_last_attempt(broken: list[list[Delta]], last: list[Delta]) -> None:
+    consumer = Consumer()
+    for attempt in [*broken, last]:
+        consumer.live.receive(DiscardDelta())
+        consumer.live.receive(StartDelta("r"))
+        for delta in attempt:
+            consumer.live.receive(delta)
+
+    consumer.live.release()
+    consumer.live.release()
+
+    text = "".join(delta.text for delta in last if isinstance(delta, TextDelta))
+    expected = {("text", 0): text, ("call", 0): call_of(last, 0), ("call", 1): call_of(last, 1)}
+    left = consumer.said() if consumer.closed < len(consumer.replies) else {}
+    assert left == {part: said for part, said in expected.items() if said}
+
+
+@given(st.lists(deltas, max_size=3), deltas, st.booleans())
+def test_a_held_reply_writes_the_last_attempt_alone(
+    broken: list[list[Delta]], last: list[Delta], announced: bool
+) -> None:
+    text = "".join(delta.text for delta in last if isinstance(delta, TextDelta))
+    last = [delta for delta in last if isinstance(delta, TextDelta)]
+    consumer = Consumer()
+    held = HeldReply(consumer.live)
+
+    for attempt in broken:
+        for delta in chain([StartDelta("broken")], attempt, [DiscardDelta()] * announced):
+            held.receive(delta)
+    for delta in chain([StartDelta("whole")], last):
+        held.receive(delta)
+    assert consumer.replies == []
+    held.finish(Reply(AssistantMessage(text), response_id="whole"))
+
+    assert [(id, "".join(piece.text for piece in said)) for id, said in consumer.replies] == [("whole", text)]
+
+
+def test_a_held_reply_that_will_not_be_completed_is_written_as_far_as_it_has_come() -> None:
+    consumer = Consumer()
+    held = HeldReply(consumer.live)
+    for delta in (StartDelta("a"), TextDelta("lost"), DiscardDelta(), StartDelta("b"), TextDelta("so far")):
+        held.receive(delta)
+
+    held.release()
+    held.release()
+
+    assert consumer.replies == [("b", [Piece(("text", 0), "so far")])]
 
 
 def test_without_a_start_delta_only_the_whole_reply_is_written() -> None:

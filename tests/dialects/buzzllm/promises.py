@@ -10,6 +10,7 @@ PROMISES = (
     Promise("BZ-OFFERED", "API 1", "The root is offered it, and no other run."),
     Promise("BZ-ANSWER", "API 1.2", "A call returns when its subagent is done, with what that said."),
     Promise("BZ-CONCATENATED", "API 1.2", "All output_text of all turns is the answer, and nothing else."),
+    Promise("BZ-DISCARDED", "API 1.2", "An attempt that broke off and was made again leaves nothing in the answer."),
     Promise("BZ-PROCESS", "API 1.2", "Each subagent is a process of its own."),
     Promise("BZ-TOGETHER", "API 1.2", "Several calls of one reply work at the same time."),
     Promise("BZ-SAME-MODEL", "API 2.2", "A subagent asks its caller's model at its caller's address."),
@@ -63,6 +64,7 @@ PROMISES = (
     Promise("BZ-CALL-STDIN", "API 2.1", "`retinue call` answers one order on stdin."),
     Promise("BZ-CALL-SSE", "API 3", "It writes events to stdout and ends with response_end."),
     Promise("BZ-CALL-EVENTS", "API 3.2", "It writes tool calls and their results as they happen."),
+    Promise("BZ-CALL-DISCARDED", "API 3", "It writes no output_text of an attempt that broke off and was made again."),
     Promise("BZ-CALL-PROVIDERS", "API 2.2", "It speaks the four wires."),
     Promise("BZ-CALL-URL", "API 2.2", "Its url is the whole address, to which nothing is added."),
     Promise("BZ-CALL-KEY", "API 2.2", "Its key is read from the variable that the order names, and shown nowhere."),
@@ -90,6 +92,7 @@ PROMISES = (
     Promise("BZ-BUZZ-COLOURS", "API 3.2", "Calls are cyan, results green, reasoning yellow; NO_COLOR is honoured."),
     Promise("BZ-BUZZ-SSE", "API 3", "With `-S` it prints the events of the document; `-b` hides calls and results."),
     Promise("BZ-BUZZ-DONE", "Structured 4", "After an answer come a blank line and `=== [ DONE ] ===`."),
+    Promise("BZ-BUZZ-DISCARDED", "API 3", "It prints nothing of an attempt that broke off and was made again."),
     Promise("BZ-BUZZ-FAILS", "API 1.3", "A failure is a line on stderr and exit 1, Ctrl-C exit 130, without DONE."),
     Promise("BZ-BUZZ-MISTAKES", "API 2.1", "A bad argument, address, key variable or schema is exit 2."),
     # Structured outputs

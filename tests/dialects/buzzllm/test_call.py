@@ -12,6 +12,7 @@ import pytest
 from retinue.core.errors import ProviderError
 from retinue.providers.scripted import Line, calls, fails, says, streams, together
 from retinue.testing.fake_server import FakeResponse, FakeServer, ReceivedRequest
+from tests.cli.output.test_sse import events
 from tests.cli.stage import open_in_a_thread
 from tests.dialects.buzzllm.harness import (
     CHAT,
@@ -26,6 +27,7 @@ from tests.dialects.buzzllm.harness import (
     over_every_wire,
     serving,
 )
+from tests.internals import tune
 from tests.providers.fakes.responses import FakeResponses
 
 KNOWN = "openai-chat, openai-responses, anthropic, vertexai-anthropic"
@@ -54,6 +56,45 @@ def test_one_order_on_stdin_is_answered_with_events_on_stdout(command: Command, 
     assert ended.stderr == ""
     (request,) = vendor.requests
     assert request.path == wire.url(vendor).removeprefix(vendor.url)
+
+
+@pytest.mark.promise("BZ-CALL-DISCARDED")
+@over_every_wire
+@pytest.mark.parametrize("answer", ["Second attempt answer", "The first attempt says more."], ids=["other", "longer"])
+def test_nothing_is_written_of_an_attempt_that_broke_off(
+    command: Command, wire: Wire, answer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tune(monkeypatch, first_pause=0.0)
+    broken = ProviderError("cut", fault="cut", partial="The first attempt says m")
+    with serving(fails(broken, times=2, then=streams(answer)), wire) as vendor:
+        ended = command(**order(wire, vendor))
+
+    assert (ended.code, ended.stderr, len(vendor.requests)) == (0, "", 3)
+    assert [told.type for told in events(ended.stdout)] == [
+        "response_start",
+        "output_text",
+        "block_end",
+        "response_end",
+    ]
+    assert ended.text == answer
+
+
+@pytest.mark.promise("BZ-CALL-DISCARDED", "BZ-CALL-FAILS")
+def test_of_a_call_that_fails_the_last_attempt_is_written_before_the_error(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tune(monkeypatch, first_pause=0.0)
+    attempts = iter("1234")
+
+    def broken(_: ReceivedRequest) -> Line:
+        return fails(ProviderError("cut", fault="cut", partial=f"Attempt {next(attempts)}"))
+
+    with serving(broken) as vendor:
+        ended = command(**order(CHAT, vendor))
+
+    assert (ended.code, ended.text) == (1, "Attempt 4")
+    assert [told.type for told in ended.told] == ["output_text", "block_end", "response_end"]
+    assert ended.told[1].delta.startswith("Error: ")
 
 
 @pytest.mark.promise("BZ-CALL-URL")

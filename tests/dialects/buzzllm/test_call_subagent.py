@@ -115,6 +115,21 @@ async def test_a_call_is_answered_by_a_process_with_the_same_model(wire: Wire) -
     assert callers() == set()
 
 
+@pytest.mark.promise("BZ-DISCARDED")
+@over_every_wire
+async def test_an_attempt_that_broke_off_is_neither_returned_nor_stored(wire: Wire) -> None:
+    broken = ProviderError("cut", fault="cut", partial="The first attempt says m")
+    cast = Cast((call_subagent(), BYE), fails(broken, then=streams("Second ", "attempt answer")))
+    async with wire.vendor(cast) as vendor, opened(wire, vendor) as r:
+        harness = BuzzllmHarness(r)
+        await harness.play()
+        child, _ = await r.tree(harness.root_id)
+
+    assert harness.read() == ["Second attempt answer"]
+    assert child.outcome is not None
+    assert (child.outcome.text, len(cast.children)) == ("Second attempt answer", 2)
+
+
 @pytest.mark.promise("BZ-CONCATENATED")
 async def test_all_text_of_the_subagent_is_the_answer_and_nothing_else() -> None:
     looks = together(streams("Let me ", "look. "), calls("bash_find", path="."))
@@ -350,7 +365,7 @@ async def test_a_subagent_is_limited_by_its_callers_budget_which_it_reduces() ->
         child, _ = await r.tree(harness.root_id)
 
     (answer,) = harness.read()
-    assert answer.startswith("Error: the token budget is spent: used ")
+    assert answer.startswith("Error: the token budget leaves too little for the next call: used 4800, limit ")
     used = len(cast.children) * 1600
     assert child.usage.total == used
     assert used <= 5000
@@ -367,7 +382,8 @@ async def test_calls_of_one_reply_run_concurrently_and_share_the_budget() -> Non
         await harness.play(limits=Limits(max_tokens=12_000))
         later, earlier, root = await r.tree(harness.root_id)
 
-    assert all(text.startswith("Error: the token budget is spent: used ") for text in harness.read())
+    short = "Error: the token budget leaves too little for the next call: used "
+    assert all(text.startswith(short) for text in harness.read())
     assert later.usage.total > 0
     assert earlier.usage.total > 0
     assert root.usage.total + later.usage.total + earlier.usage.total <= 12_000

@@ -122,11 +122,13 @@ class Conversation:
             item = Input(key=supervisor.new_id(), text=text)
             with suppress(RunIsOver):
                 await supervisor.post(run_id, item, durable=True)
+                await self._launch.save_message(self._retinue, run_id, text, dialects)
                 return run_id, item.key
         await self.close()
         run = await self._new_run(text, dialects)
         self._segment = Segment(run, dialects, run.events())
         self.runs.append(self._segment.run.run_id)
+        await self._launch.save_message(self._retinue, self._segment.run.run_id, text, dialects)
         return self._segment.run.run_id, None
 
     async def answer(self, key: Key | None, receive: Receive, stop: asyncio.Event) -> Outcome:

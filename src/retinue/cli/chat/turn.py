@@ -22,11 +22,11 @@ from retinue.cli.options import OutputOptions
 from retinue.cli.output.approval_prompt import TerminalApprover
 from retinue.cli.output.format import count, money, one_line, tokens, total
 from retinue.cli.output.progress import PlainLines, print_outcome, redrawable
-from retinue.cli.output.sse import TEXT, LiveReply, Piece, ReplyWriter
+from retinue.cli.output.sse import TEXT, HeldReply, LiveReply, Piece, ReplyWriter
 from retinue.cli.output.terminal import console, say, stdout_for_answers_alone, write
 from retinue.core.events import Event, HistoryCompacted, ReplyReceived, TurnFailed
 from retinue.core.ids import RunId
-from retinue.core.messages import CallDelta, Delta, StartDelta, TextDelta, ThinkingDelta
+from retinue.core.messages import CallDelta, Delta, DiscardDelta, StartDelta, TextDelta, ThinkingDelta
 from retinue.core.run import Approval, Outcome
 from retinue.core.text import plural
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from retinue.cli.output.live import LiveTree
 
 STOPPED = "stopped; the chat continues"
-AGAIN = "(the connection broke; the answer starts again)"
+RESTARTED = "(the answer broke off and starts again)"
 
 PATIENCE = 1.0
 """Seconds without text after which a run without children is drawn, too."""
@@ -63,6 +63,7 @@ async def take_turn(
                 async with polled(watch, screen.show):
                     outcome = await conversation.answer(key, printer.receive, stop)
             finally:
+                printer.close()
                 screen.close()
     if children := [view for view in screen.rows if view.parent_id is not None]:
         screen.note(_summary(children))
@@ -88,19 +89,22 @@ def _summary(children: Sequence[RunView]) -> str:
 
 
 class TurnPrinter:
-    """Prints the events and deltas of one turn on a screen."""
+    """Prints the events and deltas of one turn on a screen.
+
+    On a terminal the answer is printed as it arrives, and a discarded attempt stays above a line that says so. A reply
+    is printed elsewhere when it is complete, because nothing can be taken back there.
+    """
 
     def __init__(self, screen: ChatScreen, *, verbose: bool = False) -> None:
         self._screen = screen
         self._verbose = verbose
-        self._has_begun = False
         self._has_text = False
         self._reply = self._next_reply()
 
     def receive(self, event: Event | Delta) -> None:
         """Print what is new in an event or delta."""
         match event:
-            case StartDelta() | TextDelta() | ThinkingDelta() | CallDelta():
+            case StartDelta() | DiscardDelta() | TextDelta() | ThinkingDelta() | CallDelta():
                 self._reply.receive(event)
             case ReplyReceived(reply=reply):
                 self._reply.finish(reply)
@@ -110,6 +114,7 @@ class TurnPrinter:
                     self._screen.note(f"-> {one_line(call.name)}{arguments}")
                 self._reply = self._next_reply()
             case TurnFailed():
+                self._reply.release()
                 self._screen.end_text()
                 self._reply = self._next_reply()
             case HistoryCompacted():
@@ -117,15 +122,20 @@ class TurnPrinter:
             case _:
                 pass
 
-    def _next_reply(self) -> LiveReply:
-        self._has_begun = self._has_text = False
-        return LiveReply(ReplyWriter(begin=self._begin, write=self._write, close=lambda: None))
+    def close(self) -> None:
+        """Print what has arrived of a reply that was stopped."""
+        self._reply.release()
+
+    def _next_reply(self) -> LiveReply | HeldReply:
+        live = LiveReply(ReplyWriter(self._begin, self._write, close=lambda: None, discard=self._discard))
+        return live if self._screen.on_terminal else HeldReply(live)
 
     def _begin(self, response_id: str) -> None:
-        if self._has_begun and self._has_text:
-            self._screen.end_text()
-            self._screen.note(AGAIN)
-        self._has_begun = True
+        self._has_text = False
+
+    def _discard(self) -> None:
+        if self._has_text:
+            self._screen.mark(RESTARTED)
 
     def _write(self, piece: Piece) -> None:
         if piece.part == TEXT:
@@ -139,6 +149,7 @@ class ChatScreen:
     def __init__(self, *, quiet: bool = False, verbose: bool = False) -> None:
         self._quiet = quiet
         self._verbose = verbose
+        self.on_terminal = sys.stdout.isatty()
         self._began = time.time()
         self._silent_since: float | None = self._began
         """None while text arrives."""
@@ -165,6 +176,12 @@ class ChatScreen:
             self._at_line_start = True
         if self._silent_since is None:
             self._silent_since = time.time()
+
+    def mark(self, line: str) -> None:
+        """Write a line among the text, in a quiet chat too."""
+        self._hide()
+        self.end_text()
+        write(f"{line}\n")
 
     def note(self, line: str) -> None:
         if self._quiet:

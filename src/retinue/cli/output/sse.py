@@ -1,8 +1,7 @@
-"""Stream a run to stdout as server-sent events, from a writer thread; each part of a reply is written once.
+"""Write the replies of a run as they stream, and a run to stdout as server-sent events, from a writer thread.
 
-A connection may break in the middle of a reply, and the model is then asked again. The second attempt is compared with
-what was written: while it is the same, nothing is written; where it continues, the rest is. If it differs, the written
-reply is closed and a new one begins, because output cannot be taken back.
+A connection may break in the middle of a reply, and the model is then called again. A live reply writes what arrives
+and takes a discarded attempt back; a held reply is written when it is complete, for readers that cannot take back.
 """
 
 from __future__ import annotations
@@ -12,15 +11,24 @@ import json
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from contextlib import suppress
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, assert_never
 
 import msgspec
 
 from retinue.app.handle import RunHandle
-from retinue.cli.output.terminal import write
+from retinue.cli.output.terminal import stdout_is_closed, write
 from retinue.core.events import CallReturned, Event, ReplyReceived, TurnFailed
-from retinue.core.messages import CallDelta, Delta, Reply, StartDelta, TextDelta, ThinkingDelta, ToolCall
+from retinue.core.messages import (
+    CallDelta,
+    Delta,
+    DiscardDelta,
+    Reply,
+    StartDelta,
+    TextDelta,
+    ThinkingDelta,
+    ToolCall,
+)
 from retinue.core.run import Outcome
 
 Part: TypeAlias = tuple[Literal["thinking", "text", "call"], int]
@@ -39,30 +47,42 @@ class Piece(NamedTuple):
 
 
 class ReplyWriter(NamedTuple):
-    """Callbacks for a reply: its start with the response id, its pieces, and its end."""
+    """Callbacks for a reply: its start with the response id, its pieces, its end, and that all of it is taken back."""
 
     begin: Callable[[str], None]
     write: Callable[[Piece], None]
     close: Callable[[], None]
+    discard: Callable[[], None]
 
 
 class LiveReply:
-    """One reply and what of it was written; `opening` is the form of a call's name in front of its arguments.
+    """A reply that is written as it arrives; `opening` is the form of a call's name in front of its arguments.
 
-    >>> writer = ReplyWriter(lambda id: print("begin", id), lambda piece: print(repr(piece.text)), lambda: print("end"))
+    The next attempt after a discarded one is compared with what was written: while it is the same, nothing is written;
+    where it continues, the rest is. Where it differs, all is taken back, and the attempt is written from its beginning.
+
+    >>> from retinue.core.messages import AssistantMessage
+    >>> writer = ReplyWriter(
+    ...     begin=lambda id: print("begin", id),
+    ...     write=lambda piece: print(repr(piece.text)),
+    ...     close=lambda: print("end"),
+    ...     discard=lambda: print("discard"),
+    ... )
     >>> live = LiveReply(writer)
-    >>> for delta in (StartDelta("a"), TextDelta("It "), StartDelta("b"), TextDelta("It is "), TextDelta("here.")):
+    >>> for delta in (StartDelta("a"), TextDelta("It "), DiscardDelta(), StartDelta("b"), TextDelta("It was")):
     ...     live.receive(delta)
     begin a
     'It '
-    'is '
-    'here.'
-    >>> for delta in (StartDelta("c"), TextDelta("It was")):
+    'was'
+    >>> for delta in (DiscardDelta(), StartDelta("c"), TextDelta("It is ")):
     ...     live.receive(delta)
-    end
+    discard
     begin c
     'It '
-    'was'
+    'is '
+    >>> live.finish(Reply(AssistantMessage("It is here."), response_id="c"))
+    'here.'
+    end
     """
 
     def __init__(self, writer: ReplyWriter, *, opening: str = "\nFunction: {name} ") -> None:
@@ -80,10 +100,10 @@ class LiveReply:
     def receive(self, delta: Delta) -> None:
         """Write what is new in a delta."""
         match delta:
-            case StartDelta(id=response_id):
-                self._attempt = response_id
-                self._ids.clear()
-                self._ahead = self._written[::-1]
+            case StartDelta(id=response_id):  # takes back, too: a reader that lags may have lost the `DiscardDelta`
+                self._next_attempt(response_id)
+            case DiscardDelta():
+                self._next_attempt(None)
             case TextDelta(text=text):
                 self._continue(Piece(TEXT, text))
             case ThinkingDelta(text=text):
@@ -102,7 +122,7 @@ class LiveReply:
         pieces = tuple(self._pieces(reply))
         whole, written = _by_part(pieces), _by_part(self._written)
         if not all(part in whole and _is_continued(written[part], whole[part]) for part in written):
-            self._abandon()
+            self._discard()
             written.clear()
         self._begin(reply.response_id)
         known = {part: len(piece.text) for part, piece in written.items()}
@@ -111,6 +131,16 @@ class LiveReply:
             known[piece.part] = max(0, count - len(piece.text))
             self._write(piece._replace(text=piece.text[count:]))
         self._writer.close()
+
+    def release(self) -> None:
+        """No more of the reply will arrive: take back what its last attempt has not repeated."""
+        if self._ahead:
+            self._restart()
+
+    def _next_attempt(self, response_id: str | None) -> None:
+        self._attempt = response_id
+        self._ids.clear()
+        self._ahead = self._written[::-1]
 
     def _pieces(self, reply: Reply) -> Iterator[Piece]:
         yield Piece(THINKING, "".join(thought.text for thought in reply.message.thinking))
@@ -127,28 +157,25 @@ class LiveReply:
             expected = self._ahead[-1]
             same = min(len(piece.text), len(expected.text))
             if expected.part != piece.part or not _is_continued(expected._replace(text=expected.text[:same]), piece):
-                self._restart(self._attempt)
+                self._restart()
                 break
             piece = piece._replace(text=piece.text[same:])
             self._ahead[-1] = expected._replace(text=expected.text[same:])
             if same == len(expected.text):
                 self._ahead.pop()
-        if piece.text:
-            self._begin(self._attempt)
-            self._write(piece)
+        self._write(piece)
 
-    def _restart(self, attempt: str) -> None:
-        """The attempt differs from what was written: close that, and write the attempt from its own beginning."""
+    def _restart(self) -> None:
+        """Take back what was written, and write what of it the attempt has repeated."""
         same = self._written[: -len(self._ahead)]
         last = self._written[len(same)]
         same.append(last._replace(text=last.text[: len(last.text) - len(self._ahead[-1].text)]))
-        self._abandon()
-        self._begin(attempt)
+        self._discard()
         for piece in same:
             self._write(piece)
 
-    def _abandon(self) -> None:
-        self._writer.close()
+    def _discard(self) -> None:
+        self._writer.discard()
         self._begun = False
         self._written = []
         self._ahead = []
@@ -160,8 +187,51 @@ class LiveReply:
 
     def _write(self, piece: Piece) -> None:
         if piece.text:
+            self._begin(self._attempt or "")
             self._written.append(piece)
             self._writer.write(piece)
+
+
+class HeldReply:
+    """A reply that is written when it is complete: nothing of a discarded attempt is written.
+
+    >>> from retinue.core.messages import AssistantMessage
+    >>> writer = ReplyWriter(
+    ...     begin=lambda id: print("begin", id),
+    ...     write=lambda piece: print(repr(piece.text)),
+    ...     close=lambda: print("end"),
+    ...     discard=lambda: print("discard"),
+    ... )
+    >>> held = HeldReply(LiveReply(writer))
+    >>> for delta in (StartDelta("a"), TextDelta("It was"), DiscardDelta(), StartDelta("b"), TextDelta("It is ")):
+    ...     held.receive(delta)
+    >>> held.finish(Reply(AssistantMessage("It is here."), response_id="b"))
+    begin b
+    'It is '
+    'here.'
+    end
+    """
+
+    def __init__(self, live: LiveReply) -> None:
+        self._live = live
+        self._held: list[Delta] = []
+
+    def receive(self, delta: Delta) -> None:
+        """Keep a delta until the reply is complete, or its attempt is discarded."""
+        if isinstance(delta, StartDelta | DiscardDelta):
+            self._held.clear()
+        self._held.append(delta)
+
+    def finish(self, reply: Reply) -> None:
+        """Write the whole reply."""
+        self.release()
+        self._live.finish(reply)
+
+    def release(self) -> None:
+        """Write what has arrived of a reply that will not be completed."""
+        for delta in self._held:
+            self._live.receive(delta)
+        self._held.clear()
 
 
 def _by_part(pieces: Iterable[Piece]) -> dict[Part, Piece]:
@@ -184,6 +254,7 @@ def _is_continued(written: Piece, other: Piece) -> bool:
 
 Kind: TypeAlias = Literal[
     "response_start",
+    "restarted",
     "output_text",
     "reasoning_content",
     "tool_call",
@@ -226,8 +297,9 @@ class Render(Protocol):
 class SseStream:
     """The events of one run, written with `write`; `wire` is the wire of the run's model.
 
-    With `structured` the answer is written once, at the end, as JSON; `brief` leaves out calls and their results.
-    `render` makes text of each event.
+    With `structured` the answer is written once, at the end, as JSON; `brief` leaves out calls and their results. With
+    `held` each reply is written when it is complete, for readers that do not know the event `restarted`. `render` makes
+    text of each event.
     """
 
     def __init__(
@@ -236,6 +308,7 @@ class SseStream:
         *,
         structured: bool = False,
         brief: bool = False,
+        held: bool = False,
         wire: str = "",
         render: Render = sse,
     ) -> None:
@@ -243,7 +316,10 @@ class SseStream:
         self._render = render
         self._structured = structured
         self._brief = brief
-        self._writer = ReplyWriter(begin=self._begin, write=self._write_piece, close=self._close)
+        self._held = held
+        self._writer = ReplyWriter(
+            begin=self._begin, write=self._write_piece, close=self._close, discard=lambda: write(render("restarted"))
+        )
         self._opening = OPENINGS.get(wire, OPENING)
         self._reply = self._next_reply()
         self._calls: tuple[ToolCall, ...] = ()
@@ -256,7 +332,7 @@ class SseStream:
                 self._finish(answer)
                 answer = None
             match event:
-                case StartDelta() | TextDelta() | ThinkingDelta() | CallDelta():
+                case StartDelta() | DiscardDelta() | TextDelta() | ThinkingDelta() | CallDelta():
                     self._reply.receive(event)
                 case ReplyReceived(reply=reply) if not reply.message.calls:
                     # It may be the last reply. Its end is then written after the end of the run, which is published
@@ -266,6 +342,7 @@ class SseStream:
                     self._calls = reply.message.calls
                     self._finish(reply)
                 case TurnFailed():
+                    self._reply.release()
                     self._reply = self._next_reply()
                 case CallReturned(index=index, text=text) if not self._brief:
                     call = self._calls[index]
@@ -275,6 +352,7 @@ class SseStream:
 
     def end(self, outcome: Outcome | None) -> None:
         """Write the last events: the structured answer, or the error; None is an interrupted run."""
+        self._reply.release()
         if outcome is None:
             self._write(self._render("block_end", "Error: interrupted"))
         elif not outcome.ok:
@@ -284,8 +362,9 @@ class SseStream:
             self._write(self._render("output_structured", msgspec.json.encode(outcome.structured).decode()))
         self._write(self._render("response_end"))
 
-    def _next_reply(self) -> LiveReply:
-        return LiveReply(self._writer, opening=self._opening)
+    def _next_reply(self) -> LiveReply | HeldReply:
+        live = LiveReply(self._writer, opening=self._opening)
+        return HeldReply(live) if self._held else live
 
     def _finish(self, reply: Reply) -> None:
         self._reply.finish(reply)
@@ -308,7 +387,7 @@ async def stream_run(
     root: RunHandle, work: Coroutine[Any, Any, Outcome | None], *, structured: bool, brief: bool, wire: str
 ) -> Outcome | None:
     """The outcome of `work`, its events on stdout, the last in any case; cancelled if stdout is closed."""
-    writer = WriterThread(write)
+    writer = WriterThread(write, stdout_is_closed)
     stream = SseStream(writer.write, structured=structured, brief=brief, wire=wire)
     following = asyncio.ensure_future(stream.follow(root.events()))
     working = asyncio.ensure_future(work)
@@ -329,12 +408,25 @@ async def stream_run(
     return outcome
 
 
-class WrittenStream:
-    """The events of a call on stdout, written by a thread."""
+class HeldStream:
+    """The events of a call on stdout, written by a thread, each reply when it is complete.
 
-    def __init__(self, *, structured: bool = False, brief: bool = False, wire: str = "", render: Render = sse) -> None:
-        self._writer = WriterThread(write)
-        self._stream = SseStream(self._writer.write, structured=structured, brief=brief, wire=wire, render=render)
+    Readers of this contract join all `output_text`; nothing of a discarded attempt may be among it.
+    """
+
+    def __init__(
+        self,
+        *,
+        structured: bool = False,
+        brief: bool = False,
+        wire: str = "",
+        render: Render = sse,
+        write: Callable[[str], None] = write,
+    ) -> None:
+        self._writer = WriterThread(write, stdout_is_closed)
+        self._stream = SseStream(
+            self._writer.write, structured=structured, brief=brief, held=True, wire=wire, render=render
+        )
 
     async def follow(self, events: AsyncIterator[Event | Delta]) -> None:
         await self._stream.follow(events)
@@ -349,13 +441,19 @@ class WrittenStream:
         await self._writer.close()
 
 
+CHECK_SECONDS = 1.0
+"""Seconds without output after which a writer checks whether its reader is gone."""
+
+
 class WriterThread:
     """Writes text from a thread of its own, so that a slow or paused reader does not block the event loop.
+
+    `is_closed` says whether the reader is gone; it is asked while there is nothing to write.
 
     >>> import asyncio
     >>> async def main() -> list[str]:
     ...     written: list[str] = []
-    ...     writer = WriterThread(written.append)
+    ...     writer = WriterThread(written.append, lambda: False)
     ...     writer.write("a")
     ...     writer.write("b")
     ...     await writer.close()
@@ -364,8 +462,9 @@ class WriterThread:
     ['a', 'b']
     """
 
-    def __init__(self, write: Callable[[str], None]) -> None:
+    def __init__(self, write: Callable[[str], None], is_closed: Callable[[], bool]) -> None:
         self._write = write
+        self._is_closed = is_closed
         self._pieces: SimpleQueue[str | None] = SimpleQueue()
         self._loop = asyncio.get_running_loop()
         self._over: asyncio.Future[OSError | None] = self._loop.create_future()
@@ -390,9 +489,18 @@ class WriterThread:
     def _run(self) -> None:
         trouble: OSError | None = None
         try:
-            while (text := self._pieces.get()) is not None:
+            while (text := self._next()) is not None:
                 self._write(text)
         except OSError as error:
             trouble = error
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._over.set_result, trouble)
+
+    def _next(self) -> str | None:
+        """The next text to write; raises `BrokenPipeError` if the reader is gone before there is any."""
+        while True:
+            try:
+                return self._pieces.get(timeout=CHECK_SECONDS)
+            except Empty:
+                if self._is_closed():
+                    raise BrokenPipeError from None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager, redirect_stdout
@@ -66,9 +67,32 @@ def answer_lines(*lines: str) -> None:
 
 def write(text: str) -> None:
     """Write a part of the result to stdout, and flush: made printable on a terminal, else exactly as it is."""
+    write_styled(printable(text))
+
+
+def printable(text: str) -> str:
+    """The text as `write` writes it: with visible control characters if stdout is a terminal."""
+    return clean(text) if (_Answers.stdout or sys.stdout).isatty() else text
+
+
+def write_styled(text: str) -> None:
+    """Write a part of the result with escape codes for its colours; texts of others in it are `printable` already."""
     stdout = _Answers.stdout or sys.stdout
-    stdout.write(clean(text) if stdout.isatty() else text)
+    stdout.write(text)
     stdout.flush()
+
+
+def stdout_is_closed() -> bool:
+    """Whether the reader of stdout is gone, as far as the system reports it: for pipes, sockets and terminals."""
+    if sys.platform == "win32":
+        return False
+    try:
+        descriptor = (_Answers.stdout or sys.stdout).fileno()
+    except (OSError, ValueError):  # it is no file of the system, or was closed here
+        return False
+    watch = select.poll()
+    watch.register(descriptor, 0)  # no events are asked for: errors and hang-ups are always reported
+    return bool(watch.poll(0))
 
 
 class _Answers:

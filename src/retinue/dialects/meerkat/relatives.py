@@ -12,6 +12,7 @@ from msgspec import Struct
 from retinue.core.commands import RunQuery
 from retinue.core.errors import Refused
 from retinue.core.ids import RunId, call_key
+from retinue.core.limit_text import cut_text, limit_text
 from retinue.core.ports import CallContext, ToolResult
 from retinue.core.run import Outcome
 from retinue.core.step import MODEL
@@ -83,6 +84,15 @@ def error_of(outcome: Outcome) -> str:
     return outcome.error or outcome.reason
 
 
+def _detail(outcome: Outcome) -> str:
+    """What the document's texts do not say about a limit on tokens or cost; empty if there is nothing to add."""
+    if (limit := outcome.limit) is None:
+        return ""
+    if outcome.result == "completed":
+        return f"The output was {cut_text(limit)}."
+    return limit_text(limit) if limit.reason == "max_tokens" and limit.needed and limit.left else ""
+
+
 def status(view: RunView, now: float, *, last_words: str = "") -> dict[str, object]:
     """The answer to `agent_status`, without fields that do not apply."""
     outcome = view.outcome
@@ -92,6 +102,8 @@ def status(view: RunView, now: float, *, last_words: str = "") -> dict[str, obje
         answer["output"] = output_of(outcome, last_words)
     if outcome is not None and state == "failed":
         answer["error"] = error_of(outcome)
+    if outcome is not None and (detail := _detail(outcome)):
+        answer["detail"] = detail
     answer["is_final"] = state != "running"
     answer["duration_ms"] = _milliseconds(view, now)
     if state == "completed":
