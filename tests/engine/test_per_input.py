@@ -39,6 +39,12 @@ def answer(text: str, tokens: int, *more: ScriptedReply) -> ScriptedReply:
     return together(says(text), *more, says("", usage=Usage(tokens - 10, 10)))
 
 
+def met(exchange: Exchange) -> LimitMet | None:
+    """The limit that ended an exchange: which, what was used, and how much it is."""
+    limit = exchange.limit
+    return None if limit is None else LimitMet(limit.reason, limit.used, limit.limit)
+
+
 async def test_tokens_count_anew_with_each_input() -> None:
     async with harness() as r:
         r.script("main", answer("one", 700), answer("two", 700), answer("three", 700))
@@ -64,7 +70,7 @@ async def test_a_spent_budget_ends_the_exchange_and_not_the_run(wrap_up: bool) -
 
     limit = LimitMet("max_tokens", used, 1000)
     text = "half of it" if wrap_up else "still looking"
-    assert (first.result, first.text, first.limit) == ("exhausted", text, limit)
+    assert (first.result, first.text, met(first)) == ("exhausted", text, limit)
     assert [(each.result, each.text) for each in others] == [
         ("completed", "two"),
         ("exhausted", text),
@@ -90,7 +96,7 @@ async def test_children_share_the_limit_of_the_input_during_which_they_work() ->
         await handle.close()
 
     assert (first.result, first.text) == ("completed", "one")
-    assert (second.result, second.limit) == ("exhausted", LimitMet("max_tokens", 1100, 1000))
+    assert (second.result, met(second)) == ("exhausted", LimitMet("max_tokens", 1100, 1000))
 
 
 async def test_calls_count_anew_with_each_input() -> None:
@@ -102,7 +108,7 @@ async def test_calls_count_anew_with_each_input() -> None:
         await handle.close()
 
     assert (first.text, second.result, third.text) == ("one", "exhausted", "three")
-    assert second.limit == LimitMet("max_calls", 3, 2)
+    assert met(second) == LimitMet("max_calls", 3, 2)
 
 
 async def test_a_failed_model_call_ends_the_exchange_and_its_text_is_kept() -> None:
@@ -167,7 +173,7 @@ async def test_the_limit_of_an_input_is_the_same_after_a_crash() -> None:
         await handle.close()
 
         (_, taken) = [each for each in r.events(handle.run_id) if isinstance(each, MailTaken) and each.spent_before]
-    assert (second.result, second.limit) == ("exhausted", LimitMet("max_tokens", 990, 1000))
+    assert (second.result, met(second)) == ("exhausted", LimitMet("max_tokens", 990, 1000))
     assert third.text == "never"
     assert taken.spent_before is not None
     assert taken.spent_before.tokens == 1890
