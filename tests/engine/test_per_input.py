@@ -8,12 +8,15 @@ from collections.abc import Sequence
 import pytest
 
 import retinue
+from retinue.core.agent import RunSpec
+from retinue.core.budget import Caps, Window
 from retinue.core.errors import ProviderError
 from retinue.core.events import MailTaken
 from retinue.core.messages import AssistantMessage, Message, UserMessage
 from retinue.core.ports import Request
-from retinue.core.run import Exchange, LimitMet, Limits
+from retinue.core.run import Exchange, Lifecycle, LimitMet, Limits
 from retinue.core.usage import Usage
+from retinue.engine import SpawnRequest
 from retinue.providers.scripted import Line, Script, ScriptedProvider, ScriptedReply, calls, fails, says, together
 from retinue.testing.harness import Harness
 from tests.engine.delegation import delegates, with_delegation
@@ -34,6 +37,12 @@ def harness() -> Harness:
 def answer(text: str, tokens: int, *more: ScriptedReply) -> ScriptedReply:
     """A reply that uses so many tokens, with the calls of the others."""
     return together(says(text), *more, says("", usage=Usage(tokens - 10, 10)))
+
+
+def met(exchange: Exchange) -> LimitMet | None:
+    """The limit that ended an exchange: which, what was used, and how much it is."""
+    limit = exchange.limit
+    return None if limit is None else LimitMet(limit.reason, limit.used, limit.limit)
 
 
 async def test_tokens_count_anew_with_each_input() -> None:
@@ -59,9 +68,9 @@ async def test_a_spent_budget_ends_the_exchange_and_not_the_run(wrap_up: bool) -
         others = [await handle.ask(text) for text in ("second", "third", "fourth")]
         outcome = await handle.close()
 
-    limit = LimitMet("max_tokens", used, 1000, dimension="tokens", left=10, needed=57)
+    limit = LimitMet("max_tokens", used, 1000)
     text = "half of it" if wrap_up else "still looking"
-    assert (first.result, first.text, first.limit) == ("exhausted", text, limit)
+    assert (first.result, first.text, met(first)) == ("exhausted", text, limit)
     assert [(each.result, each.text) for each in others] == [
         ("completed", "two"),
         ("exhausted", text),
@@ -87,8 +96,7 @@ async def test_children_share_the_limit_of_the_input_during_which_they_work() ->
         await handle.close()
 
     assert (first.result, first.text) == ("completed", "one")
-    met = LimitMet("max_tokens", 1100, 1000, dimension="tokens", needed=61)
-    assert (second.result, second.limit) == ("exhausted", met)
+    assert (second.result, met(second)) == ("exhausted", LimitMet("max_tokens", 1100, 1000))
 
 
 async def test_calls_count_anew_with_each_input() -> None:
@@ -100,7 +108,7 @@ async def test_calls_count_anew_with_each_input() -> None:
         await handle.close()
 
     assert (first.text, second.result, third.text) == ("one", "exhausted", "three")
-    assert second.limit == LimitMet("max_calls", 3, 2)
+    assert met(second) == LimitMet("max_calls", 3, 2)
 
 
 async def test_a_failed_model_call_ends_the_exchange_and_its_text_is_kept() -> None:
@@ -165,8 +173,28 @@ async def test_the_limit_of_an_input_is_the_same_after_a_crash() -> None:
         await handle.close()
 
         (_, taken) = [each for each in r.events(handle.run_id) if isinstance(each, MailTaken) and each.spent_before]
-    met = LimitMet("max_tokens", 990, 1000, dimension="tokens", left=10, needed=66)
-    assert (second.result, second.limit) == ("exhausted", met)
+    assert (second.result, met(second)) == ("exhausted", LimitMet("max_tokens", 990, 1000))
     assert third.text == "never"
     assert taken.spent_before is not None
     assert taken.spent_before.tokens == 1890
+
+
+async def test_a_used_up_window_ends_the_exchange_and_the_run_goes_on_when_it_is_free() -> None:
+    hour = Window("main/hour", 3600.0, Caps(tokens=100))
+    async with harness() as r:
+        r.script("main", answer("one", 95), answer("three", 80))
+        spawn_request = SpawnRequest(
+            agent="main",
+            run_spec=RunSpec(agent="main", provider="custom", model="m", max_output=20),
+            task="first",
+            windows=(hour,),
+            lifecycle=Lifecycle(keep_alive=True, per_input=True),
+        )
+        started = await r.retinue.supervisor.spawn(spawn_request, session_id="session")
+        handle = r.retinue.handle(started.run_id)
+        first, second = await handle.answer(), await handle.ask("second")
+        await asyncio.sleep(3600)
+        third = await handle.ask("third")
+        await handle.close()
+
+    assert (first.text, second.reason, third.text) == ("one", "window", "three")

@@ -94,7 +94,7 @@ class Lifecycle(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True)
     it. `announce` posts its end to the parent's inbox. `on_parent_end` says whether the run is cancelled, kept or
     waited for when its parent ends. `crash_fails` ends the run when a tool raises an exception other than `ToolError`
     (otherwise the model reads it). With `per_input` the limits of a keep-alive run apply to each input, and a limit or
-    a failed model call ends the exchange and not the run; only a time limit and the windows still end the run.
+    a failed model call ends the exchange and not the run; only a time limit still ends the run.
     """
 
     keep_alive: bool = field(default=False, name="stays")

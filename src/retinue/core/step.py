@@ -302,7 +302,7 @@ def _limited(run: Run, limit: LimitMet) -> Step:
 
 def _ends_only_the_exchange(run: Run, limit: LimitMet) -> bool:
     """Whether a keep-alive run may continue with its next input after this limit."""
-    if run.accepted.lifecycle.per_input and limit.reason in ("max_tokens", "max_cost", "max_calls"):
+    if run.accepted.lifecycle.per_input and limit.reason != "max_turns":
         return True
     max_turns = run.accepted.limits.max_turns
     return limit.reason == "max_turns" and (max_turns is None or run.turns < max_turns)

@@ -139,8 +139,10 @@ class Conversation:
             outcome = await segment.answer(key, receive)
         if segment.is_over:
             await self._see_cancelled(segment.run.run_id)
-        elif key is None:
-            await segment.run.answer()  # the answer is on disk before it is reported as complete
+        elif key is None:  # the answer is on disk before it is reported as complete
+            await segment.run.answer()
+        else:
+            await self._retinue.supervisor.reply_to(segment.run.run_id, key, durable=True)
         return outcome
 
     async def close(self) -> str | None:
