@@ -24,6 +24,7 @@ from retinue.core.state import Run
 from retinue.providers.scripted import ScriptedReply, calls, hangs, says, together
 from retinue.store.memory.store import MemoryStore
 from retinue.testing.harness import Harness
+from retinue.tools.builtin import BUILTIN
 from tests.core.test_policy import is_within, policies, variations
 from tests.engine.delegation import delegates, with_delegation
 from tests.internals import live_run
@@ -433,7 +434,8 @@ async def test_a_run_may_grant_tools_that_it_is_not_offered_itself() -> None:
         r.script("main", together(defines("a", "fetch"), defines("b", "bash_find")), record_results)
         await r.run("go")
 
+    allowed = ", ".join((*(name for name in BUILTIN if name != "fetch"), "shared_context"))
     assert results == [
-        {"error": "INVALID_TOOL", "message": "Tool not in application registry: 'fetch'"},
+        {"error": "INVALID_TOOL", "message": f"Tool not in application registry: 'fetch'. Available: {allowed}"},
         {"defined": "b", "description": "d"},
     ]

@@ -69,7 +69,7 @@ async def test_a_run_is_started_and_its_tree_followed(flags: Flags) -> None:
 async def test_a_stored_run_is_resumed_as_it_was_launched(flags: Flags) -> None:
     launch = await prepared(flags)
     async with launch.open() as retinue:
-        root = await launch.spawn(retinue, "Hello", detached=True)
+        root = await launch.spawn(retinue, "Hello", detached="wait")
 
     stored = await find_stored(root.run_id[-8:], Flags())
     again, model_choice = reopen(stored, Flags())
@@ -89,7 +89,7 @@ async def test_resume_warns_about_missing_settings_and_folder(flags: Flags, tmp_
     settings.write_text("[cron]\nmax_running = 2\n")
     launch = await prepared(flags)
     async with launch.open() as retinue:
-        root = await launch.spawn(retinue, "Hello", detached=True)
+        root = await launch.spawn(retinue, "Hello", detached="wait")
     settings.unlink()
     warnings: list[str] = []
 

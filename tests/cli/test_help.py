@@ -23,6 +23,8 @@ COMMANDS = [
     *(("memory", name) for name in ("list", "show", "forget")),
     ("cron",),
     *(("cron", name) for name in ("add", "list", "remove", "pause", "resume", "run-now", "log", "daemon")),
+    ("daemon",),
+    *(("daemon", name) for name in ("status", "stop", "install")),
     ("init",),
     ("doctor",),
 ]

@@ -32,13 +32,12 @@ def schema(folder: Path) -> str:
     return "schema.json"
 
 
-@pytest.mark.promise("BZ-STRUCTURED-PLAIN")
-def test_the_json_is_followed_by_a_blank_line_and_done_and_with_quiet_it_is_alone(cli: Cli, schema: str) -> None:
+def test_the_json_is_alone_on_stdout_with_and_without_quiet(cli: Cli, schema: str) -> None:
     with serving(says('{"capital": "Paris", "country": "France"}')) as vendor:
         plain = cli(*asking(vendor), "--output-schema", schema, "Capital of France?")
         quiet = cli(*asking(vendor), "--output-schema", schema, "--quiet", "Capital of France?")
 
-    assert (plain.code, plain.stdout) == (0, f"{PARIS}\n\n=== [ DONE ] ===\n")
+    assert (plain.code, plain.stdout) == (0, f"{PARIS}\n")
     assert quiet == Ended(0, f"{PARIS}\n", "")
     assert [heard.body["response_format"] for heard in vendor.requests] == [
         {"type": "json_schema", "json_schema": {"name": "structured_output", "schema": SCHEMA, "strict": True}}
@@ -89,7 +88,7 @@ def test_a_stored_answer_is_printed_again_in_the_same_way(cli: Cli, schema: str)
     plain = cli("runs", "resume", first.json["run_id"])
     quiet = cli("runs", "resume", first.json["run_id"], "--quiet")
 
-    assert plain == Ended(0, f"{PARIS}\n\n=== [ DONE ] ===\n", "")
+    assert plain == Ended(0, f"{PARIS}\n", "")
     assert quiet == Ended(0, f"{PARIS}\n", "")
 
 

@@ -1,9 +1,11 @@
 """How results are cut and written, whatever the dialect."""
 
+import unicodedata
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.core.text import Cut, cut, rfc3339
+from retinue.core.text import Cut, clean, clean_body, clean_line, cut, rfc3339
 
 TEXTS = st.text(max_size=60)
 LIMITS = st.integers(0, 80)
@@ -34,3 +36,32 @@ def test_times_are_utc_to_the_second() -> None:
         "1970-01-01T00:00:00Z",
         "2026-01-01T00:00:00Z",
     ]
+
+
+ANY = st.text(st.characters(exclude_categories=()), max_size=40)
+"""Any characters, control characters and halves of characters included."""
+
+
+@given(ANY)
+def test_a_clean_line_is_one_line_of_the_same_length_without_control_characters(text: str) -> None:
+    line = clean_line(text)
+
+    assert len(line) == len(text)
+    assert len(line.splitlines()) <= 1
+    assert [character for character in line if unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp")] == []
+    assert clean_line(line) == line
+
+
+@given(ANY)
+def test_a_clean_text_keeps_its_lines_and_tabs_alone(text: str) -> None:
+    cleaned = clean(text)
+
+    controls = {character for character in cleaned if unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp")}
+    assert controls <= {"\n", "\t"}
+    assert cleaned.count("\n") == text.count("\n")
+    cleaned.encode()
+
+
+@given(ANY)
+def test_a_clean_body_has_no_line_that_begins_like_a_heading(text: str) -> None:
+    assert [line for line in clean_body(f"-- {text}\n-- {text}", "-- ").split("\n") if line.startswith("-- ")] == []

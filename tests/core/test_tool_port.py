@@ -75,14 +75,14 @@ class Loud(ToolWrapper):
 
 
 def traits(tool: Tool) -> tuple[object, ...]:
-    return tool.kind, tool.risk, tool.acts, tool.timeout, tool.waits, tool.stoppable, tool.companion
+    return tool.kind, tool.risk, tool.acts, tool.timeout, tool.waits, tool.stoppable
 
 
 async def test_a_tool_has_defaults_for_all_but_its_spec_and_its_call() -> None:
     tool = Echo()
     call = tool.prepare("{}")
 
-    assert traits(tool) == ("once", Risk.LOW, False, None, False, True, None)
+    assert traits(tool) == ("once", Risk.LOW, False, None, False, True)
     assert (call.arguments, call.risk, call.waits) == ("{}", CallRisk(Risk.LOW), False)
     assert (call.denied_by(Policy()), tool.why_hidden(CONTEXT)) == (None, None)
     assert await call.run(CONTEXT) == ToolResult("{}")
@@ -92,7 +92,7 @@ async def test_an_object_with_the_attributes_of_a_tool_is_adapted_once() -> None
     tool = as_tool(cast("ToolLike", Plain()))
 
     assert tool.spec is Plain.spec
-    assert traits(tool) == ("pure", Risk.MEDIUM, False, 7.0, True, False, None)
+    assert traits(tool) == ("pure", Risk.MEDIUM, False, 7.0, True, False)
     assert await tool.prepare("{}").run(CONTEXT) == ToolResult("got {}")
     assert as_tool(tool) is tool
 

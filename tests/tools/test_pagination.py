@@ -111,7 +111,7 @@ def test_a_memory_that_is_longer_than_a_page_can_be_read_to_its_end() -> None:
 
     async def work() -> None:
         model = ScriptedProvider(script)
-        names = ["memory_store", "memory_recall"]
+        names = ["memory_store", "memory_recall", "artifact_read"]
         async with retinue.open(provider=model, tools=names, home=retinue.MEMORY, dialects=()) as r:
             assert (await r.run("remember")).text == "all of it"
 

@@ -368,7 +368,7 @@ async def test_a_long_output_is_cut_and_can_be_read_on(workspace: Path) -> None:
         read.append(request.messages[-1].text)
         return says(", ".join(spec.name for spec in request.tools))
 
-    async with Harness(dialects=(), tools=["shell"], policy=FREE_HAND) as r:
+    async with Harness(dialects=(), tools=["shell", "artifact_read"], policy=FREE_HAND) as r:
         r.script("main", calls("shell", command="cat long.txt"), reads_on, collect_results)
         outcome = await r.run("go")
 

@@ -30,7 +30,7 @@ def context(key: str = "run/1/0", **changes: Any) -> CallContext:
         "path": "researcher",
         "handle": None,
         "policy": Policy(),
-        "offered": (),
+        "offered": ("artifact_read",),
         "identity": "researcher",
     }
     return CallContext(key=key, **(fields | changes))

@@ -55,13 +55,18 @@ class ToolRegistry:
 
     def find(self, name: str, dialects: tuple[str, ...]) -> Tool | None:
         """The tool with this name, as a run with these dialects sees and calls it."""
-        present = [dialect for dialect in dialects if dialect in self._dialects]
-        theirs = (self._delegation[dialect].get(name) for dialect in present)
+        theirs = (self._delegation[dialect].get(name) for dialect in self._present(dialects))
         tool = next((tool for tool in theirs if tool is not None), None) or self._registered(name)
-        if tool is not None:
-            for dialect in present:
-                tool = self._dialects[dialect].around(tool)
+        return None if tool is None else self.around(tool, dialects)
+
+    def around(self, tool: Tool, dialects: tuple[str, ...]) -> Tool:
+        """A tool in the wrappers of these dialects, such as a log."""
+        for dialect in self._present(dialects):
+            tool = self._dialects[dialect].around(tool)
         return tool
+
+    def _present(self, dialects: tuple[str, ...]) -> list[str]:
+        return [dialect for dialect in dialects if dialect in self._dialects]
 
     def _registered(self, name: str) -> Tool | None:
         if self._builtin is None:

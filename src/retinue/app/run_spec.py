@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from retinue.app.registries import ProviderRegistry, RegistryFamilies, ToolRegistry
-from retinue.core.agent import Agent, RunSpec
+from retinue.core.agent import NO_SAMPLING, Agent, RunSpec, Sampling
 from retinue.core.budget import Window
 from retinue.core.errors import PolicyError, UnknownName
 from retinue.core.events import RunAccepted
-from retinue.core.policy import Policy, inherit, intersect, narrowed_windows, windows_of
+from retinue.core.policy import Policy, allows, inherit, intersect, narrowed_windows, windows_of
 from retinue.core.run import Limits, Outcome
 from retinue.core.state import Run
 from retinue.dialects import registry
@@ -24,6 +25,10 @@ from retinue.dialects.context import DialectContext
 from retinue.engine import PlainOutcomeTexts, Supervisor
 from retinue.providers.catalog import ProviderConfig
 from retinue.telemetry import otel
+from retinue.tools.builtin import with_reader
+
+DetachedApprovals: TypeAlias = Literal["", "wait", "deny", "yes"]
+"""How a detached run handles calls that need approval; empty for a run that is not detached."""
 
 
 class LaunchConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -41,6 +46,8 @@ class LaunchConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
     workspace: str = ""
     no_sandbox: bool = False
     """Whether programs of the tools were allowed to run without a sandbox."""
+    detached: DetachedApprovals = ""
+    """Set for a detached run, which a daemon continues if its process is gone."""
 
     def text(self) -> str:
         """The config as JSON, as a run spec stores it."""
@@ -128,8 +135,13 @@ class RunSpecBuilder:
         model: str | None = None,
         system: str = "",
         think: bool = False,
+        sampling: Sampling = NO_SAMPLING,
+        policy: Policy | None = None,
     ) -> RunSpec:
-        """The spec of a run of this agent with these dialects: system prompt, tools, provider and model."""
+        """The spec of a run of this agent with these dialects: system prompt, tools, provider and model.
+
+        The dialects' texts are about those tools that the agent's policy, and `policy` if one is given, allow.
+        """
         dialects = self._together(chosen)
         own = _own_tools(agent, dialects) if tools is None else tuple(tools)
         for name in own:
@@ -138,7 +150,9 @@ class RunSpecBuilder:
         delegation = tuple(name for dialect in dialects for name in dialect.offered(depth=0))
         offered = tuple(dict.fromkeys((*own, *delegation)))
         agents = tuple(self._agents.values())
-        texts = [agent.system_prompt, system, *(dialect.system_text(agents, offered) for dialect in dialects)]
+        policies = [self._supervisor.rules.ceiling_of(agent.name), *([] if policy is None else [policy])]
+        visible = tuple(name for name in offered if all(allows(each, name) for each in policies))
+        texts = [agent.system_prompt, system, *(dialect.system_text(agents, visible) for dialect in dialects)]
         model, first = model or agent.model, self._providers.first
         provider, name = self._providers.split(model, first) if model else (first, self._model)
         return RunSpec(
@@ -149,7 +163,9 @@ class RunSpecBuilder:
             provider=provider,
             model=name,
             fallback=tuple(self._providers.split(other, provider) for other in agent.fallback),
-            temperature=self._providers.temperature(provider),
+            max_output=sampling.max_output_tokens,
+            temperature=self._providers.temperature(provider) if sampling.temperature is None else sampling.temperature,
+            top_p=sampling.top_p,
             think=think or agent.think,
             workspace=agent.workspace or str(Path.cwd()),
             identity=agent.name,
@@ -175,7 +191,7 @@ def limits_of(agent: Agent, asked: Limits | None, *, delegates: bool) -> Limits:
     if asked is None:
         # The dialects' limits are exact; without one, the last turn is set aside for an answer.
         return replace(agent.limits, max_turns=agent.max_turns or MAX_TURNS, wrap_up=not delegates)
-    if asked.max_turns is None and agent.max_turns is not None:
+    if asked.max_turns is None and asked.exchange_turns is None and agent.max_turns is not None:
         return replace(asked, max_turns=agent.max_turns)
     return asked
 
@@ -184,8 +200,7 @@ def _own_tools(agent: Agent, dialects: Sequence[Dialect]) -> tuple[str, ...]:
     """The tools that an agent names, or those that the dialects have for an agent that names none."""
     if agent.tools or agent.no_tools:
         return agent.tools
-    supplied = (dialect.default_tools(agent) for dialect in dialects)
-    return tuple(dict.fromkeys(name for names in supplied for name in names))
+    return with_reader([name for dialect in dialects for name in dialect.default_tools(agent)])
 
 
 class Grants:

@@ -12,11 +12,10 @@ import msgspec
 
 from retinue.core.agent import Output, ValidatedOutput
 from retinue.core.errors import BadInput
+from retinue.core.schema import Schema, explicit, map_schema
 
 OutputFormat: TypeAlias = Mapping[str, Any] | Path | type | Output
 """The required form of an answer: a JSON Schema or the path of its file, a type, or `dict` for any JSON object."""
-
-Schema: TypeAlias = dict[str, Any]
 
 MAX_ERROR_CHARS = 2000
 """The length of a validation error; a validator may quote a whole schema."""
@@ -26,11 +25,6 @@ MAX_DEPTH = 200
 
 _SCHEMES = ("http", "https", "ftp", "file", "data", "")
 _FENCED = re.compile(r"```(?:json)?[ \t]*\n(.*)\n[ \t]*```", re.DOTALL | re.IGNORECASE)
-_BELOW = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-"""Keywords whose values map arbitrary names to schemas."""
-
-_PLAIN = ("const", "enum", "default", "examples", "required", "dependentRequired")
-"""Keywords whose values are not schemas, whatever they look like."""
 
 
 class BadSchema(BadInput):
@@ -123,7 +117,7 @@ def schema_of(kind: Any) -> Schema:
         schema = pydantic_schema() if pydantic_schema is not None else msgspec.json.schema(kind)
     except (TypeError, RuntimeError) as error:
         raise BadSchema(f"the type {kind!r}", _error_text(error)) from error
-    return cast(Schema, _strict(_inline_root(schema)))
+    return cast(Schema, _strict(explicit(_inline_root(schema))))
 
 
 def _output(schema: Schema) -> Output:
@@ -157,7 +151,7 @@ def _inline_root(schema: Schema) -> Schema:
 
 def _strict(schema: Any) -> Any:
     """The schema, and all schemas in it, with every field required and no others allowed."""
-    mapped = _map_schema(schema, _strict)
+    mapped = map_schema(schema, _strict)
     if not isinstance(mapped, dict):
         return mapped
     strict = cast(Schema, mapped)
@@ -165,23 +159,6 @@ def _strict(schema: Any) -> Any:
     if "properties" in strict:
         strict |= {"required": list(strict["properties"]), "additionalProperties": False}
     return strict
-
-
-def _map_schema(schema: Any, change: Callable[[Any], Any]) -> Any:
-    """The schema with each of its direct sub-schemas replaced by `change(sub_schema)`."""
-    if isinstance(schema, list):
-        return [change(item) for item in cast(list[Any], schema)]
-    if not isinstance(schema, dict):
-        return schema
-    changed: Schema = {}
-    for keyword, value in cast(Schema, schema).items():
-        if keyword in _PLAIN:
-            changed[keyword] = value
-        elif keyword in _BELOW and isinstance(value, dict):
-            changed[keyword] = {name: change(below) for name, below in cast(Schema, value).items()}
-        else:
-            changed[keyword] = change(value) if isinstance(value, (dict, list)) else value
-    return changed
 
 
 @lru_cache(maxsize=64)
@@ -210,7 +187,7 @@ def _refuse_to_fetch(address: str) -> object:
 
 def _as_draft_7(schema: Any) -> Any:
     """The schema in draft 7, without newer keywords that the validator would ignore."""
-    mapped = _map_schema(schema, _as_draft_7)
+    mapped = map_schema(schema, _as_draft_7)
     if not isinstance(mapped, dict):
         return mapped
     older = cast(Schema, mapped)

@@ -9,7 +9,6 @@ import typer
 from retinue.cli.event_loop import perform
 from retinue.cli.options import JsonFlag, option
 from retinue.cli.output.terminal import answer_json, say
-from retinue.core.text import clean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -105,8 +104,8 @@ def _table(questions: Sequence[Approval]) -> None:
         Column(
             title="ID", cell=lambda each: f"{short(each.run_id)}/{each.turn}/{each.index}", piped=lambda each: each.id
         ),
-        Column(title="RUN", cell=lambda each: one_line(each.path, 40), piped=lambda each: clean(each.path)),
+        Column(title="RUN", cell=lambda each: one_line(each.path, 40), piped=lambda each: each.path),
         Column(title="TOOL", cell=lambda each: one_line(each.tool, 40)),
-        Column(title="ARGUMENTS", cell=lambda each: clean(each.arguments), shrinks=True),
+        Column(title="ARGUMENTS", cell=lambda each: each.arguments, shrinks=True),
     ]
     print_table(questions, columns)

@@ -14,16 +14,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn
 
 from retinue.cli.event_loop import exit_now, interrupts, perform
-from retinue.cli.output.terminal import INTERRUPTED, never_fail_to_print, say, stdout_is_closed, write
+from retinue.cli.output.terminal import INTERRUPTED, never_fail_to_print, say
 from retinue.core.errors import RetinueError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Callable
 
-    from retinue.cli.output.sse import SseStream, WriterThread
-    from retinue.core.events import Event
-    from retinue.core.messages import Delta
-    from retinue.core.run import Outcome
+    from retinue.cli.output.sse import HeldStream
     from retinue.dispatch.worker import WorkerCall
 
 
@@ -45,20 +42,17 @@ def call() -> int:
     A contract for programs in any language: the ten fields, the events and what a parent may count on are in
     docs/reference/call.md. Exit status: 0 answered, 1 failed, 130 interrupted.
     """
-    from retinue.cli.output.sse import SseStream, WriterThread
+    from retinue.cli.output.sse import HeldStream
     from retinue.dispatch.worker import read_call
     from retinue.telemetry.logs import VARIABLE, turn_on
-
-    def open_output(wire: str) -> _SseOutput:
-        # Readers of this contract join all `output_text`; nothing of a discarded attempt may be among it.
-        writer = WriterThread(write, stdout_is_closed)
-        return _SseOutput(writer, SseStream(writer.write, held=True, wire=wire))
 
     gc.enable()
     try:
         turn_on(os.environ.get(VARIABLE, ""), sys.stderr)
         work = read_call(sys.stdin.buffer)  # a process that is kept ready waits here, with everything imported
-        return 1 if work is None else perform(_answer(work, open_output))
+        if work is None:
+            return 1
+        return perform(_answer(work, lambda: HeldStream(wire=work.request.provider)))
     except KeyboardInterrupt:
         say("interrupted")
         return INTERRUPTED
@@ -69,10 +63,10 @@ def call() -> int:
     return 1
 
 
-async def _answer(work: WorkerCall, open_output: Callable[[str], _SseOutput]) -> int:
+async def _answer(work: WorkerCall, open_output: Callable[[], HeldStream]) -> int:
     retinue = work.open()
     with interrupts() as asked_to_stop:
-        outcome = await work.answer(retinue, lambda: open_output(work.request.provider), asked_to_stop)
+        outcome = await work.answer(retinue, open_output, asked_to_stop)
     if outcome is None:
         say("error: interrupted")
         return INTERRUPTED
@@ -80,23 +74,3 @@ async def _answer(work: WorkerCall, open_output: Callable[[str], _SseOutput]) ->
         say(f"error: {' '.join((outcome.error or outcome.reason).split())}")
         return 1
     return 0
-
-
-class _SseOutput:
-    """Server-sent events on stdout, written by a thread."""
-
-    def __init__(self, writer: WriterThread, stream: SseStream) -> None:
-        self._writer = writer
-        self._stream = stream
-
-    async def follow(self, events: AsyncIterator[Event | Delta]) -> None:
-        await self._stream.follow(events)
-
-    def end(self, outcome: Outcome | None) -> None:
-        self._stream.end(outcome)
-
-    async def gone(self) -> None:
-        await self._writer.closed()
-
-    async def close(self) -> None:
-        await self._writer.close()

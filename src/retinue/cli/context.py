@@ -8,8 +8,8 @@ import typer
 
 from retinue.cli.event_loop import perform_on_store
 from retinue.cli.options import JsonFlag, option
-from retinue.cli.output.terminal import answer, answer_json, say
-from retinue.core.text import clean
+from retinue.cli.output.terminal import HEADING, answer_json, answer_lines, say
+from retinue.core.text import clean_body
 
 if TYPE_CHECKING:
     from retinue.app.read_only import ReadOnlyClient
@@ -53,13 +53,13 @@ def show(name: NameArgument, snapshot: SnapshotOption = None, json: JsonFlag = F
             answer_json(context)
             return
         archived = ", archived" if context["archived"] else ""
-        taken = f", snapshot {clean(snapshot)} of {context['taken_at']}" if snapshot is not None else ""
-        answer(f"session {clean(name)}{archived}{taken}, {_entries(len(context['entries']))}")
+        taken = f", snapshot {snapshot} of {context['taken_at']}" if snapshot is not None else ""
+        answer_lines(f"session {name}{archived}{taken}, {_entries(len(context['entries']))}")
         if labels := context.get("snapshots"):
-            answer(f"snapshots: {', '.join(map(clean, labels))}")
+            answer_lines(f"snapshots: {', '.join(labels)}")
         for entry in context["entries"]:
             origin = f"{entry['written_by']}, {entry['written_at']}, version {entry['version']}"
-            answer(f"\n-- {entry['key']} ({clean(origin)})\n{clean(entry['value'])}")
+            answer_lines("", f"{HEADING}{entry['key']} ({origin})", *clean_body(entry["value"], HEADING).split("\n"))
 
     return perform_on_store(work)
 
@@ -102,7 +102,7 @@ def _table(rows: list[dict[str, Any]]) -> None:
     from retinue.cli.output.table import Column, print_table
 
     columns: list[Column[dict[str, Any]]] = [
-        Column(title="SESSION", cell=lambda row: clean(row["session_id"]), shrinks=True),
+        Column(title="SESSION", cell=lambda row: row["session_id"], shrinks=True),
         Column(title="STATE", cell=lambda row: "archived" if row["archived"] else "open"),
         Column(title="KEYS", cell=lambda row: str(row["key_count"]), right=True),
         Column(title="TOKENS", cell=lambda row: str(row["total_size_tokens"]), right=True),

@@ -8,11 +8,11 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from retinue.cli.output.terminal import INTERRUPTED, say
+from retinue.cli.output.terminal import INTERRUPTED, say, show_cursor
 
 if TYPE_CHECKING:
     import asyncio
@@ -24,7 +24,6 @@ PATIENCE = 0.25
 
 TOOL_THREADS = 64
 TOOL_THREAD = "retinue-tool"
-_SHOW_CURSOR = "\x1b[?25h"
 
 
 def perform(main: Coroutine[Any, Any, int]) -> int:
@@ -94,15 +93,9 @@ def threads_remain(prefix: str) -> bool:
 
 def exit_now(code: int) -> NoReturn:
     """End the process immediately; output is flushed, and the cursor of the terminal is shown again."""
-    for stream in (sys.stdout, sys.__stderr__):
-        if stream is None:
-            continue
-        try:
-            if stream is sys.__stderr__ and stream.isatty():
-                stream.write(_SHOW_CURSOR)
-            stream.flush()
-        except (OSError, ValueError):
-            pass
+    for flush in (sys.stdout.flush, show_cursor, sys.stderr.flush):
+        with suppress(OSError, ValueError):
+            flush()
     os._exit(code)
 
 

@@ -10,19 +10,20 @@ from typing import Annotated
 
 import typer
 
-from retinue.cli import context, cron, memory, runs
+from retinue.cli import context, cron, daemon, memory, runs
 from retinue.cli.approvals import approvals, approve, deny
+from retinue.cli.buzz import buzz
 from retinue.cli.call import call
 from retinue.cli.chat import chat
 from retinue.cli.demo import demo
 from retinue.cli.doctor import doctor
 from retinue.cli.init import init
-from retinue.cli.output.terminal import INTERRUPTED, discard, never_fail_to_print, say
+from retinue.cli.output.terminal import INTERRUPTED, answer_lines, discard, never_fail_to_print, say, say_text
 from retinue.cli.replay import HELP as REPLAY_HELP
 from retinue.cli.replay import replay
 from retinue.cli.run import run
 from retinue.cli.tools import tools
-from retinue.core.errors import BadInput, RetinueError
+from retinue.core.errors import BadInput, ConfigError, RetinueError
 from retinue.version import __version__
 
 BAD_USAGE = 2
@@ -52,7 +53,7 @@ def retinue(
 ) -> None:
     """Sub-agents for LLM agents: runs that delegate, with budgets, permissions and crash recovery."""
     if version:
-        print(f"retinue {__version__}")
+        answer_lines(f"retinue {__version__}")
         raise typer.Exit
 
 
@@ -61,6 +62,10 @@ app.command(
     'retinue run --agent researcher --tools search_web --max-cost 0.50 "Compare A and B"'
 )(run)
 app.command(epilog="Example: retinue call < order.json")(call)
+app.command(
+    epilog="Example: retinue buzz gpt-4.1-mini https://api.openai.com/v1/chat/completions 'Say hello' "
+    "--provider openai-chat --api-key-name OPENAI_API_KEY"
+)(buzz)
 app.command(
     epilog="Examples:\n\nretinue chat\n\nretinue chat --tools file_read,grep\n\nretinue chat --session audit\n\n"
     'printf "What is 6 times 7?\\nAnd half of it?\\n" | retinue chat'
@@ -75,6 +80,7 @@ app.command(epilog='Example: retinue deny 0badcafe/3/0 --note "not on a Friday"'
 app.add_typer(context.app)
 app.add_typer(memory.app)
 app.add_typer(cron.app)
+app.add_typer(daemon.app)
 app.command(epilog="Example: retinue tools --json")(tools)
 app.command(epilog="Example: retinue init && retinue doctor")(init)
 app.command(epilog="Example: retinue doctor --json")(doctor)
@@ -106,6 +112,10 @@ def main(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         discard(sys.stdout)
         return 1
+    except ConfigError as error:
+        first, *others = map(str, error.problems)
+        say(f"error: {first}", *others)
+        return BAD_USAGE
     except RetinueError as error:
         say(f"error: {error}")
         return BAD_USAGE if isinstance(error, BadInput) else 1
@@ -142,15 +152,15 @@ def _can_show_panels(columns: int) -> bool:
 def _print_usage(error: typer.TyperException) -> None:
     if type(error).__name__ == "NoArgsIsHelpError":  # a class that typer keeps to itself
         if message := error.format_message():  # with boxes it is printed already
-            say(message)
+            say(*message.split("\n"))
         return
     where = getattr(getattr(error, "ctx", None), "command_path", None) or "retinue"
-    say(f"error: {error.format_message()}\nTry '{where} --help' for help.")
+    say(f"error: {error.format_message()}", f"Try '{where} --help' for help.")
 
 
 def _print_bug(bug: Exception, verbose: bool) -> None:
     if verbose:
         import traceback
 
-        traceback.print_exception(bug)
+        say_text("".join(traceback.format_exception(bug)).rstrip("\n"))
     say(f"error: this is a bug in retinue: {type(bug).__name__}: {bug}" + ("" if verbose else " (-v shows where)"))

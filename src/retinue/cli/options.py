@@ -5,9 +5,15 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
+
+from retinue.dialects.registry import root_tools
+
+if TYPE_CHECKING:
+    from retinue.core.agent import Output, Sampling
 
 ANSWERS = "Model"
 LIMITS = "Limits"
@@ -17,9 +23,16 @@ MAX_AMOUNT = 1_000_000_000
 """The highest amount of dollars or seconds, as in the settings."""
 
 
-def option(*names: str, help: str, metavar: str = "", panel: str | None = None, min: float | None = None) -> Any:
+def option(
+    *names: str,
+    help: str,
+    metavar: str = "",
+    panel: str | None = None,
+    min: float | None = None,
+    max: float | None = None,
+) -> Any:
     """A typer option; `metavar` is empty for a flag without a value."""
-    return typer.Option(*names, metavar=metavar, help=help, rich_help_panel=panel, min=min)
+    return typer.Option(*names, metavar=metavar, help=help, rich_help_panel=panel, min=min, max=max)
 
 
 ProviderFlag = Annotated[
@@ -61,9 +74,45 @@ ToolsFlag = Annotated[
     str | None, option("--tools", metavar="a,b", help="Tools to offer, separated by commas; retinue tools lists them.")
 ]
 ThinkFlag = Annotated[bool, option("--think", help="Request extended thinking, where the model supports it.")]
+TemperatureFlag = Annotated[
+    float | None,
+    option(
+        "--temperature",
+        metavar="T",
+        min=0,
+        max=2,
+        help="How freely the model chooses its words, from 0 to 2. [the provider's]",
+        panel=ANSWERS,
+    ),
+]
+TopPFlag = Annotated[
+    float | None,
+    option(
+        "--top-p",
+        metavar="P",
+        min=0,
+        max=1,
+        help="The share of likely words to choose from, from 0 to 1. [the provider's]",
+        panel=ANSWERS,
+    ),
+]
+MaxOutputTokensFlag = Annotated[
+    int | None,
+    option("--max-output-tokens", metavar="N", min=1, help="Tokens of one reply. [the provider's]", panel=ANSWERS),
+]
 NoSandboxFlag = Annotated[
     bool, option("--no-sandbox", help="Let programs of shell, terminal and python_execute run without a sandbox.")
 ]
+OutputSchemaFlag = Annotated[
+    str | None,
+    option(
+        "--output-schema",
+        metavar="FILE",
+        help="Require a JSON answer that matches the JSON Schema in this file.",
+        panel=OUTPUT,
+    ),
+]
+OutputJsonFlag = Annotated[bool, option("--output-json", help="Require a JSON object as the answer.", panel=OUTPUT)]
 JsonFlag = Annotated[bool, option("--json", help="Print JSON.", panel=OUTPUT)]
 QuietFlag = Annotated[bool, option("--quiet", "-q", help="Print no progress.", panel=OUTPUT)]
 VerboseFlag = Annotated[
@@ -95,6 +144,41 @@ def countable(flag: str, number: float | None, *, zero: bool = True) -> float | 
     return number
 
 
+def sampling_of(temperature: float | None, top_p: float | None, max_output_tokens: int | None) -> Sampling:
+    """The sampling options of a run; typer has checked the ranges, and NaN is in none."""
+    from retinue.core.agent import Sampling
+
+    return Sampling(temperature=temperature, top_p=top_p, max_output_tokens=max_output_tokens)
+
+
+def prompt_text(prompt: str) -> str:
+    """The prompt of a command line; `-` reads it from stdin."""
+    text = utf8(sys.stdin.buffer.read().decode(errors="surrogateescape") if prompt == "-" else prompt, "the prompt")
+    if not text.strip():
+        where = "stdin has no prompt" if prompt == "-" else "the prompt is empty"
+        raise typer.BadParameter(f"{where}: write the task")
+    return text
+
+
+def utf8(given: str, what: str) -> str:
+    """The text, checked to be UTF-8: a command line and a pipe can hold any bytes."""
+    try:
+        given.encode()
+    except UnicodeEncodeError:
+        raise typer.BadParameter(f"{what} is not UTF-8 text") from None
+    return given
+
+
+def required_output(schema: str | None, any_object: bool) -> Output | None:
+    """The form of the answer that `--output-schema` or `--output-json` requires; None if neither is given."""
+    exclude({"--output-schema": schema is not None, "--output-json": any_object})
+    if schema is None and not any_object:
+        return None
+    from retinue.app.structured_output import make_output
+
+    return make_output(dict if schema is None else Path(schema))
+
+
 def listed(names: str | None) -> tuple[str, ...] | None:
     """The names in a flag that takes them separated by commas.
 
@@ -124,14 +208,23 @@ def tools_of(names: str | None, *, agent: str | None) -> tuple[str, ...] | None:
     return () if tools is None and agent is None else tools
 
 
+def default_tools_of(names: str | None, dialects: tuple[str, ...] | None) -> tuple[str, ...]:
+    """The tools of a root whose agent names none: those of the dialects, unless `--tools` has a list.
+
+    >>> default_tools_of(None, ("xzatoma",)), default_tools_of("grep", ("xzatoma",)), default_tools_of(None, None)
+    (('file_ops', 'grep', 'fetch', 'terminal'), (), ())
+    """
+    return root_tools(dialects or ()) if names is None else ()
+
+
 def exclude(flags: dict[str, bool]) -> None:
     given = [flag for flag, is_given in flags.items() if is_given]
     if len(given) > 1:
         raise typer.BadParameter(f"{' and '.join(given)} exclude each other")
 
 
-Form: TypeAlias = Literal["text", "bare", "json", "sse"]
-"""How an outcome is printed: for users, the answer alone, as a JSON object, or not at all because it was streamed."""
+Form: TypeAlias = Literal["text", "json", "sse"]
+"""How an outcome is printed: the answer alone, as a JSON object, or not at all because it was streamed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +242,7 @@ class OutputOptions:
 
     @property
     def form(self) -> Form:
-        return "json" if self.json else "sse" if self.sse else "bare" if self.quiet else "text"
+        return "json" if self.json else "sse" if self.sse else "text"
 
 
 Mode: TypeAlias = Literal["ask", "wait", "deny"]
@@ -164,9 +257,10 @@ class ApprovalOptions:
     mode: Mode
     yes: bool = False
 
-    def flags(self) -> list[str]:
-        """The same options as flags, for a background process."""
-        return ["--yes"] if self.yes else ["--approvals", self.mode]
+    @property
+    def detached(self) -> Literal["wait", "deny", "yes"]:
+        """The same options for a background process, which cannot ask."""
+        return "yes" if self.yes else "deny" if self.mode == "deny" else "wait"
 
 
 def approval_options(mode: str | None, *, yes: bool, detach: bool = False) -> ApprovalOptions:

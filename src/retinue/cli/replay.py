@@ -9,7 +9,6 @@ from retinue.cli.event_loop import perform
 from retinue.cli.options import option
 from retinue.cli.output.terminal import answer, say
 from retinue.core.errors import BadInput
-from retinue.core.text import clean
 from retinue.dialects import registry
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ async def _replay(id: str | None, *, listed: bool, tree: bool, limit: int, offse
     make_transcripts = registry.entry(registry.REPLAY).transcripts
     assert make_transcripts is not None
     async with open_read_only(store=_store(db_path)) as client:
-        transcripts = make_transcripts.load()(client.supervisor, clean)
+        transcripts = make_transcripts.load()(client.supervisor)
         if listed:
             text = await transcripts.listing(limit=limit, offset=offset)
         elif tree or id is None:
@@ -50,7 +49,7 @@ async def _replay(id: str | None, *, listed: bool, tree: bool, limit: int, offse
         else:
             text = await transcripts.conversation(id)
     if text is None:
-        say(f"Error: Conversation {clean(id or '')} not found")
+        say(f"Error: Conversation {id or ''} not found")
         return NOT_MET
     answer(text)
     return 0

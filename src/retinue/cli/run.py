@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -59,18 +57,11 @@ def run(
         bool, option("--detach", help="Print the run's id and exit; a background process drives the run.")
     ] = False,
     think: options.ThinkFlag = False,
-    output_schema: Annotated[
-        str | None,
-        option(
-            "--output-schema",
-            metavar="FILE",
-            help="Require a JSON answer that matches the JSON Schema in this file.",
-            panel=OUTPUT,
-        ),
-    ] = None,
-    output_json: Annotated[
-        bool, option("--output-json", help="Require a JSON object as the answer.", panel=OUTPUT)
-    ] = False,
+    temperature: options.TemperatureFlag = None,
+    top_p: options.TopPFlag = None,
+    max_output_tokens: options.MaxOutputTokensFlag = None,
+    output_schema: options.OutputSchemaFlag = None,
+    output_json: options.OutputJsonFlag = False,
     sse: Annotated[bool, option("--sse", help="Print the run's events as server-sent events.", panel=OUTPUT)] = False,
     brief: Annotated[
         bool, option("--brief", "-b", help="With --sse: without tool calls and their results.", panel=OUTPUT)
@@ -88,8 +79,7 @@ def run(
 
     output = options.OutputOptions(json=json, sse=sse, brief=brief, quiet=quiet, verbose=verbose)
     options.exclude({"--sse": sse, "--detach": detach})
-    options.exclude({"--output-schema": output_schema is not None, "--output-json": output_json})
-    task = _prompt(prompt)
+    task = options.prompt_text(prompt)
     dialects = options.dialects_of(dialect)
     system, more_tools = _system(system)
     launch_options = LaunchOptions(
@@ -99,8 +89,10 @@ def run(
         session=session,
         system=system,
         tools=options.tools_of(tools, agent=agent),
+        default_tools=options.default_tools_of(tools, dialects),
         more_tools=more_tools,
         think=think,
+        sampling=options.sampling_of(temperature, top_p, max_output_tokens),
         limits=LimitOptions(
             max_turns=max_turns,
             max_tokens=max_tokens,
@@ -110,7 +102,7 @@ def run(
         no_sandbox=no_sandbox,
     )
     approval = options.approval_options(approvals, yes=yes, detach=detach)
-    required = _required_output(output_schema, output_json)
+    required = options.required_output(output_schema, output_json)
     return perform(_run(task, launch_options, config, approval, required, output, detach=detach))
 
 
@@ -137,7 +129,10 @@ async def _run(
             say(f"warning: {warning}")
         approver = approver_for(approval)
         async with launch.open(approvals=approver) as retinue:
-            root = await launch.spawn(retinue, task, output=required, detached=detach)
+            if not output.quiet and await retinue.sessions.is_archived(retinue.session_id):
+                say(f"session {retinue.session_id} is archived: it can be read, and not changed")
+            root = await launch.spawn(retinue, task, output=required, detached=approval.detached if detach else "")
+            await launch.save_message(retinue, root.run_id, task, launch_options.dialects)
             outcome = None
             if not detach:
                 work = follow(retinue, root, stop, approver=approver, output=output)
@@ -152,44 +147,19 @@ async def _run(
     return print_interrupted(root.run_id) if outcome is None else print_outcome(root.run_id, outcome, output.form)
 
 
-def _prompt(prompt: str) -> str:
-    text = _text(sys.stdin.buffer.read().decode(errors="surrogateescape") if prompt == "-" else prompt, "the prompt")
-    if not text.strip():
-        where = "stdin has no prompt" if prompt == "-" else "the prompt is empty"
-        raise typer.BadParameter(f"{where}: write the task")
-    return text
-
-
 def _system(system: str) -> tuple[str, tuple[str, ...]]:
     """The system prompt and the tools that belong to it; a name such as `codesearch` stands for both."""
-    if not _text(system, "--system"):
+    if not options.utf8(system, "--system"):
         return "", ()
     named = prompt_named(system)
     return named.text, named.tools
-
-
-def _text(given: str, what: str) -> str:
-    """The text, checked to be UTF-8: a command line and a pipe can hold any bytes."""
-    try:
-        given.encode()
-    except UnicodeEncodeError:
-        raise typer.BadParameter(f"{what} is not UTF-8 text") from None
-    return given
-
-
-def _required_output(schema: str | None, any_object: bool) -> Output | None:
-    if schema is None and not any_object:
-        return None
-    from retinue.app.structured_output import make_output
-
-    return make_output(dict if schema is None else Path(schema))
 
 
 def _detach(run_id: str, approval: options.ApprovalOptions, output: options.OutputOptions) -> int:
     """Leave the run to a background process, and print its id."""
     from retinue.app.launch.resume import resume_in_background
 
-    log = resume_in_background(run_id, *approval.flags())
+    log = resume_in_background(run_id, approval.detached)
     if not output.quiet:
         say(f"running in the background; see: retinue runs show {run_id}  (its output: {log})")
     if output.json:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from retinue.cli.options import ConfigFlag, JsonFlag
 from retinue.cli.output.terminal import answer_json
-from retinue.core.text import clean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,9 +43,9 @@ def _table(found: Sequence[Tool], own: Sequence[Tool]) -> None:
     from retinue.cli.output.table import Column, print_table
 
     columns: list[Column[Tool]] = [
-        Column(title="TOOL", cell=lambda tool: clean(tool.spec.name)),
+        Column(title="TOOL", cell=lambda tool: tool.spec.name),
         Column(title="FROM", cell=lambda tool: "settings" if tool in own else "retinue", least_width=60),
         Column(title="RISK", cell=lambda tool: str(tool.risk), least_width=60),
-        Column(title="WHAT IT DOES", cell=lambda tool: clean(tool.spec.description.partition("\n")[0]), shrinks=True),
+        Column(title="WHAT IT DOES", cell=lambda tool: tool.spec.description.partition("\n")[0], shrinks=True),
     ]
     print_table(found, columns)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from retinue.config import error_texts
 from retinue.config.error_texts import KeyPath
+from retinue.config.memory import Backend, backend_issues, supported_backend
 from retinue.config.profiles import absolute
 from retinue.config.providers import ProviderSettings
 from retinue.config.sections import NamedTables, Section
@@ -75,18 +76,12 @@ class MemorySettings(Struct, frozen=True, kw_only=True):
     """An agent's memory backend."""
 
     backend: Annotated[
-        Literal["sqlite", "markdown", "none", "postgres", "qdrant", "lucid"] | None,
+        Backend | None,
         Meta(
-            description="sqlite, markdown (readable files) or none; by default as set in [tools].",
+            description="sqlite, markdown (MEMORY.md in its workspace) or none; by default as set in [memory].",
             examples=["sqlite"],
-            extra={"expected": "one of: sqlite, markdown, none"},
         ),
     ] = None
-
-    @property
-    def supported_backend(self) -> Literal["sqlite", "markdown", "none"] | None:
-        """The backend, or None if retinue does not support it."""
-        return self.backend if self.backend in ("sqlite", "markdown", "none") else None
 
 
 class AgentSettings(Struct, frozen=True, kw_only=True):
@@ -174,7 +169,7 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
             runtime=runtime or RuntimeProfile(),
             workspace=absolute(path, folder or Path()) if path else "",
             memory_from=self.workspace.read_memory_from,
-            memory=self.memory.supported_backend,
+            memory=supported_backend(self.memory.backend),
             think=self.think,
             no_tools=self.tools == (),
         )
@@ -237,9 +232,7 @@ def reference_issues(
         for section, path, reference in references:
             yield from _reference_issue(path, reference, written.get(section, ()), section)
         yield from _model_provider_issue((*here, "model_provider"), agent, providers)
-        if agent.memory.backend != agent.memory.supported_backend:
-            message = f"{agent.memory.backend} is not supported and ignored"
-            yield Issue(path=(*here, "memory", "backend"), message=message, is_warning=True)
+        yield from backend_issues((*here, "memory", "backend"), agent.memory.backend)
 
 
 def _reference_issue(path: KeyPath, name: str | None, known: Sequence[str], section: str) -> Iterator[Issue]:

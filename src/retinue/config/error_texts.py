@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -56,11 +55,12 @@ class Document:
     """A parsed settings file: tables, arrays, strings, numbers, booleans and dates.
 
     `line_of` returns the line of a key, counted from 1, or None. It is called only for errors, so a parser may compute
-    lines lazily.
+    lines lazily. `origin` returns the path in the file of a value whose path in `values` is another one.
     """
 
     values: Mapping[str, object]
     line_of: Callable[[KeyPath], int | None]
+    origin: Callable[[KeyPath], KeyPath] = lambda path: path
 
     def nearest_line(self, path: KeyPath) -> int | None:
         """The line of a key, or of the innermost enclosing table that has one."""
@@ -153,8 +153,11 @@ def unknown_name(kind: str, name: str, known: Sequence[str]) -> str:
 
 def closest_match(name: str, known: Sequence[str]) -> str | None:
     """The known name most similar to `name`, or None if none is similar."""
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.65) if len(name) <= MAX_SHOWN else []
-    return close[0] if close else None
+    if len(name) > MAX_SHOWN:
+        return None
+    from difflib import get_close_matches  # loaded for a mistake alone, not at every start
+
+    return next(iter(get_close_matches(name, known, n=1, cutoff=0.65)), None)
 
 
 def _range(declared: inspect.IntType | inspect.FloatType, value: object) -> str:

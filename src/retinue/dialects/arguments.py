@@ -6,14 +6,14 @@ field raise `CodedRefusal`, whose refusals are JSON objects with a code.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import TypeVar, cast
 
 import msgspec
 
 from retinue.core.agent import ToolSpec
 from retinue.core.errors import Refused
-from retinue.core.text import NOT_JSON
+from retinue.core.text import MAX_LISTED, NOT_JSON, listed
 from retinue.dialects.error_codes import CodedRefusal, ErrorCode, JsonObject
 
 D = TypeVar("D")
@@ -39,6 +39,29 @@ def typed(kind: str, about: str, **constraints: object) -> dict[str, object]:
 def list_of(kind: str, about: str, **constraints: object) -> dict[str, object]:
     """A property that is a list of `kind`."""
     return typed("array", about, items={"type": kind}, **constraints)
+
+
+def among(names: Sequence[str]) -> dict[str, object]:
+    """The schema of one of these names: an enumeration, or any string if there are too many or none at all.
+
+    >>> among(["grep", "fetch"]), among([])
+    ({'type': 'string', 'enum': ['grep', 'fetch']}, {'type': 'string'})
+    """
+    return {"type": "string", "enum": list(names)} if 0 < len(names) <= MAX_LISTED else {"type": "string"}
+
+
+def list_among(names: Sequence[str] | None, about: str) -> dict[str, object]:
+    """A property that is a list of these names, in an enumeration or else in the description; None lists no names.
+
+    >>> list_among(["grep"], "Tools.")
+    {'type': 'array', 'items': {'type': 'string', 'enum': ['grep']}, 'description': 'Tools.'}
+    >>> list_among([], "Tools.")["description"]
+    'Tools. Available: (none).'
+    """
+    if names is None:
+        return list_of("string", about)
+    items = among(names)
+    return typed("array", about if "enum" in items else f"{about} Available: {listed(names)}.", items=items)
 
 
 def action_tool(name: str, about: str, actions: Mapping[str, str], properties: Mapping[str, object]) -> ToolSpec:

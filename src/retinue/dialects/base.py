@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from retinue.core.ports import Provider
     from retinue.core.run import Outcome
     from retinue.dialects.context import DialectContext, ProviderHost
+    from retinue.dialects.translation import Translation
     from retinue.engine import RunView, Supervisor
 
 T = TypeVar("T")
@@ -81,8 +81,7 @@ class DialectTool(Tool):
 # ---- registration ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Deferred(Generic[T]):
+class Deferred(Struct, Generic[T], frozen=True):
     """A reference to an object, `module:attribute`; the module is imported when the object is needed."""
 
     place: str
@@ -96,8 +95,7 @@ Complaints: TypeAlias = Sequence[tuple[str, str]]
 """Errors in a section of the settings: each key with its message."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SettingsSection:
+class SettingsSection(Struct, frozen=True, kw_only=True):
     """The section of the settings file that belongs to a dialect; `type` has a default for every key."""
 
     name: str
@@ -111,6 +109,15 @@ class SettingsSection:
     """Whether the dialect's document prescribes the messages of both checks, printed without the key in front."""
 
 
+class ProgramSettings(Struct, frozen=True, kw_only=True):
+    """The settings file of the program that a dialect comes from, and its translation into retinue's layout."""
+
+    file: str
+    """Its name; a file of another name is not translated."""
+    translate: Deferred[Callable[[Mapping[str, object], Mapping[str, str]], Translation]]
+    """Called with the values of a file and the environment, for the variables in which that program looks for keys."""
+
+
 class NamedPrompt(NamedTuple):
     """A system prompt that has a name, and the tools that are offered with it."""
 
@@ -118,8 +125,7 @@ class NamedPrompt(NamedTuple):
     tools: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatDelegation:
+class ChatDelegation(Struct, frozen=True, kw_only=True):
     """How a chat switches delegation on and off in a dialect."""
 
     enabled: str
@@ -131,14 +137,23 @@ class ChatDelegation:
     """Whether the dialect's settings let a chat begin with delegation switched on."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyTexts:
+class PolicyTexts(Struct, frozen=True, kw_only=True):
     """The messages of `PolicyError` for a run that asks for more than its parent or agent has."""
 
     escalation: str
     """With the field `refusal`."""
     memory: str
     """With the field `alias`: an agent whose memory the parent may not read, in quotes."""
+
+
+class AutoSave(Struct, frozen=True, kw_only=True):
+    """Which messages of the user are stored as memories of the agent where the settings say so, and how."""
+
+    least_characters: int
+    """Shorter messages are not stored."""
+    key: str
+    """The beginning of the key, before a UUID."""
+    category: str
 
 
 class CronTexts(Protocol):
@@ -170,7 +185,7 @@ class CronTexts(Protocol):
 
 
 class Transcripts(Protocol):
-    """Kept conversations of a dialect's subagents, as the text that `retinue replay` prints."""
+    """Kept conversations of a dialect's subagents, as the printable text that `retinue replay` prints."""
 
     async def listing(self, *, limit: int, offset: int) -> str:
         """One page of all conversations, newest first."""
@@ -185,15 +200,14 @@ class Transcripts(Protocol):
         ...
 
 
-MakeTranscripts: TypeAlias = "Callable[[Supervisor, Callable[[str], str]], Transcripts]"
-"""Makes them, given the store's supervisor and a function that makes a text safe for a terminal."""
+MakeTranscripts: TypeAlias = "Callable[[Supervisor], Transcripts]"
+"""Makes them, given the store's supervisor."""
 
 MakeProvider: TypeAlias = "Callable[[str], Provider | None]"
 """Returns a provider that uses the models of the provider of this name; None where that is not possible."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChildProcesses:
+class ChildProcesses(Struct, frozen=True, kw_only=True):
     """Providers that answer from child processes (`retinue call`), and the rules of the requests these processes read.
 
     A provider `kind:NAME` uses the models of the provider NAME.
@@ -210,8 +224,7 @@ DialectFactory: TypeAlias = "Callable[..., Dialect]"
 """A dialect's class, called with a `DialectContext`, and with settings unless the defaults apply."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DialectEntry:
+class DialectEntry(Struct, frozen=True, kw_only=True):
     """The registration of a dialect; every package of a dialect has one, `DIALECT`.
 
     `tool_names` are the names of all tools that the dialect can offer with any settings. The capabilities below
@@ -222,10 +235,14 @@ class DialectEntry:
     tool_names: tuple[str, ...]
     factory: Deferred[DialectFactory]
     settings: SettingsSection | None = None
-    prompts: Mapping[str, NamedPrompt] = field(default_factory=dict[str, NamedPrompt])
+    program_settings: ProgramSettings | None = None
+    root_tools: tuple[str, ...] = ()
+    """Built-in tools of a root run that is started from the command line, where neither it nor its agent names any."""
+    prompts: Mapping[str, NamedPrompt] = {}
     """Prompts that `retinue run --system NAME` knows by name."""
     chat: ChatDelegation | None = None
     cron: CronTexts | None = None
+    auto_save: AutoSave | None = None
     policy_texts: PolicyTexts | None = None
     processes: ChildProcesses | None = None
     transcripts: Deferred[MakeTranscripts] | None = None

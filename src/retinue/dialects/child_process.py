@@ -31,6 +31,9 @@ MAX_LINE_BYTES = 16 * 1024 * 1024
 DEFAULT_TEMPERATURE = 0.8
 """The temperature of a request that has none."""
 
+DEFAULT_MAX_TOKENS = 8192
+"""Tokens of one reply of a child whose caller sets no maximum."""
+
 NonEmpty = Annotated[str, Meta(min_length=1)]
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from retinue.core.agent import Agent, RunSpec
@@ -14,7 +14,7 @@ from retinue.core.budget import Window
 from retinue.core.commands import RunRow
 from retinue.core.errors import TreeCancelled
 from retinue.core.ids import Key, RunId
-from retinue.core.policy import Policy, Risk, Verdict, intersect, verdict, windows_of
+from retinue.core.policy import Policy, allows, intersect, windows_of
 from retinue.core.ports import CallContext, Clock, KeyValue, Meter, NoMeter, Provider
 from retinue.engine import SpawnRequest, StartedRun, Supervisor
 
@@ -63,8 +63,7 @@ class ProviderFamilies:
         return ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProviderHost:
+class ProviderHost(Struct, frozen=True, kw_only=True):
     """What the providers are given that a dialect adds to a process; see `DialectEntry.processes`."""
 
     supervisor: Supervisor
@@ -76,8 +75,7 @@ class ProviderHost:
     """The state folder; None for a store in memory."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DialectContext:
+class DialectContext(Struct, frozen=True, kw_only=True):
     """Handed to every dialect when it is made.
 
     `agents` are those of the application, in the order of its settings; `tool_names` are all its tools, without those
@@ -97,9 +95,7 @@ class DialectContext:
 
     def tools_within(self, policy: Policy) -> tuple[str, ...]:
         """The application's tools that a policy does not exclude."""
-        return tuple(
-            name for name in self.tool_names if verdict(policy, tool=name, risk=Risk.LOW).verdict is not Verdict.REFUSE
-        )
+        return tuple(name for name in self.tool_names if allows(policy, name))
 
     def run_spec_for(
         self,
@@ -120,7 +116,6 @@ class DialectContext:
         provider, name = self.resolve(model, caller_spec)
         own = replace(caller_spec, provider=provider, model=name)
         others = tuple(self.resolve(other, own) for other in fallback)
-        temperature = caller_spec.temperature if provider == caller_spec.provider else self.temperature(provider)
         known = self.known(agent)
         if known is not None and agent != caller_spec.identity:
             caller_spec = replace(
@@ -138,7 +133,9 @@ class DialectContext:
             provider=provider,
             model=name,
             fallback=others if model or fallback else caller_spec.fallback,
-            temperature=temperature,
+            max_output=None,  # what the caller was started with holds for the caller alone
+            temperature=self.temperature(provider),
+            top_p=None,
             output=None,  # a child answers its caller in plain text
             launch_config="",
         )

@@ -1,3 +1,3 @@
-"""Processes that start runs without a user: cron jobs and their daemon, and the worker behind `retinue call`."""
+"""Processes that start runs without a user: the daemon with its cron jobs, and the worker behind `retinue call`."""
 
-__all__ = ["cron", "worker"]
+__all__ = ["cron", "daemon", "processes", "worker"]

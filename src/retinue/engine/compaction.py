@@ -19,9 +19,10 @@ from retinue.core.ports import Provider, Request
 from retinue.core.run import LimitMet
 from retinue.core.step import Compact
 from retinue.core.usage import NO_USAGE, Usage, add_cost
+from retinue.engine.budgets import InputEstimate
 from retinue.engine.context import EngineContext
 from retinue.engine.live_run import LiveRun
-from retinue.engine.model_call import ModelCall, NoReply, Replied, fail, first_reply, temperature_for
+from retinue.engine.model_call import ModelCall, NoReply, Replied, fail, first_reply, sampling_for
 
 log = logging.getLogger("retinue.engine")
 
@@ -97,7 +98,8 @@ async def _summary(
 
         def make_call(name: str, model: str, provider: Provider, text: str = text) -> ModelCall:
             request = _request(name, model, live, overflow, text)
-            return ModelCall(request, lambda: len(text) // compaction.CHARACTERS_PER_TOKEN + 1, _discard)
+            tokens = len(text) // compaction.CHARACTERS_PER_TOKEN + 1
+            return ModelCall(request, lambda: InputEstimate(tokens, tokens), _discard)
 
         answer = await first_reply(live, engine, make_call)
         match answer:
@@ -132,7 +134,7 @@ def _request(name: str, model: str, live: LiveRun, overflow: compaction.ContextO
         system=compaction.SUMMARY_SYSTEM_PROMPT,
         messages=(UserMessage(text, "engine"),),
         max_output=run_spec.max_output if overflow.window is None else overflow.reserved,
-        temperature=temperature_for(name, run_spec),
+        **sampling_for(name, run_spec),
         run_id=run.accepted.run_id,
         agent=run.accepted.agent,
         path=run.accepted.path,

@@ -17,7 +17,7 @@ from retinue.core.ids import DriverId, RandomIds, RunId
 from retinue.core.policy import Policy
 from retinue.engine.admission import current_policy, current_windows, with_readable_memory
 from retinue.engine.context import EngineContext
-from retinue.engine.live_run import LiveRun, ToolSet
+from retinue.engine.live_run import LiveRun
 from retinue.engine.loop import Executor
 from retinue.engine.registry import EndedRun, RunRegistry
 from retinue.engine.run_view import view_of_row
@@ -84,7 +84,8 @@ class Recovery:
             raise NotAdoptable(row.run_id, str(wrong)) from wrong
         if provider is None:
             raise NotAdoptable(row.run_id, f"no provider named {run_spec.provider!r} here")
-        missing = ToolSet(run_spec.offered, run_spec.dialects, self._engine).missing(run_spec.offered)
+        found = {name: self._engine.toolbox.find(name, run_spec.dialects) for name in run_spec.offered}
+        missing = [name for name, tool in found.items() if tool is None]
         if missing:
             raise NotAdoptable(row.run_id, f"no tool named {', '.join(missing)} here")
         await self._replay.run(row.run_id)  # a run that cannot be read is not claimed either
@@ -117,6 +118,9 @@ class Recovery:
             spent = Amount.of(live.run.usage, live.run.cost, turns=0)
             self._engine.budgets.recharge(live.run_id, spent)
         self._charge_ended(ended)
+        for live in continued:
+            if (spent_before := live.run.spent_before) is not None:
+                self._engine.budgets.credit(live.run_id, spent_before)
         self._remember(ended)
         for live in continued:
             handle = live.run.accepted.handle

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from retinue.core.agent import ToolSpec
 from retinue.core.commands import RunRow
 from retinue.core.ids import RunId, SessionId
 from retinue.core.inbox import Item
@@ -58,7 +59,8 @@ class LiveView(Protocol):
 
     `run` is the folded state, `inbox` has the untaken items, `in_flight` the indices of the calls in progress (`MODEL`
     is the model call), `partial` the text streamed in the current attempt. `children` are the live children, those of
-    ended children included. A pending run waits for other runs or for a slot; a cancelled one has been asked to stop.
+    ended children included. `tool_specs` are the offered tools. A pending run waits for other runs or for a slot; a
+    cancelled one has been asked to stop.
     """
 
     @property
@@ -77,6 +79,8 @@ class LiveView(Protocol):
     def partial(self) -> Sequence[str]: ...
     @property
     def children(self) -> Collection[RunId]: ...
+    @property
+    def tool_specs(self) -> Sequence[ToolSpec]: ...
     def view(self) -> RunView:
         """The run as a value."""
         ...

@@ -11,12 +11,13 @@ import inspect
 import logging
 from typing import cast
 
+from retinue.core.agent import ToolSpec
 from retinue.core.commands import Change, Decision, Post
 from retinue.core.errors import StoreError, ToolError
 from retinue.core.events import CallParked, CallReturned
 from retinue.core.ids import Key, call_key
 from retinue.core.inbox import ApprovalAnswer
-from retinue.core.policy import NO_ACTIONS_LEFT, Risk, Verdict, verdict
+from retinue.core.policy import NO_ACTIONS_LEFT, Verdict, allows, verdict
 from retinue.core.ports import CallContext, PreparedCall, Tool, ToolResult
 from retinue.core.run import Approval
 from retinue.core.state import OpenCall
@@ -74,14 +75,10 @@ async def _outcome(live: LiveRun, call: OpenCall, engine: EngineContext) -> tupl
     tool = live.tool_set.tools.get(name)
     prepared = live.prepared(call.index)
     if tool is None or prepared is None:
-        hidden = engine.toolbox.find(name, live.run.run_spec.dialects)
-        if (reason := _why_hidden(hidden, live, call)) is not None:
-            return ToolResult(reason, failed=True), False
-        offered = ", ".join(live.tool_set.tools) or "none"
-        return ToolResult(f"There is no tool named {name!r}. Tools you can use: {offered}.", failed=True), False
+        return await _refuse_unknown(live, call, engine)
     permission = _permission(live, call, prepared, engine)
     if permission is not GRANTED:
-        if permission is not None and _is_excluded(live, name):
+        if permission is not None and not allows(live.run.policy, name):  # the settings may have changed since
             reason = _why_hidden(tool, live, call)
             return permission if reason is None else ToolResult(reason, failed=True), False
         return permission, False
@@ -96,6 +93,29 @@ async def _outcome(live: LiveRun, call: OpenCall, engine: EngineContext) -> tupl
     if tool.kind == "once" and live.last_write is not None:
         await live.last_write.wait()
     return await _call_tool(tool, call, prepared, _context(live, call, stale), live, engine)
+
+
+class UnknownTool(Tool):
+    """Stands for a tool that a run calls and does not have, so that the dialects log the call like any other."""
+
+    def __init__(self, name: str, refusal: str) -> None:
+        self.spec = ToolSpec(name)
+        self._refusal = refusal
+
+    async def call(self, arguments: str, context: CallContext) -> ToolResult:
+        return ToolResult(self._refusal, failed=True)
+
+
+async def _refuse_unknown(live: LiveRun, call: OpenCall, engine: EngineContext) -> tuple[ToolResult, bool]:
+    name, dialects = call.call.name, live.run.run_spec.dialects
+    refusal = _why_hidden(engine.toolbox.find(name, dialects), live, call)
+    if refusal is None:
+        offered = ", ".join(live.tool_set.tools) or "none"
+        refusal = f"There is no tool named {name!r}. Tools you can use: {offered}."
+    log.info("run %s called the tool %.80r, which it does not have", live.run_id, name)
+    tool = engine.toolbox.around(UnknownTool(name, refusal), dialects)
+    context = _context(live, call, stale=False)
+    return await _call_tool(tool, call, tool.prepare(call.call.arguments), context, live, engine)
 
 
 def _why_hidden(tool: Tool | None, live: LiveRun, call: OpenCall) -> str | None:
@@ -122,11 +142,6 @@ async def take_action(live: LiveRun, engine: EngineContext, key: Key | None = No
     # Another process may have taken the last action at the same time: then both see both charges, and neither acts.
     await budgets.refresh_actions(live.run_id)
     return not budgets.has_overdrawn(live.run_id)
-
-
-def _is_excluded(live: LiveRun, name: str) -> bool:
-    """Whether the run's policy excludes an offered tool: the settings may have changed since."""
-    return verdict(live.run.policy, tool=name, risk=Risk.LOW).verdict is Verdict.REFUSE
 
 
 def _permission(live: LiveRun, call: OpenCall, prepared: PreparedCall, engine: EngineContext) -> ToolResult | None:

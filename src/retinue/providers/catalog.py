@@ -109,6 +109,8 @@ class ProviderConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
     prices: dict[str, Rates] = {}
     context_window: int | None = None
     responses_wire: ResponsesWire | None = None
+    full_url: bool = False
+    """Whether `base_url` is the complete URL of requests, to which nothing is added."""
 
 
 def provider_config(
@@ -127,8 +129,9 @@ def provider_config(
     """The config of a provider, by the name of its wire or of a local server; what is not given is the wire's default.
 
     The vendor's key is sent to the vendor's address only: with another `base_url`, no key is sent unless `api_key_env`
-    names its variable. With `full_url`, error messages use the field names of `retinue call` orders. Raises
-    `UnknownName` for an unknown wire and `BadInput` for an unusable address or key variable.
+    names its variable. With `full_url`, the address is the complete URL of requests, and error messages use the field
+    names of `retinue call` orders. Raises `UnknownName` for an unknown wire and `BadInput` for an unusable address or
+    key variable.
 
     >>> provider_config("openai-chat", base_url="http://localhost:9/v1").api_key_env
     ''
@@ -157,13 +160,14 @@ def provider_config(
     return ProviderConfig(
         name=name,
         wire=wire,
-        base_url=address.rstrip("/"),
+        base_url=address if full_url else address.rstrip("/"),
         api_key_env=key,
         temperature=temperature,
         headers=dict(headers or {}),
         prices=dict(prices or {}),
         context_window=context_window,
         responses_wire=responses_wire,
+        full_url=full_url,
     )
 
 
@@ -185,6 +189,7 @@ def with_address(config: ProviderConfig, base_url: str | None, api_key_env: str 
         prices=config.prices,
         context_window=config.context_window,
         responses_wire=config.responses_wire,
+        full_url=config.full_url,
     )
 
 
@@ -201,6 +206,19 @@ variable, never a key itself
             f"{field}: found a string of {len(name)} characters; expected the name of an environment variable, never a "
             "key itself"
         )
+
+
+def check_temperature(config: ProviderConfig, temperature: float | None) -> None:
+    """Raise `BadInput` for a temperature that the wire of a provider does not take.
+
+    >>> check_temperature(provider_config("anthropic"), 1.5)
+    Traceback (most recent call last):
+    retinue.core.errors.BadInput: temperature: found 1.5; expected a number from 0 to 1, as the wire anthropic takes it
+    """
+    most = WIRES[config.wire].max_temperature
+    if temperature is not None and temperature > most:
+        expected = f"expected a number from 0 to {most:g}, as the wire {config.wire} takes it"
+        raise BadInput(f"temperature: found {temperature:g}; {expected}")
 
 
 def _check_address(address: str, *, full_url: bool) -> None:
@@ -220,18 +238,18 @@ def _check_address(address: str, *, full_url: bool) -> None:
         )
 
 
-def create_provider(config: ProviderConfig, *, explicit: bool = False, full_url: bool = False) -> Provider:
+def create_provider(config: ProviderConfig, *, explicit: bool = False) -> Provider:
     """Import the provider class of a config and create the provider; its replies carry their cost.
 
     With `explicit`, requests to OpenAI's wires state their defaults too, and Responses continue from the previous
-    response. With `full_url`, the base URL is the complete URL of requests, and nothing is added to it.
+    response.
     """
     wire = WIRES[config.wire]
     provider_class = wire.load()
     if wire.kind == "script":
         provider: Provider = provider_class()
     else:
-        options: dict[str, object] = {"full_url": True} if full_url else {}
+        options: dict[str, object] = {"full_url": True} if config.full_url else {}
         if explicit:
             options |= wire.explicit_options
         if config.responses_wire == "seed":
@@ -250,6 +268,8 @@ def request_url(config: ProviderConfig, model: str) -> str:
     >>> request_url(provider_config("anthropic", base_url="https://host/v1"), "m")
     'https://host/v1/messages'
     """
+    if config.full_url:
+        return config.base_url
     wire = WIRES[config.wire]
     base, _, query = config.base_url.partition("?")
     base = base.rstrip("/").removesuffix(wire.version_path)

@@ -16,7 +16,7 @@ from msgspec import Meta, Struct
 from retinue.core.commands import Decide, Decision
 from retinue.core.errors import ToolError
 from retinue.core.ids import Key, RunId
-from retinue.core.policy import Risk, Verdict, verdict
+from retinue.core.policy import allows
 from retinue.core.ports import CallContext, KeyValue, PreparedCall, Tool, ToolResult, ToolWrapper
 from retinue.core.text import cut, whole_lines
 from retinue.tools.dependencies import Origins, ToolDependencies
@@ -144,15 +144,12 @@ class TruncatingTool(ToolWrapper):
     """A tool whose results, failures too, have at most `limit` characters and a notice.
 
     A longer result is cut, at the end of a line where one is near; the whole text becomes an artifact that the model
-    reads on with `artifact_read`. With `companion`, runs that are offered this tool are offered that one as well. For
-    a run without it, or whose policy refuses it, nothing is stored, and the notice asks for a smaller request.
+    reads on with `artifact_read`. For a run that is not offered this tool, or whose policy refuses it, nothing is
+    stored, and the notice asks for a smaller request.
     """
 
-    def __init__(
-        self, tool: Tool, key_value: KeyValue, limit: int = PAGE, *, companion: bool = True, max_kept: int = MAX_KEPT
-    ) -> None:
+    def __init__(self, tool: Tool, key_value: KeyValue, limit: int = PAGE, *, max_kept: int = MAX_KEPT) -> None:
         super().__init__(tool)
-        self.companion = READER if companion else None
         self._key_value = key_value
         self._limit = limit
         self._max_kept = max_kept
@@ -183,5 +180,4 @@ class TruncatingTool(ToolWrapper):
         return cut(text, shown, notice).text
 
     def _can_be_read_on(self, context: CallContext) -> bool:
-        offered = self.companion is not None or READER in context.offered
-        return offered and verdict(context.policy, tool=READER, risk=Risk.LOW).verdict is not Verdict.REFUSE
+        return READER in context.offered and allows(context.policy, READER)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 
 from retinue.core.ports import Tool
@@ -25,7 +25,19 @@ BUILTIN: Mapping[str, str] = {name: f"retinue.tools.{module}" for module, names 
 LONG = frozenset(
     ("shell", "terminal", "fetch", "scrape_webpage", "file_read", "file_ops", "memory_recall", "task_list")
 )
-"""Tools whose results may be longer than a model should read at once: runs that have one also have `artifact_read`."""
+"""Tools whose results may be longer than a model should read at once."""
+
+
+def with_reader(names: Sequence[str]) -> tuple[str, ...]:
+    """Tools that were chosen by default, with `artifact_read` if the result of one may be cut.
+
+    A list that a person or a model gave is exact and is not extended.
+
+    >>> with_reader(["grep", "fetch"]), with_reader(["grep"])
+    (('grep', 'fetch', 'artifact_read'), ('grep',))
+    """
+    needed = (READER,) if any(name in LONG for name in names) else ()
+    return tuple(dict.fromkeys((*names, *needed)))
 
 
 class Builtin:
@@ -46,11 +58,9 @@ class Builtin:
 
     def truncating(self, tool: Tool) -> Tool:
         """The tool with results of limited length; the tool itself if it is the reader of long ones."""
-        name = tool.spec.name
-        if name == READER:
+        if tool.spec.name == READER:
             return tool
-        is_long = name in LONG and self._made.get(name) is tool
-        return TruncatingTool(tool, self._dependencies.key_value, self._dependencies.max_result, companion=is_long)
+        return TruncatingTool(tool, self._dependencies.key_value, self._dependencies.max_result)
 
     @property
     def _dependencies(self) -> ToolDependencies:

@@ -210,7 +210,7 @@ def tools_pages(stage: Stage) -> None:
         calls("file_ops", operation="read", path="long.txt"),
         says("Done."),
     )
-    stage.forked(*at(server, "--agent", "free", "--tools", "file_read,look,file_ops", "--quiet"), "Read.")
+    stage.forked(*at(server, "--agent", "free", "--tools", "file_read,look,file_ops,artifact_read", "--quiet"), "Read.")
 
 
 @scenario()

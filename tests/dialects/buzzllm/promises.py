@@ -15,15 +15,21 @@ PROMISES = (
     Promise("BZ-TOGETHER", "API 1.2", "Several calls of one reply work at the same time."),
     Promise("BZ-SAME-MODEL", "API 2.2", "A subagent asks its caller's model at its caller's address."),
     Promise("BZ-OPTIONS", "API 2.1", "It thinks if its caller does, at its caller's temperature, or else 0.8."),
+    Promise("BZ-MAX-TOKENS", "API 2.2", "A reply of it has at most 8192 tokens, or what its caller's maximum says."),
     Promise("BZ-BYTES", "API 2.1", "Prompt, system prompt and answer travel byte for byte."),
     Promise("BZ-SUBSET", "Available tool names", "It has the tools of tool_subset, in the document's order."),
+    Promise("BZ-TOLD-TOOLS", "Available tool names", "The schema of tool_subset lists the tools that it may name."),
     Promise("BZ-NO-TOOLS", "API 1.1", "Without a subset, or with an empty one, it has none."),
     Promise("BZ-DEPTH", "Available tool names", "It cannot call subagents itself."),
     Promise("BZ-ROUNDS", "API 1.2", "It uses tools ten times, and asking an eleventh time is an error."),
     Promise("BZ-EMPTY", "API 1.2", "A subagent that says nothing is an empty answer."),
     # Errors
     Promise("BZ-NOT-CONFIGURED", "API 1.3", "Other providers are `Error: Subagent context is not configured`."),
-    Promise("BZ-UNKNOWN-TOOLS", "API 1.3", "Other names are `Error: Unknown tool names: a, b`, sorted."),
+    Promise(
+        "BZ-UNKNOWN-TOOLS",
+        "API 1.3",
+        "Other names are `Error: Unknown tool names: a, b`, sorted, and then those that are available.",
+    ),
     Promise("BZ-INVALID", "API 1.1", "Arguments of a wrong shape are `Error: Invalid arguments: <why>`."),
     Promise("BZ-NO-PROCESS", "API 1.3", "A call that is refused starts no process."),
     Promise("BZ-NEVER-RAISES", "API 1.3", "Whatever a model writes as arguments is answered, never raised."),
@@ -79,10 +85,22 @@ PROMISES = (
     Promise("BZ-CALL-CONTINUES", "Responses 3", "It goes on with previous_response_id and the results alone."),
     Promise("BZ-CALL-SETTINGS", "Responses 3", "Settings of the folder hold for tools and the way of Responses."),
     Promise("BZ-RESPONSES-EVENTS", "Responses 2", "Its events become text, thinking and calls, in either spelling."),
+    # retinue buzz
+    Promise("BZ-BUZZ", "API 2.1", "`retinue buzz` takes that program's arguments and asks one of the four wires."),
+    Promise("BZ-BUZZ-DEFAULTS", "API 2.2", "A reply has at most 8192 tokens, at the temperature 0.8."),
+    Promise("BZ-BUZZ-TOOLS", "Available tool names", "A prompt with tools brings them, and `call_subagent`."),
+    Promise("BZ-BUZZ-COLOURS", "API 3.2", "Calls are cyan, results green, reasoning yellow; NO_COLOR is honoured."),
+    Promise("BZ-BUZZ-SSE", "API 3", "With `-S` it prints the events of the document; `-b` hides calls and results."),
+    Promise("BZ-BUZZ-DONE", "Structured 4", "After an answer come a blank line and `=== [ DONE ] ===`."),
+    Promise("BZ-BUZZ-DISCARDED", "API 3", "It prints nothing of an attempt that broke off and was made again."),
+    Promise("BZ-BUZZ-FAILS", "API 1.3", "A failure is a line on stderr and exit 1, Ctrl-C exit 130, without DONE."),
+    Promise("BZ-BUZZ-MISTAKES", "API 2.1", "A bad argument, address, key variable or schema is exit 2."),
     # Structured outputs
     Promise("BZ-STRUCTURED-CHAT", "Structured 2", "OpenAI's chat is asked for JSON with response_format, strictly."),
     Promise("BZ-STRUCTURED-ANTHROPIC", "Structured 3", "Anthropic is asked for it with output_config."),
-    Promise("BZ-STRUCTURED-PLAIN", "Structured 4.1", "It is printed once at the end, and `=== [ DONE ] ===` after it."),
+    Promise(
+        "BZ-STRUCTURED-PLAIN", "Structured 4.1", "`retinue buzz` prints it once at the end, then `=== [ DONE ] ===`."
+    ),
     Promise("BZ-STRUCTURED-SSE", "Structured 4.2", "Of events there is one, output_structured, before response_end."),
     # Named prompts
     Promise("BZ-PROMPTS", "Available tool names", "`--system` knows seven prompts by name."),

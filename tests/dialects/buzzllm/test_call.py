@@ -298,7 +298,11 @@ ORDER: dict[str, Any] = {"model": "m", "provider": "openai-chat", "url": "http:/
         ({"provider": "gemini"}, f"unknown provider: 'gemini'; known: {KNOWN}"),
         ({"provider": ""}, f"unknown provider: ''; known: {KNOWN}"),
         ({"provider": "x" * 100_000}, f"unknown provider: '{'x' * 200}'; known: {KNOWN}"),
-        ({"tool_subset": ["shell", "bash_find", "call_subagent"]}, "Unknown tool names: call_subagent, shell"),
+        (
+            {"tool_subset": ["shell", "bash_find", "call_subagent"]},
+            "Unknown tool names: call_subagent, shell. "
+            "Available: search_web, scrape_webpage, bash_find, bash_ripgrep, bash_read, python_execute",
+        ),
         ({"model": 7}, "the request on stdin is not valid: Expected `str`, got `int` - at `$.model`"),
         ({"model": ""}, "the request on stdin is not valid: Expected `str` of length >= 1 - at `$.model`"),
         ({"url": ""}, "the request on stdin is not valid: Expected `str` of length >= 1 - at `$.url`"),

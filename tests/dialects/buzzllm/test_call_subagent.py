@@ -47,6 +47,7 @@ from tests.providers.fakes.gemini import FakeGemini
 
 pytestmark = pytest.mark.real_time
 BYE = says("Thanks.")
+AVAILABLE = "Available: search_web, scrape_webpage, bash_find, bash_ripgrep, bash_read, python_execute"
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=20) | st.sampled_from(CATALOG),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
@@ -67,7 +68,7 @@ async def read(cast: Cast, wire: Wire = CHAT, **options: object) -> list[str]:
         return harness.read()
 
 
-@pytest.mark.promise("BZ-TOOL", "BZ-OFFERED")
+@pytest.mark.promise("BZ-TOOL", "BZ-OFFERED", "BZ-TOLD-TOOLS")
 async def test_the_root_is_offered_one_tool_as_the_document_describes_it() -> None:
     cast = Cast((says("Nothing to do."),), BYE)
     await read(cast)
@@ -81,7 +82,11 @@ async def test_the_root_is_offered_one_tool_as_the_document_describes_it() -> No
             "properties": {
                 "prompt": {"type": "string"},
                 "system_prompt": {"type": ["string", "null"]},
-                "tool_subset": {"type": ["array", "null"]},
+                "tool_subset": {
+                    "type": ["array", "null"],
+                    "items": {"type": "string", "enum": list(CATALOG)},
+                    "description": "Names of the tools that the subagent has; none by default.",
+                },
             },
             "required": ["prompt"],
         },
@@ -156,9 +161,12 @@ async def test_without_a_subset_a_subagent_has_no_tools(subset: dict[str, object
 @pytest.mark.parametrize(
     ("arguments", "answer"),
     [
-        ('{"prompt":"x","tool_subset":["zap","call_subagent","bash_find"]}', "Unknown tool names: call_subagent, zap"),
-        ('{"prompt":"x","tool_subset":[""]}', "Unknown tool names: "),
-        ('{"prompt":"x","tool_subset":["shell"]}', "Unknown tool names: shell"),
+        (
+            '{"prompt":"x","tool_subset":["zap","call_subagent","bash_find"]}',
+            f"Unknown tool names: call_subagent, zap. {AVAILABLE}",
+        ),
+        ('{"prompt":"x","tool_subset":[""]}', f"Unknown tool names: . {AVAILABLE}"),
+        ('{"prompt":"x","tool_subset":["shell"]}', f"Unknown tool names: shell. {AVAILABLE}"),
         ('{"prompt":"x","tool_subset":[7]}', "Invalid arguments: Expected `str`, got `int` - at `$.tool_subset[0]`"),
         (
             '{"prompt":"x","tool_subset":"a"}',
@@ -174,7 +182,7 @@ async def test_without_a_subset_a_subagent_has_no_tools(subset: dict[str, object
         ("[]", "Invalid arguments: Expected `object`, got `array`"),
         ("nonsense", "Invalid arguments: JSON is malformed: invalid character (byte 4)"),
         ("", "Invalid arguments: Input data was truncated"),
-        ('{"prompt":"x","tool_subset":["' + "y" * 100_000 + '"]}', "Unknown tool names: " + "y" * 200),
+        ('{"prompt":"x","tool_subset":["' + "y" * 100_000 + '"]}', f"Unknown tool names: {'y' * 200}. {AVAILABLE}"),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -229,7 +237,10 @@ async def test_a_tool_that_the_policy_takes_away_is_unknown() -> None:
     policy = retinue.Policy(excluded_tools=("bash_read",))
     cast = Cast((call_subagent(tool_subset=["bash_read", "bash_find"]), BYE), says("Never."))
 
-    assert await read(cast, policy=policy) == ["Error: Unknown tool names: bash_read"]
+    assert await read(cast, policy=policy) == [
+        "Error: Unknown tool names: bash_read. "
+        "Available: search_web, scrape_webpage, bash_find, bash_ripgrep, python_execute"
+    ]
 
 
 @pytest.mark.promise("BZ-POLICY", "BZ-WORKSPACE", "BZ-NO-APPROVALS")
@@ -354,7 +365,7 @@ async def test_a_subagent_is_limited_by_its_callers_budget_which_it_reduces() ->
         child, _ = await r.tree(harness.root_id)
 
     (answer,) = harness.read()
-    assert answer.startswith("Error: the token budget is spent: used ")
+    assert answer.startswith("Error: the token budget leaves too little for the next call: used 4800, limit ")
     used = len(cast.children) * 1600
     assert child.usage.total == used
     assert used <= 5000
@@ -371,7 +382,8 @@ async def test_calls_of_one_reply_run_concurrently_and_share_the_budget() -> Non
         await harness.play(limits=Limits(max_tokens=12_000))
         later, earlier, root = await r.tree(harness.root_id)
 
-    assert all(text.startswith("Error: the token budget is spent: used ") for text in harness.read())
+    short = "Error: the token budget leaves too little for the next call: used "
+    assert all(text.startswith(short) for text in harness.read())
     assert later.usage.total > 0
     assert earlier.usage.total > 0
     assert root.usage.total + later.usage.total + earlier.usage.total <= 12_000

@@ -49,7 +49,7 @@ async def read(program: str, monkeypatch: pytest.MonkeyPatch, seconds: int = 60)
         return harness.read()
 
 
-@pytest.mark.promise("BZ-STDIN", "BZ-KEYS")
+@pytest.mark.promise("BZ-STDIN", "BZ-KEYS", "BZ-MAX-TOKENS")
 async def test_a_child_reads_the_ten_fields_and_the_name_of_the_key_on_stdin(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -74,7 +74,7 @@ async def test_a_child_reads_the_ten_fields_and_the_name_of_the_key_on_stdin(
         ["tool_subset", ["bash_find"]],
         ["think", False],
         ["temperature", 0.8],
-        ["max_tokens", None],
+        ["max_tokens", 8192],
     ]
 
 

@@ -20,6 +20,7 @@ PROMISES = (
     Promise("MK-BACKGROUND", "Sub-Agents", "Sub-agents work at the same time as each other and as their parent."),
     Promise("MK-CLEAN", "`agent_spawn`", "A sub-agent knows its prompt, byte for byte, and nothing of its parent's."),
     Promise("MK-SYSTEM", "`agent_spawn`", "Its system text is the one asked for, else its tools' usage, or none."),
+    Promise("MK-INHERIT", "SubAgentConfig", "With inherit_system_prompt it has its parent's usage text of each tool."),
     Promise("MK-EMPTY", "Sub-Agent Execution Lifecycle", "A blank prompt is `Prompt cannot be empty`."),
     Promise(
         "MK-ORDER",
@@ -60,12 +61,14 @@ PROMISES = (
     Promise("MK-CLIENT", "Sub-Agent Execution Lifecycle", "A provider without its key is refused, and named."),
     # Budgets
     Promise("MK-BUDGET", "Spawn Budget", "max_tokens, max_turns and max_tool_calls end a sub-agent with these texts."),
+    Promise("MK-BUDGET-HELD", "Spawn Budget", "A budget can be used up; the status says what was left or held."),
     Promise("MK-BUDGET-DEFAULT", "Spawn Budget", "Without max_tokens it is default_budget."),
     Promise("MK-BUDGET-CAP", "SubAgentConfig", "max_budget_per_agent caps every budget."),
     Promise("MK-BUDGET-FORK", "Fork Budget Policies", "The four policies set a fork's tokens, unknown ones are equal."),
     # Limits
     Promise("MK-LIMITS", "Concurrency Limits", "All four limits are enforced, with the texts of spawn and of fork."),
     Promise("MK-LIMITS-RUNNING", "Concurrency Limits", "Only running sub-agents count, in the whole tree."),
+    Promise("MK-LIMITS-ORDER", "Concurrency Limits", "Calls of one reply are served in order, the surplus is refused."),
     Promise("MK-LIMITS-BIRTH", "Concurrency Limits", "Limits are checked again at the start, with texts of their own."),
     # Monitoring
     Promise("MK-STATUS", "`agent_status`", "A status has the document's fields, and none that says nothing."),
@@ -100,5 +103,6 @@ PROMISES = (
     Promise("MK-SETTINGS-WRONG", "Model Allowlists", "Lists and defaults that do not fit each other are refused."),
     Promise("MK-CRASH", "Sub-Agents", "A crash at any moment neither loses nor doubles a sub-agent or a message."),
     Promise("MK-RESTART", "Sub-Agents", "After a restart those that ended before can still be asked about."),
+    Promise("MK-CHAT", "Sub-Agents", "In a chat those of earlier answers, and of earlier processes, stay known."),
 )
 """All that the dialect promises."""

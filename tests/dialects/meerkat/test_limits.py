@@ -11,9 +11,10 @@ import pytest
 import retinue
 from retinue.core.commands import RunQuery
 from retinue.core.errors import StoreError
-from retinue.core.events import ReplyReceived, RunAccepted
+from retinue.core.events import CallReturned, ReplyReceived, RunAccepted
 from retinue.core.ports import Request
 from retinue.core.run import Limits
+from retinue.core.usage import Usage
 from retinue.dialects.meerkat.settings import ConcurrencyLimits, MeerkatSettings
 from retinue.providers.scripted import Line, ScriptedReply, calls, says, together
 from retinue.store.sqlite.store import SqliteStore
@@ -91,6 +92,63 @@ async def test_tokens_are_held_before_a_call_so_the_budget_is_never_exceeded() -
     assert (outcome.result, outcome.reason) == ("exhausted", "max_tokens")
     assert 1_000 < outcome.usage.total <= 2_000 + 200  # over by at most the estimate of one call
     assert f"\nToken budget exceeded: used {outcome.usage.total}, limit 2000" in harness.last()[-1]
+
+
+@pytest.mark.promise("MK-BUDGET", "MK-BUDGET-HELD")
+async def test_what_is_left_of_a_budget_is_the_longest_output_of_the_next_call() -> None:
+    """After 5,000 of 9,000 tokens the next call may use the other 4,000, and the last one ends with the budget."""
+    first = together(calls("grep"), says("", usage=Usage(4_000, 1_000)))
+    second = together(calls("grep"), says("", usage=Usage(200, 3_800)))
+    harness = MeerkatHarness(spawn(budget={"max_tokens": 9_000}), about("agent_status"), says("Failed."), latency=1.0)
+    harness.script("sub-agent", first, second)
+
+    await harness.play()
+
+    (_, request) = harness.requests("root/sub-agent/1")
+    assert request.max_output is not None
+    assert 3_900 < request.max_output < 4_000
+    answer = harness.answers()[1]
+    assert (answer["error"], "detail" in answer) == ("Token budget exceeded: used 9000, limit 9000", False)
+
+
+@pytest.mark.promise("MK-BUDGET-HELD", "MK-STATUS-FAILED")
+async def test_the_status_says_what_was_left_where_the_next_call_did_not_fit() -> None:
+    harness = MeerkatHarness(
+        spawn("x" * 18_000, budget={"max_tokens": 9_000}), about("agent_status"), says("Failed."), latency=1.0
+    )
+    harness.script("sub-agent", together(calls("grep"), says("", usage=Usage(4_500, 500))))
+
+    await harness.play()
+
+    needed = harness.outcome("root/sub-agent/1").limit
+    assert needed is not None
+    assert 4_500 < needed.needed < 4_700
+    assert harness.answers()[1] == {
+        "agent_id": harness.row("root/sub-agent/1").run_id,
+        "state": "failed",
+        "error": "Token budget exceeded: used 5000, limit 9000",
+        "detail": "the token budget leaves too little for the next call: used 5000, limit 9000, left 4000, "
+        f"needed at least {needed.needed}",
+        "is_final": True,
+        "duration_ms": 0,
+        "tokens_used": 0,
+    }
+
+
+@pytest.mark.promise("MK-BUDGET-HELD", "MK-STATUS")
+async def test_the_status_says_that_the_budget_cut_the_output_off() -> None:
+    harness = MeerkatHarness(spawn(budget={"max_tokens": 1_000}), about("agent_status"), says("Ok."), latency=1.0)
+    harness.script("sub-agent", says("word " * 4_000))
+
+    await harness.play()
+
+    (request,) = harness.requests("root/sub-agent/1")
+    answer = harness.answers()[1]
+    assert answer["state"] == "completed"
+    assert answer["detail"] == (
+        f"The output was cut off after {request.max_output} output tokens, all that the token budget left "
+        f"(used {answer['tokens_used']}, limit 1000)."
+    )
 
 
 @pytest.mark.promise("MK-BUDGET-DEFAULT", "MK-BUDGET-CAP")
@@ -226,22 +284,38 @@ async def test_running_sub_agents_of_the_whole_tree_are_limited() -> None:
     assert len(harness.rows()) == 1 + 3
 
 
-@pytest.mark.promise("MK-LIMITS")
-async def test_running_sub_agents_and_calls_under_way_are_operations() -> None:
+@pytest.mark.promise("MK-LIMITS", "MK-LIMITS-ORDER")
+@pytest.mark.parametrize(
+    ("reply", "refused", "agents"),
+    [
+        (together(*(spawn(f"child {n}") for n in range(5))), [3, 4], 3),
+        (together(*(fork(f"look {n}") for n in range(5))), [3, 4], 3),
+        (together(spawn("child"), calls("pause"), calls("pause"), spawn("child"), spawn("child")), [3, 4], 1),
+        (together(calls("pause"), calls("pause"), spawn("child"), spawn("child")), [3], 1),
+        (together(spawn("child"), *[calls("pause")] * 3), [], 1),
+    ],
+    ids=["spawns", "forks", "calls between", "calls before", "calls after"],
+)
+async def test_operations_of_a_reply_are_served_in_order_and_the_surplus_is_refused(
+    reply: ScriptedReply, refused: list[int], agents: int
+) -> None:
+    """An operation is a running sub-agent or a tool call under way; the call that starts a sub-agent is part of it."""
     harness = MeerkatHarness(
-        together(spawn("one"), calls("pause"), calls("pause"), spawn("two"), spawn("three")),
-        says("Ok."),
-        says("Ok."),
-        spawned={"three": [slowly("3.", 9)]},
+        reply,
+        *[says("Ok.")] * 4,
+        spawned={"child": [slowly("Done.", 9)]},
+        forked={"look": [slowly("Done.", 9)]},
         tools=(pause, grep),
         settings=limited(max_concurrent_ops=3),
     )
 
-    await harness.play()
+    async with harness:
+        await harness.run(TASK)
+        harness.provider.script.verify = lambda: None  # how many ends the root reads at once depends on the reply
 
-    # The first sees the four calls beside it, the next three of them, the last only those that take their time.
-    assert harness.texts()[:2] == [NO_SPAWN, NO_SPAWN]
-    assert [row.path for row in harness.rows()] == ["root", "root/sub-agent/1"]
+    returned = [event for event in harness.events(harness.row("root").run_id) if isinstance(event, CallReturned)]
+    assert sorted(event.index for event in returned if event.text in (NO_SPAWN, NO_FORK)) == refused
+    assert len(harness.rows()) == 1 + agents
 
 
 @pytest.mark.promise("MK-LIMITS", "MK-NESTED")

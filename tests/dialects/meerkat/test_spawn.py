@@ -10,6 +10,7 @@ import pytest
 
 from retinue.core.agent import Agent
 from retinue.core.messages import UserMessage
+from retinue.dialects.meerkat.comms import usage
 from retinue.dialects.meerkat.requests import USAGE
 from retinue.dialects.meerkat.settings import DEFAULT_MODELS, MeerkatSettings
 from retinue.providers.scripted import ScriptedReply, calls, hangs, says, together
@@ -22,6 +23,10 @@ ALLOWED = (
     "Gemini: gemini-3-flash-preview, gemini-3-pro-preview; "
     "OpenAI: gpt-5.2, gpt-5.2-pro"
 )
+
+OF_GREP = "# Available Tools\n\n## grep\nSearch in files."
+OF_BOTH = "# Available Tools\n\n## fetch\nFetch a page.\n\n## grep\nSearch in files."
+"""The usage instructions of the tools that the harness gives to the parent."""
 
 
 async def schemas(settings: MeerkatSettings | None = None) -> dict[str, tuple[str, dict[str, Any]]]:
@@ -114,7 +119,7 @@ async def test_a_sub_agent_knows_its_prompt_byte_for_byte_and_nothing_else() -> 
     await harness.play(system="You lead.")
 
     (request,) = harness.requests("root/sub-agent/1")
-    assert (request.messages, request.system, request.tools) == ((UserMessage(prompt),), "", ("fetch", "grep"))
+    assert (request.messages, request.system, request.tools) == ((UserMessage(prompt),), OF_BOTH, ("fetch", "grep"))
 
 
 @pytest.mark.promise("MK-USAGE")
@@ -127,21 +132,36 @@ async def test_the_root_has_the_system_text_about_the_tools() -> None:
     assert "Do not poll" in USAGE
 
 
-@pytest.mark.promise("MK-SYSTEM")
+@pytest.mark.promise("MK-SYSTEM", "MK-INHERIT")
 @pytest.mark.parametrize(
-    ("asked", "inherits", "system"), [({}, True, USAGE), ({}, False, ""), ({"system_prompt": "Dig."}, True, "Dig.")]
+    ("options", "asked", "texts"),
+    [
+        ({}, {}, [OF_BOTH]),
+        ({}, {"tool_access": {"policy": "allow_list", "tools": ["grep"]}}, [OF_GREP]),
+        ({}, {"tool_access": {"policy": "allow_list", "tools": []}}, []),
+        ({}, {"system_prompt": "Dig."}, ["Dig."]),
+        ({}, {"system_prompt": ""}, []),
+        ({"inherit_system_prompt": False}, {}, []),
+        ({"inherit_system_prompt": False}, {"system_prompt": "Dig."}, ["Dig."]),
+        ({"nested_tools": True}, {}, [OF_BOTH, USAGE]),
+        ({"enable_comms": True}, {}, [OF_BOTH, usage(COMMS)]),
+        ({"enable_comms": True, "inherit_system_prompt": False}, {}, []),
+    ],
 )
-async def test_a_sub_agents_system_text_is_the_requested_one_or_about_tools(
-    asked: dict[str, Any], inherits: bool, system: str
+async def test_a_sub_agents_system_text_is_the_requested_one_or_about_its_tools(
+    options: dict[str, Any], asked: dict[str, Any], texts: list[str]
 ) -> None:
-    settings = MeerkatSettings(nested_tools=True, inherit_system_prompt=inherits)
     harness = MeerkatHarness(
-        spawn(**asked), says("Thanks."), says("Thanks."), spawned={"find it": [says("Found.")]}, settings=settings
+        spawn(**asked),
+        says("Thanks."),
+        says("Thanks."),
+        spawned={"find it": [says("Found.")]},
+        settings=MeerkatSettings(**options),
     )
 
     await harness.play()
 
-    assert [request.system for request in harness.requests("root/sub-agent/1")] == [system]
+    assert [request.system for request in harness.requests("root/sub-agent/1")] == ["\n\n".join(texts)]
 
 
 # ---- tools ----------------------------------------------------------------------------------------------------------
@@ -210,7 +230,8 @@ async def test_a_sub_agent_works_for_its_parent_despite_an_agent_of_its_name() -
     await harness.play()
 
     run_spec = harness.store.run_spec(harness.row("root/sub-agent/1").run_spec)
-    assert (run_spec.agent, run_spec.identity, run_spec.memory_from, run_spec.system) == ("sub-agent", "main", (), "")
+    assert (run_spec.agent, run_spec.identity, run_spec.memory_from) == ("sub-agent", "main", ())
+    assert run_spec.system == OF_BOTH
 
 
 # ---- nesting --------------------------------------------------------------------------------------------------------

@@ -34,8 +34,9 @@ SUBAGENT = (
     Promise(
         "SPEC-3.2-INVALID-TOOL",
         "3.2",
-        "A tool that the application does not have, or the policy forbids, is INVALID_TOOL.",
+        "A tool that the application does not have, or the policy forbids, is INVALID_TOOL, with those there are.",
     ),
+    Promise("SPEC-3.2-TOLD-TOOLS", "3.2", "The schema of `tools` lists the tools that an agent can be given."),
     Promise("SPEC-3.2-MODEL-DEFAULT", "3.2", "`model` is the orchestrator's by default."),
     Promise("SPEC-3.2-TURNS-DEFAULT", "3.2", "`max_turns` is 10 by default."),
     Promise("SPEC-3.2-SUBAGENT-DROPPED", "3.2", "`subagent` in `tools` is left out without an error."),
@@ -127,6 +128,7 @@ SUBAGENT = (
     Promise("SPEC-8.8-MORE", "8.8", "Cancel, progress and wait are logged alike, a wait with a line for each task."),
     Promise("SPEC-8.8-TURNS", "8.8", "A collect is logged with turns_used."),
     Promise("SPEC-8.8-CALLS", "8.8", "Tool calls are logged, a subagent's with its task_id."),
+    Promise("SPEC-8.8-UNKNOWN", "8.8", "Calls of tools that do not exist are logged alike, with the task_id."),
     Promise("SPEC-8.8-NO-CONTENTS", "8.8", "Tasks and results are not logged."),
     Promise("SPEC-8.8-PAYLOADS", "8.8", "With RETINUE_LOG_PAYLOADS=1 tasks and results are logged."),
     # extensions

@@ -12,6 +12,7 @@ from retinue.dialects.spec.settings import DEFAULTS
 from retinue.dialects.spec.texts import cancelled_notice, orchestrator_text, subagent_text
 from retinue.providers.scripted import calls, says, together
 from retinue.testing.virtual_time import VirtualClock
+from retinue.tools.builtin import BUILTIN
 from tests.dialects.spec.harness import Answer, SpecHarness, answers, context, other_work, read_by, subagent
 
 WORKER = retinue.Agent(name="worker", description="Works", system_prompt="You work.")
@@ -206,10 +207,11 @@ async def test_a_definition_may_name_the_tools_that_the_policy_allows() -> None:
         says("enough"),
     )
 
+    available = f"Available: {', '.join(('work', *BUILTIN, 'shared_context'))}"
     assert played.answers == [
         {"defined": "a", "description": "d"},
-        {"error": "INVALID_TOOL", "message": "Tool not in application registry: 'search_logs'"},
-        {"error": "INVALID_TOOL", "message": "Tool not in application registry: 'rm_rf'"},
+        {"error": "INVALID_TOOL", "message": f"Tool not in application registry: 'search_logs'. {available}"},
+        {"error": "INVALID_TOOL", "message": f"Tool not in application registry: 'rm_rf'. {available}"},
     ]
 
 

@@ -32,9 +32,7 @@ class Session:
         request = Define(
             name=name, description=f"The {name}", system_prompt=prompt, tools=tools, model="", max_turns=turns
         )
-        decision = define(
-            request, self.key_value, registered=REGISTERED, is_registered_tool=("shared_context", "run").__contains__
-        )
+        decision = define(request, self.key_value, registered=REGISTERED, tools=("shared_context", "run"))
         self.key_value.update(decision.puts)
         return json.loads(decision.answer)
 
@@ -75,7 +73,7 @@ def test_a_name_can_be_given_once() -> None:
 def test_uniqueness_is_checked_last() -> None:
     assert Session().define("writer", tools=("nope",)) == {
         "error": "INVALID_TOOL",
-        "message": "Tool not in application registry: 'nope'",
+        "message": "Tool not in application registry: 'nope'. Available: shared_context, run",
     }
 
 

@@ -34,20 +34,18 @@ class KeyValue(dict[str, bytes]):
 
     def define(self, request: Define | Extend, registered: tuple[Agent, ...] = (RESEARCHER,)) -> Answer:
         """What the orchestrator reads after a definition."""
-        decision = define(request, self, registered=registered, is_registered_tool=self.has_tool)
+        decision = define(request, self, registered=registered, tools=self.tools)
         self.update(decision.puts)
         return json.loads(decision.answer)
 
     def redefine(self, request: Define | Extend, registered: tuple[Agent, ...] = (RESEARCHER,)) -> Answer:
         """What the orchestrator reads after another definition."""
-        decision = define(Redefine(request), self, registered=registered, is_registered_tool=self.has_tool)
+        decision = define(Redefine(request), self, registered=registered, tools=self.tools)
         self.update(decision.puts)
         return json.loads(decision.answer)
 
-    @staticmethod
-    def has_tool(name: str) -> bool:
-        """What the application has."""
-        return name in ("search_logs", "query_metrics")
+    tools = ("search_logs", "query_metrics")
+    """What the application has."""
 
 
 @pytest.mark.promise("SPEC-7.3-INHERITS", "SPEC-7.3-APPEND")
@@ -118,7 +116,7 @@ def test_a_defined_agent_can_be_extended_too() -> None:
         (
             Extend(name="x", extends="researcher", tools=("rm",)),
             "INVALID_TOOL",
-            "Tool not in application registry: 'rm'",
+            "Tool not in application registry: 'rm'. Available: search_logs, query_metrics",
         ),
         (
             Extend(name="researcher", extends="researcher"),

@@ -51,6 +51,7 @@ def test_delegate_has_the_parameters_of_its_document_and_requires_none() -> None
     assert properties["action"]["enum"] == ["delegate", "check_result", "list_results", "cancel_task", "await"]
     assert (properties["action"]["default"], properties["background"]["default"]) == ("delegate", False)
     assert properties["agent"]["description"].endswith("Available: a, b")
+    assert (properties["agent"]["minLength"], properties["prompt"]["minLength"]) == (1, 1)
     assert json.loads(delegate_spec([]).parameters)["properties"]["agent"]["description"].endswith("(none configured)")
 
 

@@ -25,7 +25,7 @@ from retinue.app.launch.start import config_of, open_config
 from retinue.app.open import default_home, open_read_only
 from retinue.app.registries import Closes
 from retinue.app.retinue import Retinue
-from retinue.app.run_spec import LaunchConfig
+from retinue.app.run_spec import DetachedApprovals, LaunchConfig
 from retinue.app.settings_file import load_settings, provider_configs
 from retinue.config.precedence import Flags
 from retinue.config.settings import Settings
@@ -36,7 +36,7 @@ from retinue.core.ids import RunId
 from retinue.core.inbox import Close
 from retinue.core.messages import Reply
 from retinue.core.policy import intersect
-from retinue.core.ports import Provider, Publish, Request, price_of, window_of
+from retinue.core.ports import Provider, Publish, Request, cached_price_of, price_of, window_of
 from retinue.engine import Approver, RunView
 from retinue.providers.catalog import SCRIPTED, ProviderConfig, create_provider
 
@@ -204,6 +204,9 @@ class OtherModel:
     def price(self, model: str) -> tuple[int, int] | None:
         return price_of(self.provider, self._asked(model))
 
+    def cached_price(self, model: str) -> int | None:
+        return cached_price_of(self.provider, self._asked(model))
+
     def window(self, model: str) -> int | None:
         return window_of(self.provider, self._asked(model))
 
@@ -225,18 +228,28 @@ async def resume(retinue: Retinue, stored: StoredRun) -> RunHandle:
     return root
 
 
-def resume_in_background(run_id: RunId, *flags: str) -> Path:
-    """Start a process that resumes the run with these flags of `retinue runs resume`; the file of its output.
+def resume_command(run_id: RunId, approvals: DetachedApprovals) -> tuple[str, ...]:
+    """The arguments of `retinue` with which a background process resumes a run."""
+    return "runs", "resume", run_id, "--quiet", *(("--yes",) if approvals == "yes" else ("--approvals", approvals))
+
+
+def open_log(run_id: RunId) -> tuple[Path, int]:
+    """The file for the output of a background process, and its open descriptor, which the caller closes."""
+    path = default_home() / LOGS / f"{run_id}.log"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Only the owner may read what a model has answered.
+    return path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+
+def resume_in_background(run_id: RunId, approvals: DetachedApprovals) -> Path:
+    """Start a process that resumes the run; the file of its output.
 
     The process has a session of its own: Ctrl-C in this terminal does not reach it.
     """
-    output = default_home() / LOGS / f"{run_id}.log"
-    output.parent.mkdir(parents=True, exist_ok=True)
-    # Only the owner may read what a model has answered.
-    file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    output, file = open_log(run_id)
     try:
         subprocess.Popen(
-            [*PYTHON, "-m", "retinue", "runs", "resume", run_id, "--quiet", *flags],
+            [*PYTHON, "-m", "retinue", *resume_command(run_id, approvals)],
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=file,

@@ -13,10 +13,9 @@ from msgspec import Struct
 from retinue.app.engine_types import RunView
 from retinue.cli.output.format import count, money, name_of, one_line, short, status_of, total
 from retinue.cli.output.table import Column, print_table
-from retinue.cli.output.terminal import answer, console, say
+from retinue.cli.output.terminal import answer_lines, console, say
 from retinue.core.agent import Agent, ToolSpec
 from retinue.core.ids import RunId
-from retinue.core.text import clean
 from retinue.core.usage import Usage
 
 Name: TypeAlias = Literal["help", "status", "tools", "cost", "agents", "subagents", "clear", "quit"]
@@ -141,9 +140,9 @@ def print_status(status: ChatStatus, trees: Trees) -> None:
     usage, cost = total(views)
     children = sum(view.parent_id is not None for view in views)
     rows = [
-        ("Model:", Text(clean(status.model))),
+        ("Model:", Text(status.model)),
         *([("Agent:", Text(status.agent))] if status.agent else []),
-        ("Session:", Text(clean(status.session))),
+        ("Session:", Text(status.session)),
         ("Run:", Text(status.run_id or "none yet")),
         ("Turns:", Text(str(sum(tree[0].turns for tree in trees)))),
         ("Children:", Text(str(children))),
@@ -191,26 +190,26 @@ class _Spent:
 
 
 def _indented(view: RunView) -> str:
-    return f"{'  ' * view.depth}{clean(name_of(view))} {short(view.run_id)}"
+    return f"{'  ' * view.depth}{name_of(view)} {short(view.run_id)}"
 
 
 def print_agents(agents: Iterable[Agent], trees: Trees) -> None:
     known = list(agents)
     if known:
         columns: list[Column[Agent]] = [
-            Column(title="AGENT", cell=lambda agent: clean(agent.name)),
+            Column(title="AGENT", cell=lambda agent: agent.name),
             Column(title="WHAT IT DOES", cell=lambda agent: one_line(agent.description), shrinks=True),
         ]
         print_table(known, columns)
     else:
-        answer("the settings have no agents")
+        answer_lines("the settings have no agents")
     children = [view for tree in trees for view in tree if view.parent_id is not None]
     if not children:
-        answer("no children were started in this chat")
+        answer_lines("no children were started in this chat")
         return
-    answer("")
+    answer_lines("")
     shown: list[Column[RunView]] = [
-        Column(title="CHILD", cell=lambda view: f"{'  ' * (view.depth - 1)}{clean(name_of(view))}", shrinks=True),
+        Column(title="CHILD", cell=lambda view: f"{'  ' * (view.depth - 1)}{name_of(view)}", shrinks=True),
         Column(title="RUN", cell=lambda view: short(view.run_id), piped=lambda view: view.run_id),
         Column(title="STATE", cell=status_of),
         Column(title="TURNS", cell=lambda view: str(view.turns), right=True, least_width=50),
@@ -222,10 +221,10 @@ def print_agents(agents: Iterable[Agent], trees: Trees) -> None:
 
 def print_tools(offered: Sequence[ToolSpec]) -> None:
     if not offered:
-        answer("the model is offered no tools (--tools and /subagents on change that)")
+        answer_lines("the model is offered no tools (--tools and /subagents on change that)")
         return
     columns: list[Column[ToolSpec]] = [
-        Column(title="TOOL", cell=lambda spec: clean(spec.name)),
+        Column(title="TOOL", cell=lambda spec: spec.name),
         Column(
             title="WHAT IT DOES", cell=lambda spec: one_line(spec.description.partition("\n")[0], 400), shrinks=True
         ),

@@ -12,6 +12,8 @@ from typing import Any, Protocol
 import msgspec
 
 from retinue.cli.chat.commands import COMMANDS
+from retinue.cli.output.terminal import answer_lines
+from retinue.cli.output.terminal import prompt as write_prompt
 
 FILE = "chat_history"
 MAX_KEPT = 1000
@@ -161,8 +163,7 @@ class Typed:
         self._history = history
 
     def line(self, prompt: str) -> str | None:
-        sys.stderr.write(prompt)
-        sys.stderr.flush()
+        write_prompt(prompt)
         line = sys.stdin.readline()
         return line.rstrip("\r\n") if line else None
 
@@ -194,7 +195,7 @@ class Edited:
         try:
             return input(shown)
         except EOFError:
-            print()
+            answer_lines("")
             return None
 
     def typed(self) -> str:

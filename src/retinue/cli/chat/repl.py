@@ -21,12 +21,12 @@ from retinue.cli.event_loop import exit_now
 from retinue.cli.options import ApprovalOptions, OutputOptions
 from retinue.cli.output.format import moment
 from retinue.cli.output.progress import approver_for
-from retinue.cli.output.terminal import INTERRUPTED, answer, console, say
+from retinue.cli.output.terminal import INTERRUPTED, answer_lines, console, say
 from retinue.config.settings import Settings
 from retinue.core.agent import ToolSpec
 from retinue.core.errors import RetinueError, StoreError
 from retinue.core.run import Outcome
-from retinue.core.text import clean, plural
+from retinue.core.text import plural
 
 LEAVE_HINT = "(press Ctrl-C again, or Ctrl-D, to leave)"
 NOT_SHARED = "neither chat sees the input of the other"
@@ -95,7 +95,7 @@ async def _look_back(
         say("/help lists the commands; Ctrl-D leaves")
     is_shared = await open_chats.register()
     earlier = None if options.session is None else await earlier_chat(retinue)
-    name = clean(retinue.session_id)
+    name = retinue.session_id
     if earlier is None:
         if is_shared:
             say(f"warning: session {name} is open in another process; {NOT_SHARED}")
@@ -144,7 +144,7 @@ class Repl:
                 if isinstance(self.lines, Piped):
                     return INTERRUPTED
                 typed = self.thread.cleared.strip()
-                say("" if typed or waiting_to_leave else f"\n{LEAVE_HINT}")
+                say(*([""] if typed or waiting_to_leave else ["", LEAVE_HINT]))
                 if waiting_to_leave and not typed:
                     break
                 waiting_to_leave = not typed
@@ -175,9 +175,7 @@ class Repl:
     def _answer(self, text: str) -> bool:
         """Answer an input; whether the chat goes on."""
         if self.thread.run(self.open_chats.has_new()):
-            say(
-                f"warning: session {clean(self.retinue.session_id)} was opened by another process as well; {NOT_SHARED}"
-            )
+            say(f"warning: session {self.retinue.session_id} was opened by another process as well; {NOT_SHARED}")
         if message := self.delegation.enable_by(text):
             say(message)
 
@@ -205,7 +203,7 @@ class Repl:
         match command.name:
             case "help":
                 screen = console()
-                answer("\n".join(commands.help_lines(screen.width if screen.is_terminal else WIDE)))
+                answer_lines(*commands.help_lines(screen.width if screen.is_terminal else WIDE))
             case "status":
                 commands.print_status(self._status(), run(self.conversation.trees()))
             case "tools":
@@ -216,12 +214,12 @@ class Repl:
                 commands.print_agents(self.retinue.agents.values(), run(self.conversation.trees()))
             case "subagents":
                 try:
-                    answer(self.delegation.set(command.argument))
+                    answer_lines(self.delegation.set(command.argument))
                 except ValueError as error:
                     self._print_error(str(error))
             case "clear":
                 run(self.conversation.clear())
-                answer("a new conversation begins")
+                answer_lines("a new conversation begins")
             case "quit":
                 pass
 
@@ -242,7 +240,7 @@ class Repl:
     def leave(self) -> None:
         """Close the conversation, and wait for background runs; Ctrl-C leaves these to be resumed later."""
         if notice := self.thread.run(self.conversation.close()):
-            say(notice)
+            say(*notice.split("\n"))
         at_work = self.conversation.at_work()
         if at_work:
             say(f"waiting for {plural(len(at_work), 'run')} in the background; after Ctrl-C they can be resumed later")

@@ -28,7 +28,7 @@ from retinue.core.events import Event, HistoryCompacted, ReplyReceived, TurnFail
 from retinue.core.ids import RunId
 from retinue.core.messages import CallDelta, Delta, DiscardDelta, StartDelta, TextDelta, ThinkingDelta
 from retinue.core.run import Approval, Outcome
-from retinue.core.text import clean, plural
+from retinue.core.text import plural
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -166,7 +166,7 @@ class ChatScreen:
     def write(self, text: str) -> None:
         self._hide()
         self._silent_since = None
-        write(clean(text) if self.on_terminal else text)
+        write(text)
         self._at_line_start = text.endswith("\n")
 
     def end_text(self) -> None:

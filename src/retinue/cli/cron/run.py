@@ -16,10 +16,10 @@ from retinue.cli.options import ApprovalOptions, OutputOptions
 from retinue.cli.output.format import one_line
 from retinue.cli.output.progress import approver_for, follow, print_interrupted, print_outcome
 from retinue.cli.output.table import Column, print_table
-from retinue.cli.output.terminal import INTERRUPTED, answer, answer_json, say, stdout_for_answers_alone
+from retinue.cli.output.terminal import INTERRUPTED, answer, answer_json, say, say_text, stdout_for_answers_alone
 from retinue.config.cron import CRON, CronSettings
 from retinue.core.run import Outcome
-from retinue.core.text import clean, plural, rfc3339
+from retinue.core.text import plural, rfc3339
 from retinue.dispatch.cron.daemon import is_left, serve
 from retinue.dispatch.cron.execute import FrontEnd, JobResult, run_claim, run_now
 from retinue.dispatch.cron.jobs import AgentWork, HistoryEntry, Job, Table, schedule_text
@@ -66,7 +66,7 @@ def _print_result(name: str, result: JobResult, output: OutputOptions) -> int:
     elif result.status == "ok":
         answer(result.output)
     else:
-        say(clean(result.output or result.error))
+        say_text(result.output or result.error)
     return 0 if result.status == "ok" else INTERRUPTED if result.status == "interrupted" else 1
 
 
@@ -93,7 +93,7 @@ def print_jobs(table: Table, *, json: bool) -> None:
     else:
         columns: list[Column[dict[str, Any]]] = [
             Column(title="JOB", cell=lambda row: row["name"]),
-            Column(title="SCHEDULE", cell=lambda row: clean(_when(row))),
+            Column(title="SCHEDULE", cell=lambda row: _when(row)),
             Column(title="NEXT RUN", cell=lambda row: "paused" if row["paused"] else row["next_run"] or "never"),
             Column(title="LAST RUN", cell=lambda row: row["last_run"] or "-", least_width=80),
             Column(title="STATUS", cell=lambda row: row["last_status"] or "-"),
@@ -153,7 +153,7 @@ def print_history(entries: Sequence[HistoryEntry], *, json: bool) -> None:
             Column(title="STATUS", cell=lambda row: row["status"]),
             Column(title="SECONDS", cell=_seconds, right=True),
             Column(title="RUN", cell=lambda row: row["run_id"] or "-", least_width=120),
-            Column(title="WHAT HAPPENED", cell=lambda row: clean(row["error"] or row["output"] or ""), shrinks=True),
+            Column(title="WHAT HAPPENED", cell=lambda row: row["error"] or row["output"] or "", shrinks=True),
         ]
         print_table(rows, columns)
 

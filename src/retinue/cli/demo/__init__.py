@@ -11,7 +11,6 @@ from retinue.cli.event_loop import interrupts, perform
 from retinue.cli.options import option
 from retinue.cli.output.terminal import INTERRUPTED, answer, console, say
 from retinue.core.errors import RetinueError
-from retinue.core.text import clean
 
 if TYPE_CHECKING:
     from retinue.cli.demo.viewer import Played
@@ -82,7 +81,7 @@ def print_end(played: Played) -> int:
     screen = DemoScreen(console(), None)
     root = played.tree[0]
     screen.say("\nThe answer", style="bold")
-    screen.say(clean(root.outcome.text if root.outcome else ""))
+    screen.say(root.outcome.text if root.outcome else "")
     screen.say("\nThe runs", style="bold")
     print_tree(played.tree)
     screen.say(f"\n{played.summary()}", style="bold red" if played.repeated else "bold green")

@@ -28,7 +28,7 @@ from retinue.core.errors import RetinueError
 from retinue.core.events import Event, ReplyReceived, RunAdopted
 from retinue.core.ids import RunId
 from retinue.core.inbox import Input
-from retinue.core.text import clean, plural
+from retinue.core.text import plural
 from retinue.providers.scripted import logged_turns
 
 PATIENCE = 60.0
@@ -294,14 +294,15 @@ class DemoScreen:
         self._statuses: dict[RunId, str] = {}
 
     def say(self, text: str, *, style: str = "") -> None:
-        self._screen.print(text, style=style or None, soft_wrap=not self._screen.is_terminal)
+        for line in text.split("\n"):
+            self._screen.print(line, style=style or None, soft_wrap=not self._screen.is_terminal)
 
     def print_line(self, line: Line, *, since: float) -> None:
         """Print a line of the story, cut to the width of the terminal."""
         start = f"{elapsed(line.at - since):>6}  "
         room = self._screen.width - len(start) - NAME_WIDTH - 2 if self._screen.is_terminal else LONGEST
         text = Text(start, style="dim")
-        text.append(f"{clean(line.author):<{NAME_WIDTH}}  ", style="bold magenta" if line.author == USER else "cyan")
+        text.append(f"{line.author:<{NAME_WIDTH}}  ", style="bold magenta" if line.author == USER else "cyan")
         text.append(one_line(line.text, max(1, room)), style="not dim")
         self._screen.print(text, soft_wrap=True)
 
@@ -314,7 +315,7 @@ class DemoScreen:
             status = status_of(view)
             if self._statuses.get(view.run_id) != status and (view.outcome is not None or status == "interrupted"):
                 spent = f"{plural(view.turns, 'turn')}, {tokens(view.usage.total)}, {money(view.cost)}"
-                self.say(f"        {clean(name_of(view)):<{NAME_WIDTH}}  {status}: {spent}")
+                self.say(f"        {name_of(view):<{NAME_WIDTH}}  {status}: {spent}")
             self._statuses[view.run_id] = status
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from retinue.app.engine_types import Supervisor, Unanswered
 from retinue.cli.output.format import one_line, short
-from retinue.cli.output.terminal import console, say
+from retinue.cli.output.terminal import console, prompt, say
 from retinue.core.run import Approval
 from retinue.core.text import clean
 
@@ -86,7 +86,7 @@ class Announcer(TerminalApprover):
         with screen.paused():
             # Not into a log file: arguments may hold secrets.
             lines = described(question) if sys.stderr.isatty() else described(question)[:1]
-            say("\n".join([*lines, _instruction(question)]))
+            say(*lines, _instruction(question))
         raise Unanswered
 
 
@@ -105,7 +105,7 @@ class Prompter(TerminalApprover):
         if (question.tool, question.reason) in self._always and not every_time:
             return True
         with screen.paused():
-            say("\n".join(described(question)))
+            say(*described(question))
             flush_typed_input()
             while True:
                 match (await self._answer(question, every_time)).strip().lower():
@@ -121,8 +121,7 @@ class Prompter(TerminalApprover):
 
     async def _answer(self, question: Approval, every_time: bool) -> str:
         always = "" if every_time else f", [a]lways for {one_line(question.tool, 40)} in this run"
-        sys.stderr.write(f"Allow? [y]es, [n]o{always}: ")
-        sys.stderr.flush()
+        prompt(f"Allow? [y]es, [n]o{always}: ")
         reading = asyncio.ensure_future(line_from_stdin())
         closing = asyncio.ensure_future(self.closed(question))
         try:
@@ -137,7 +136,7 @@ class Prompter(TerminalApprover):
             await asyncio.gather(reading, closing, return_exceptions=True)
         if not line:
             closed = "answered elsewhere, or not needed any more"
-            say(f"\n{closed if line is None else _instruction(question)}")
+            say("", closed if line is None else _instruction(question))
             raise Unanswered
         return line
 

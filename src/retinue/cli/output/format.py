@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from retinue.app.engine_types import RunView
 from retinue.core.errors import BadInput
 from retinue.core.ids import RunId
-from retinue.core.text import clean
+from retinue.core.text import clean_line
 from retinue.core.usage import NANO, NO_USAGE, Usage, add_cost
 
 SHORT = 8
@@ -100,7 +100,7 @@ def one_line(text: str, limit: int = 100) -> str:
     >>> one_line("find\\n  it", 6)
     'find …'
     """
-    flat = clean(" ".join(text.split()))
+    flat = " ".join(clean_line(text).split())
     return flat if len(flat) <= limit else flat[: limit - 1] + "…"
 
 
@@ -112,10 +112,10 @@ def status_of(view: RunView) -> str:
 
 
 def name_of(view: RunView) -> str:
-    """Agent, handle and label: what distinguishes the runs of a tree for users."""
-    handle = f" {view.handle.name}" if view.handle is not None else ""
-    label = f" [{view.label}]" if view.label and view.label != view.agent else ""
-    return f"{view.agent or 'run'}{handle}{label}"
+    """Agent, handle and label: what distinguishes the runs of a tree for users; on one line, each of limited length."""
+    handle = f" {one_line(view.handle.name)}" if view.handle is not None else ""
+    label = f" [{one_line(view.label)}]" if view.label and view.label != view.agent else ""
+    return f"{one_line(view.agent) or 'run'}{handle}{label}"
 
 
 def total(views: Iterable[RunView]) -> tuple[Usage, int | None]:

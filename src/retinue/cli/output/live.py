@@ -17,7 +17,6 @@ from retinue.app.engine_types import RunView
 from retinue.app.follow import NO_TIMES
 from retinue.cli.output.format import count, elapsed, money, name_of, one_line, short, status_of
 from retinue.core.ids import RunId
-from retinue.core.text import clean
 
 NARROW = 56
 """Columns below which tokens and cost are left out."""
@@ -157,7 +156,7 @@ def _cells(guide: str, view: RunView, *, took: float, wide: bool, task: str) -> 
     status = status_of(view)
     name = Text()
     name.append(guide, style="dim")
-    name.append(clean(name_of(view)), style="bold" if view.outcome is None else "")
+    name.append(name_of(view), style="bold" if view.outcome is None else "")
     if view.parent_id is None:
         name.append(f" {short(view.run_id)}", style="dim")
     if task:

@@ -19,10 +19,11 @@ from retinue.app.json_rows import outcome_row
 from retinue.app.retinue import Retinue
 from retinue.cli.options import ApprovalOptions, Form, OutputOptions
 from retinue.cli.output.format import count, elapsed, money, name_of, one_line, status_of, tokens, total
-from retinue.cli.output.terminal import INTERRUPTED, answer, answer_json, can_redraw, console, say
+from retinue.cli.output.terminal import INTERRUPTED, answer, answer_json, can_redraw, console, say, say_text
 from retinue.core.ids import RunId
+from retinue.core.limit_text import cut_text
 from retinue.core.run import Outcome
-from retinue.core.text import clean, plural
+from retinue.core.text import plural
 from retinue.dialects.registry import cancelled_notice
 from retinue.telemetry.logs import VARIABLE
 
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
     from retinue.cli.output.live import LiveTree
 
-DONE = "=== [ DONE ] ==="
 DEFAULT = OutputOptions()
 
 
@@ -55,7 +55,7 @@ async def follow(
         async with polled(watch, screen.show):
             outcome = await tree_outcome(retinue, root, stop)
     if outcome is not None and (notice := cancelled_notice(await retinue.tree(root.run_id))):
-        say(notice)
+        say(*notice.split("\n"))
     return outcome
 
 
@@ -149,7 +149,7 @@ class PlainLines:
             self._write(line)
 
     def _news(self, view: RunView, task: str) -> Iterator[tuple[float, str]]:
-        name = clean(name_of(view))
+        name = name_of(view)
         ended = view.ended_at if view.ended_at is not None else inf
         if view.run_id not in self._turns:
             self._turns[view.run_id] = 0
@@ -190,23 +190,28 @@ def print_outcome(run_id: RunId, outcome: Outcome, form: Form = "text") -> int:
     if form == "json":
         answer_json(outcome_row(run_id, outcome))
     elif outcome.ok and form != "sse":
-        answer(_answer(outcome, form))
+        answer(_answer(outcome))
     if not outcome.ok:
         say(failure_text(outcome))
         if outcome.text and form not in ("json", "sse"):
-            say(f"the answer so far:\n{clean(outcome.text)}")
-    elif outcome.reason in ("length", "refusal"):
-        say(f"note: the model ended with {outcome.reason!r}, so the answer may be incomplete")
-    if outcome.unstopped:
-        say(f"warning: tool calls that could not be stopped: {', '.join(outcome.unstopped)}")
+            say("the answer so far:")
+            say_text(outcome.text)
+    print_notes(outcome)
     return 0 if outcome.ok else 1
 
 
-def _answer(outcome: Outcome, form: Form) -> str:
-    if outcome.structured is None:
-        return outcome.text
-    value = msgspec.json.encode(outcome.structured).decode()
-    return value if form == "bare" else f"{value}\n\n{DONE}"
+def print_notes(outcome: Outcome) -> None:
+    """Print on stderr what may be wrong with an answer, and calls that go on."""
+    if outcome.ok and outcome.reason == "length" and outcome.limit is not None:
+        say(f"note: the answer may be incomplete: it was {cut_text(outcome.limit)}")
+    elif outcome.ok and outcome.reason in ("length", "refusal"):
+        say(f"note: the model ended with {outcome.reason!r}, so the answer may be incomplete")
+    if outcome.unstopped:
+        say(f"warning: tool calls that could not be stopped: {', '.join(outcome.unstopped)}")
+
+
+def _answer(outcome: Outcome) -> str:
+    return outcome.text if outcome.structured is None else msgspec.json.encode(outcome.structured).decode()
 
 
 def print_interrupted(run_id: RunId) -> int:

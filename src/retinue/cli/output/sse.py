@@ -12,7 +12,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Any, Literal, NamedTuple, TypeAlias, assert_never
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, assert_never
 
 import msgspec
 
@@ -288,11 +288,18 @@ def sse(kind: Kind, delta: str = "", id: str = "") -> str:
     return f"event: {kind}\ndata: {data}\n\n"
 
 
+class Render(Protocol):
+    """Makes text of an event."""
+
+    def __call__(self, kind: Kind, delta: str = "", id: str = "") -> str: ...
+
+
 class SseStream:
     """The events of one run, written with `write`; `wire` is the wire of the run's model.
 
     With `structured` the answer is written once, at the end, as JSON; `brief` leaves out calls and their results. With
-    `held` each reply is written when it is complete, for readers that do not know the event `restarted`.
+    `held` each reply is written when it is complete, for readers that do not know the event `restarted`. `render` makes
+    text of each event.
     """
 
     def __init__(
@@ -303,13 +310,15 @@ class SseStream:
         brief: bool = False,
         held: bool = False,
         wire: str = "",
+        render: Render = sse,
     ) -> None:
         self._write = write
+        self._render = render
         self._structured = structured
         self._brief = brief
         self._held = held
         self._writer = ReplyWriter(
-            begin=self._begin, write=self._write_piece, close=self._close, discard=lambda: write(sse("restarted"))
+            begin=self._begin, write=self._write_piece, close=self._close, discard=lambda: write(render("restarted"))
         )
         self._opening = OPENINGS.get(wire, OPENING)
         self._reply = self._next_reply()
@@ -337,7 +346,7 @@ class SseStream:
                     self._reply = self._next_reply()
                 case CallReturned(index=index, text=text) if not self._brief:
                     call = self._calls[index]
-                    self._write(sse("tool_result", f"\n\nTool Result ({call.name}):\n{text}\n", call.id))
+                    self._write(self._render("tool_result", f"\n\nTool Result ({call.name}):\n{text}\n", call.id))
                 case _:
                     pass
 
@@ -345,13 +354,13 @@ class SseStream:
         """Write the last events: the structured answer, or the error; None is an interrupted run."""
         self._reply.release()
         if outcome is None:
-            self._write(sse("block_end", "Error: interrupted"))
+            self._write(self._render("block_end", "Error: interrupted"))
         elif not outcome.ok:
             why = outcome.error or ("the model gave an empty answer" if outcome.reason == "empty" else outcome.reason)
-            self._write(sse("block_end", f"Error: {why}"))
+            self._write(self._render("block_end", f"Error: {why}"))
         elif self._structured:
-            self._write(sse("output_structured", msgspec.json.encode(outcome.structured).decode()))
-        self._write(sse("response_end"))
+            self._write(self._render("output_structured", msgspec.json.encode(outcome.structured).decode()))
+        self._write(self._render("response_end"))
 
     def _next_reply(self) -> LiveReply | HeldReply:
         live = LiveReply(self._writer, opening=self._opening)
@@ -362,16 +371,16 @@ class SseStream:
         self._reply = self._next_reply()
 
     def _begin(self, response_id: str) -> None:
-        self._write(sse("response_start", id=response_id))
+        self._write(self._render("response_start", id=response_id))
 
     def _write_piece(self, piece: Piece) -> None:
         kind, _ = piece.part
         if not (self._structured and kind == "text") and not (self._brief and kind == "call"):
-            self._write(sse(_KINDS[kind], piece.text, piece.id))
+            self._write(self._render(_KINDS[kind], piece.text, piece.id))
 
     def _close(self) -> None:
         if not self._structured:
-            self._write(sse("block_end"))
+            self._write(self._render("block_end"))
 
 
 async def stream_run(
@@ -397,6 +406,39 @@ async def stream_run(
         stream.end(outcome)
         await writer.close()
     return outcome
+
+
+class HeldStream:
+    """The events of a call on stdout, written by a thread, each reply when it is complete.
+
+    Readers of this contract join all `output_text`; nothing of a discarded attempt may be among it.
+    """
+
+    def __init__(
+        self,
+        *,
+        structured: bool = False,
+        brief: bool = False,
+        wire: str = "",
+        render: Render = sse,
+        write: Callable[[str], None] = write,
+    ) -> None:
+        self._writer = WriterThread(write, stdout_is_closed)
+        self._stream = SseStream(
+            self._writer.write, structured=structured, brief=brief, held=True, wire=wire, render=render
+        )
+
+    async def follow(self, events: AsyncIterator[Event | Delta]) -> None:
+        await self._stream.follow(events)
+
+    def end(self, outcome: Outcome | None) -> None:
+        self._stream.end(outcome)
+
+    async def gone(self) -> None:
+        await self._writer.closed()
+
+    async def close(self) -> None:
+        await self._writer.close()
 
 
 CHECK_SECONDS = 1.0

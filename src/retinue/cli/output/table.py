@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 
 from retinue.cli.output.format import one_line
 from retinue.cli.output.terminal import answer, console
+from retinue.core.text import clean_line
 
 T = TypeVar("T")
 
@@ -50,7 +51,7 @@ def print_table(rows: Sequence[T], columns: Sequence[Column[T]]) -> None:
 
 def fitted(rows: Sequence[T], columns: Sequence[Column[T]], width: int) -> list[list[str]]:
     """The cells of all rows, with those of shrinking columns cut to fit the width."""
-    cells = [[column.cell(row) for column in columns] for row in rows]
+    cells = [[clean_line(column.cell(row)) for column in columns] for row in rows]
     widths = [max(map(len, (column.title, *texts))) for column, *texts in zip(columns, *cells, strict=True)]
     room = width - GAP * (len(columns) - 1)
     room -= sum(each for each, column in zip(widths, columns, strict=True) if not column.shrinks)
@@ -78,4 +79,4 @@ def as_text(rows: Sequence[T], columns: Sequence[Column[T]]) -> str:
 
 
 def _flat(cell: str) -> str:
-    return " ".join(cell.split()) or "-"
+    return " ".join(clean_line(cell).split()) or "-"

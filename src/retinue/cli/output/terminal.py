@@ -1,4 +1,8 @@
-"""Output: answers on stdout, everything else on stderr; and what the terminal can do."""
+"""Output: answers on stdout, everything else on stderr; and what the terminal can do.
+
+Texts of models, vendors and files go to a terminal through this module alone, and are made printable here. No other
+module of the command line writes to the standard streams (`tests/cli/output/test_printable.py` checks it).
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 
 import msgspec
 
+from retinue.core.text import INVISIBLE, clean, clean_line
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -21,21 +27,56 @@ INTERRUPTED = 130
 """The exit status of an interrupted command."""
 
 
-def say(line: str) -> None:
-    """Print a line on stderr; a closed stderr is ignored, and the work goes on."""
+HEADING = "-- "
+"""The beginning of a heading on a page with texts of models or files."""
+
+_SHOW_CURSOR = "\x1b[?25h"
+
+
+def say(*lines: str) -> None:
+    """Print lines on stderr, each made printable on one line; a closed stderr is ignored, and the work goes on."""
+    _to_stderr("".join(f"{clean_line(line)}\n" for line in lines))
+
+
+def say_text(text: str) -> None:
+    """Print an untrusted text on stderr, made printable; its own line ends stay."""
+    say(*clean(text).split("\n"))
+
+
+def prompt(text: str) -> None:
+    """Write a prompt to stderr, made printable; the cursor stays behind it."""
+    _to_stderr(clean_line(text))
+
+
+def _to_stderr(text: str) -> None:
     try:
-        print(line, file=sys.stderr, flush=True)
+        print(text, end="", file=sys.stderr, flush=True)
     except OSError:
         discard(sys.stderr)
 
 
 def answer(text: str) -> None:
-    """Print the result of a command on stdout: the text as it is, with a newline at its end."""
+    """Print the result of a command on stdout, with a newline at its end; see `write`."""
     write(text if text.endswith("\n") else f"{text}\n")
 
 
+def answer_lines(*lines: str) -> None:
+    """Print lines on stdout, each made printable on one line, also if stdout is not a terminal."""
+    write("".join(f"{clean_line(line)}\n" for line in lines))
+
+
 def write(text: str) -> None:
-    """Write a part of the result to stdout, and flush."""
+    """Write a part of the result to stdout, and flush: made printable on a terminal, else exactly as it is."""
+    write_styled(printable(text))
+
+
+def printable(text: str) -> str:
+    """The text as `write` writes it: with visible control characters if stdout is a terminal."""
+    return clean(text) if (_Answers.stdout or sys.stdout).isatty() else text
+
+
+def write_styled(text: str) -> None:
+    """Write a part of the result with escape codes for its colours; texts of others in it are `printable` already."""
     stdout = _Answers.stdout or sys.stdout
     stdout.write(text)
     stdout.flush()
@@ -72,18 +113,23 @@ def stdout_for_answers_alone() -> Generator[None]:
 
 def answer_json(value: Any) -> None:
     """Print the result as JSON; characters that control a terminal are escaped."""
-    from retinue.core.text import INVISIBLE
-
-    text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    try:
+        encoded = msgspec.json.encode(value)
+    except UnicodeEncodeError:  # half of a character, for example of a file name that is not UTF-8
+        whole = json.dumps(msgspec.to_builtins(value), ensure_ascii=False)
+        encoded = re.sub("[\ud800-\udfff]", "\ufffd", whole).encode()
+    text = msgspec.json.format(encoded, indent=2).decode()
     answer(re.sub(f"[{INVISIBLE}]", lambda found: json.dumps(found[0])[1:-1], text))
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A rich console on stdout or stderr, without escape codes if NO_COLOR is set."""
-    from rich.console import Console
+    """A rich console on stdout or stderr that prints texts made printable; without colours if NO_COLOR is set."""
+    from retinue.cli.output.printable_console import PrintableConsole
 
     plain = bool(os.environ.get("NO_COLOR"))
-    return Console(stderr=stderr, highlight=False, markup=False, emoji=False, color_system=None if plain else "auto")
+    return PrintableConsole(
+        stderr=stderr, highlight=False, markup=False, emoji=False, color_system=None if plain else "auto"
+    )
 
 
 def can_redraw(screen: Console) -> bool:
@@ -103,6 +149,13 @@ def never_fail_to_print() -> None:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
+
+
+def show_cursor() -> None:
+    """Show the cursor of the terminal behind stderr again; a live display may have hidden it."""
+    if sys.__stderr__ is not None and sys.__stderr__.isatty():
+        sys.__stderr__.write(_SHOW_CURSOR)
+        sys.__stderr__.flush()
 
 
 def discard(stream: TextIO) -> None:

@@ -8,10 +8,11 @@ from typing import Literal, assert_never
 from msgspec import Struct
 
 from retinue.cli.output.format import count, money, tokens
+from retinue.cli.output.terminal import HEADING
 from retinue.core import events, inbox
 from retinue.core.messages import ToolCall
 from retinue.core.run import Outcome
-from retinue.core.text import clean, plural, rfc3339
+from retinue.core.text import clean_body, clean_line, plural, rfc3339
 
 Kind = Literal["task", "words", "thinking", "reply", "call", "result", "note", "error", "end"]
 
@@ -123,7 +124,7 @@ def _end(at: str, outcome: Outcome) -> Entry:
 
 
 def headed(conversation: Iterable[Entry]) -> Iterator[tuple[str, str]]:
-    """The heading and text of each entry, without control characters."""
+    """The heading and text of each entry, printable; no line of a text looks like a heading."""
     for entry in conversation:
         turn = f" (turn {entry.turn})" if entry.turn is not None else ""
         headings: dict[Kind, str] = {
@@ -134,4 +135,4 @@ def headed(conversation: Iterable[Entry]) -> Iterator[tuple[str, str]]:
             "result": f"result of {entry.name}{turn}{', failed' if entry.failed else ''}",
             "error": f"error{turn}",
         }
-        yield clean(headings.get(entry.kind, entry.kind)), clean(entry.text) or "(nothing)"
+        yield clean_line(headings.get(entry.kind, entry.kind)), clean_body(entry.text, HEADING) or "(nothing)"

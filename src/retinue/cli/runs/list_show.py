@@ -13,11 +13,11 @@ from retinue.app.json_rows import run_row, usage_row
 from retinue.app.open import open_read_only
 from retinue.cli.output.format import count, elapsed, moment, money, name_of, seconds, short, status_of, tokens, total
 from retinue.cli.output.table import Column, print_table
-from retinue.cli.output.terminal import answer, answer_json, console, say
+from retinue.cli.output.terminal import HEADING, answer, answer_json, console, say
 from retinue.cli.output.transcript import entries, headed
 from retinue.core.errors import RunIsOver
 from retinue.core.ids import RunId
-from retinue.core.text import clean, plural
+from retinue.core.text import plural
 from retinue.core.usage import dollars
 
 LONGEST = 20_000
@@ -25,7 +25,7 @@ LONGEST = 20_000
 
 COLUMNS: list[Column[RunView]] = [
     Column(title="ID", cell=lambda view: short(view.run_id), piped=lambda view: view.run_id, style="cyan"),
-    Column(title="AGENT", cell=lambda view: clean(name_of(view)), shrinks=True),
+    Column(title="AGENT", cell=lambda view: name_of(view), shrinks=True),
     Column(title="STATE", cell=status_of),
     Column(title="TURNS", cell=lambda view: str(view.turns), right=True, least_width=50),
     Column(title="TOKENS", cell=lambda view: count(view.usage.total), right=True, least_width=60),
@@ -68,13 +68,18 @@ async def show_run(name: str, *, json: bool) -> int:
         return 0
     screen = console()
     screen.print(f"run {view.run_id}", style="bold", soft_wrap=True)
-    screen.print(f"{clean(name_of(view))}, {status_of(view)}, {moment(view.started_at)}, model {run.run_spec.model}")
+    screen.print(f"{name_of(view)}, {status_of(view)}, {moment(view.started_at)}, model {run.run_spec.model}")
     for heading, body in headed(conversation):
-        screen.print(f"\n-- {heading}", style="cyan", soft_wrap=True)
-        left_out = f"\n[{len(body) - LONGEST} more characters; --json has all]" if len(body) > LONGEST else ""
-        screen.print(body[:LONGEST] + left_out, soft_wrap=True)
+        screen.print()
+        screen.print(f"{HEADING}{heading}", style="cyan", soft_wrap=True)
+        for line in body[:LONGEST].split("\n"):
+            screen.print(line, soft_wrap=True)
+        if len(body) > LONGEST:
+            screen.print(f"[{len(body) - LONGEST} more characters; --json has all]", soft_wrap=True)
     if view.state == "interrupted":
-        screen.print(f"\n-- interrupted; go on with: retinue runs resume {view.run_id}", style="yellow", soft_wrap=True)
+        screen.print()
+        notice = f"{HEADING}interrupted; go on with: retinue runs resume {view.run_id}"
+        screen.print(notice, style="yellow", soft_wrap=True)
     return 0
 
 

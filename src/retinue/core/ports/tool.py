@@ -110,12 +110,18 @@ class Tool:
     """Whether calls wait for other runs; such a call has no deadline of its own."""
     stoppable: bool = True
     """Whether cancelling a call stops its work; a thread, for example, goes on."""
-    companion: str | None = None
-    """Name of another tool that every run with this tool is offered as well."""
 
     def prepare(self, arguments: str) -> PreparedCall:
         """Read the arguments of one call, as the model wrote them; raises nothing and changes nothing."""
         return PreparedCall(arguments, CallRisk(self.risk, self.acts), partial(self.call, arguments), self.waits)
+
+    def spec_for(self, offered: tuple[str, ...], policy: Policy) -> ToolSpec:
+        """The spec that a run with these tools and this policy is shown: by default `spec`.
+
+        A tool whose arguments are names that depend on the run lists them here. The result must depend on the
+        arguments alone and keep its order: it is shared by all such runs, and is the beginning of a cached prompt.
+        """
+        return self.spec
 
     def why_hidden(self, context: CallContext) -> str | None:
         """Text for a run that calls the tool without being offered it; None for the engine's own text."""
@@ -181,11 +187,13 @@ class ToolWrapper(Tool):
         self.timeout = tool.timeout
         self.waits = tool.waits
         self.stoppable = tool.stoppable
-        self.companion = tool.companion
 
     def prepare(self, arguments: str) -> PreparedCall:
         inner = self.tool.prepare(arguments)
         return PreparedCall(arguments, inner.risk, partial(self.run, inner), inner.waits, inner.denied_by)
+
+    def spec_for(self, offered: tuple[str, ...], policy: Policy) -> ToolSpec:
+        return self.tool.spec_for(offered, policy)
 
     def why_hidden(self, context: CallContext) -> str | None:
         return self.tool.why_hidden(context)
@@ -203,3 +211,8 @@ class Toolbox(Protocol):
 
     def find(self, name: str, dialects: tuple[str, ...]) -> Tool | None:
         """The tool of that name, as a run with these dialects sees it."""
+        ...
+
+    def around(self, tool: Tool, dialects: tuple[str, ...]) -> Tool:
+        """A tool in the wrappers of these dialects, such as a log."""
+        ...

@@ -6,15 +6,17 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
+from retinue.core.agent import ToolSpec
 from retinue.core.budget import Caps
 from retinue.core.errors import Refused
 from retinue.core.ids import RunId
+from retinue.core.policy import Policy
 from retinue.core.ports import CallContext, Tool, ToolResult
 from retinue.core.run import Lifecycle, Limits
 from retinue.dialects.base import Dialect, DialectTool
 from retinue.dialects.buzzllm import NAME
 from retinue.dialects.buzzllm.process_provider import process_provider_name
-from retinue.dialects.buzzllm.requests import CALL_SUBAGENT, CATALOG, NOT_CONFIGURED, SPEC, parse, subset
+from retinue.dialects.buzzllm.requests import CALL_SUBAGENT, CATALOG, NOT_CONFIGURED, parse, spec_of, subset
 from retinue.dialects.buzzllm.settings import DEFAULTS, BuzzllmSettings
 from retinue.dialects.context import DialectContext
 from retinue.dialects.error_codes import CallRefused
@@ -42,13 +44,21 @@ class CallSubagent(DialectTool):
     Entered again after a crash, the call finds its run and goes on waiting.
     """
 
-    spec = SPEC
+    spec: ToolSpec = spec_of(CATALOG)
     waits = True
 
     def __init__(self, dialect_context: DialectContext, settings: BuzzllmSettings) -> None:
         self._dialect_context = dialect_context
         self._supervisor = dialect_context.supervisor
         self._seconds = settings.timeout_secs + MARGIN
+
+    def spec_for(self, offered: tuple[str, ...], policy: Policy) -> ToolSpec:
+        return spec_of(self._catalog(policy))
+
+    def _catalog(self, policy: Policy) -> list[str]:
+        """The tools that a subagent of a run with this policy can have."""
+        allowed = self._dialect_context.tools_within(policy)
+        return [name for name in CATALOG if name in allowed]
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
         """Delegate and wait for the answer; the result of a refusal or failure is `Error: ` and the reason."""
@@ -68,8 +78,7 @@ class CallSubagent(DialectTool):
         provider = process_provider_name(families, caller.provider)
         if provider is None or context.depth > 0:
             raise CallRefused(NOT_CONFIGURED)
-        allowed = self._dialect_context.tools_within(context.policy)
-        tools = subset(request.tool_subset, [name for name in CATALOG if name in allowed])
+        tools = subset(request.tool_subset, self._catalog(context.policy))
         run_spec = self._dialect_context.run_spec_for(
             caller, agent=caller.agent, system=request.system_prompt or "", offered=tools
         )
@@ -79,6 +88,8 @@ class CallSubagent(DialectTool):
             run_spec=replace(
                 run_spec,
                 provider=provider,
+                max_output=caller.max_output,
+                temperature=caller.temperature,
                 dialects=(),
                 fallback=tuple((name, model) for name, model in fallback if name is not None),
             ),

@@ -19,10 +19,11 @@ from typing import IO, Any
 
 import msgspec
 
+from retinue.core.agent import RunSpec
 from retinue.core.errors import ProviderError
 from retinue.core.ids import RunId
 from retinue.core.messages import AssistantMessage, Reply, StartDelta, TextDelta, UserMessage
-from retinue.core.ports import Provider, Publish, Request, price_of
+from retinue.core.ports import Provider, Publish, Request, cached_price_of, price_of
 from retinue.core.run import Limits
 from retinue.core.text import cut
 from retinue.dialects import child_process
@@ -116,13 +117,16 @@ class ProcessProvider:
     def price(self, model: str) -> tuple[int, int] | None:
         return None if self._original is None else price_of(self._original, model)
 
+    def cached_price(self, model: str) -> int | None:
+        return None if self._original is None else cached_price_of(self._original, model)
+
     async def answer(self, request: Request, publish: Publish) -> Reply:
         """The child's text as one reply; raises `ProviderError` with the reason that a failed child reported."""
         reaching = _reaching(self._config, request.model)
         live = self._supervisor.live(request.run_id)
         if live is None:
             raise ProviderError(f"run {request.run_id or '(none)'} is not live in this process", fault="internal")
-        grant, offered = self._grant(live, reaching), live.run.run_spec.offered
+        grant = self._grant(live, reaching)
         try:
             child = self._pool.take()
         except OSError as error:
@@ -132,7 +136,7 @@ class ProcessProvider:
         try:
             async with timeout:
                 code, stderr = await self._exchange(
-                    child, grant, _call_request(request, reaching, offered), stream, publish
+                    child, grant, _call_request(request, reaching, live.run.run_spec), stream, publish
                 )
         except TimeoutError:
             if not timeout.expired():
@@ -222,7 +226,9 @@ class ProcessProvider:
         )
 
 
-def _call_request(request: Request, reaching: Reaching, tools: tuple[str, ...]) -> CallRequest:
+def _call_request(request: Request, reaching: Reaching, run_spec: RunSpec) -> CallRequest:
+    # With a limit on tokens or cost, the request has what is left for the whole process.
+    max_tokens = run_spec.max_output or child_process.DEFAULT_MAX_TOKENS
     return CallRequest(
         model=request.model,
         provider=reaching.wire,
@@ -230,10 +236,10 @@ def _call_request(request: Request, reaching: Reaching, tools: tuple[str, ...]) 
         api_key_name=reaching.api_key_env or None,
         prompt="\n\n".join(message.text for message in request.messages if isinstance(message, UserMessage)),
         system_prompt=request.system,
-        tool_subset=tools,
+        tool_subset=run_spec.offered,
         think=request.think,
         temperature=child_process.DEFAULT_TEMPERATURE if request.temperature is None else request.temperature,
-        max_tokens=request.max_output,
+        max_tokens=max_tokens if request.max_output is None else min(max_tokens, request.max_output),
     )
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
-import msgspec
 from msgspec import Struct
 
 from retinue.core.agent import ToolSpec
-from retinue.dialects.arguments import decode
+from retinue.core.text import listed
+from retinue.dialects.arguments import compact, decode, list_among
 from retinue.dialects.error_codes import CallRefused
 
 CALL_SUBAGENT = "call_subagent"
@@ -20,21 +20,20 @@ NOT_CONFIGURED = "Subagent context is not configured"
 MAX_NAME_CHARACTERS = 200
 """Characters of a tool's name that a refusal repeats."""
 
-SPEC = ToolSpec(
-    CALL_SUBAGENT,
-    "Run a subagent with an optional tool subset.",
-    msgspec.json.encode(
-        {
-            "type": "object",
-            "properties": {
-                "prompt": {"type": "string"},
-                "system_prompt": {"type": ["string", "null"]},
-                "tool_subset": {"type": ["array", "null"]},
-            },
-            "required": ["prompt"],
-        }
-    ).decode(),
-)
+
+def spec_of(tools: Sequence[str]) -> ToolSpec:
+    """`call_subagent`, with the names of the tools that its subagents can have."""
+    about = "Names of the tools that the subagent has; none by default."
+    schema = {
+        "type": "object",
+        "properties": {
+            "prompt": {"type": "string"},
+            "system_prompt": {"type": ["string", "null"]},
+            "tool_subset": list_among(tools, about) | {"type": ["array", "null"]},
+        },
+        "required": ["prompt"],
+    }
+    return ToolSpec(CALL_SUBAGENT, "Run a subagent with an optional tool subset.", compact(schema))
 
 
 class SubagentCall(Struct, frozen=True):
@@ -57,17 +56,17 @@ def parse(arguments: str) -> SubagentCall:
     return decode(arguments, SubagentCall, refuse=lambda reason: CallRefused(f"Invalid arguments: {reason}"))
 
 
-def subset(requested: Sequence[str] | None, catalog: Collection[str] = CATALOG) -> tuple[str, ...]:
+def subset(requested: Sequence[str] | None, catalog: Sequence[str] = CATALOG) -> tuple[str, ...]:
     """The requested tools in the order of `catalog`; raises `CallRefused` for others.
 
     >>> subset(["bash_read", "search_web"])
     ('search_web', 'bash_read')
-    >>> subset(["shell", "call_subagent"])
+    >>> subset(["shell"], ["search_web", "bash_read"])
     Traceback (most recent call last):
-    retinue.dialects.error_codes.CallRefused: Unknown tool names: call_subagent, shell
+    retinue.dialects.error_codes.CallRefused: Unknown tool names: shell. Available: search_web, bash_read
     """
     names = set(requested or ())
     unknown = sorted(name[:MAX_NAME_CHARACTERS] for name in names - set(catalog))
     if unknown:
-        raise CallRefused(f"Unknown tool names: {', '.join(unknown)}")
+        raise CallRefused(f"Unknown tool names: {', '.join(unknown)}. Available: {listed(catalog)}")
     return tuple(name for name in catalog if name in names)

@@ -1,14 +1,13 @@
 """The `meerkat` dialect: sub-agents in the background, spawned clean or forked with the whole conversation."""
 
 from retinue.dialects.base import Deferred, DialectEntry, SettingsSection
-from retinue.dialects.meerkat.requests import AGENT_TOOLS, COMMS_TOOLS
+from retinue.dialects.meerkat.requests import TOOL_NAMES
 from retinue.dialects.meerkat.settings import SECTION, ConcurrencyLimits, MeerkatSettings, mistakes
 
 __all__ = ["DIALECT", "NAME", "SETTINGS", "TOOL_NAMES", "ConcurrencyLimits", "MeerkatSettings"]
 
 NAME = "meerkat"
 SETTINGS = MeerkatSettings
-TOOL_NAMES = (*AGENT_TOOLS, *COMMS_TOOLS)
 
 DIALECT = DialectEntry(
     name=NAME,

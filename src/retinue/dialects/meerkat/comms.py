@@ -184,7 +184,8 @@ class Messenger:
 
     async def peers(self, arguments: str, context: CallContext) -> dict[str, object]:
         requests.parsed(arguments, NoArguments)
-        online = sorted((peer for peer in self._relatives.peers(context) if peer.is_online), key=lambda peer: peer.name)
+        peers = await self._relatives.peers(context)
+        online = sorted((peer for peer in peers if peer.is_online), key=lambda peer: peer.name)
         return {"peers": [peer.shown for peer in online]}
 
     async def _message(self, to: str, body: str, context: CallContext) -> dict[str, object]:
@@ -210,7 +211,7 @@ class Messenger:
     async def _post(self, to: str, text: str, context: CallContext) -> dict[str, object]:
         if len(text.encode(errors="replace")) > MAX_BYTES:
             raise requests.invalid(f"a message may have at most {MAX_BYTES} bytes")
-        peer = next((peer for peer in self._relatives.peers(context) if peer.name == to), None)
+        peer = next((peer for peer in await self._relatives.peers(context) if peer.name == to), None)
         if peer is None:
             raise requests.failed(f"Peer not found: {requests.shown(to)}")
         item = TextMessage(key=f"peer/{context.key}", text=text, origin="peer")
@@ -245,29 +246,30 @@ def _object(required: Sequence[str], **properties: object) -> dict[str, object]:
     return {"type": "object", "properties": properties, "required": list(required)}
 
 
-_TO = typed("string", "The peer's name.")
+def _details(about: str) -> dict[str, object]:
+    """A property of any content; models are asked for an object, other values are accepted too."""
+    return typed("object", about, properties={}, additionalProperties=True)
+
+
+_TO = typed("string", "The peer's name; list_peers shows all.")
 _REPLY_TO = typed("string", "The UUID of the request.")
 _STATUS = {"type": "string", "enum": list(STATUSES)}
 _MESSAGE = _object(("to", "body"), to=_TO, body=typed("string", "What to say."))
 _REQUEST = _object(
-    ("to", "intent"), to=_TO, intent=typed("string", "What is asked for."), params={"description": "Its details."}
+    ("to", "intent"), to=_TO, intent=typed("string", "What is asked for."), params=_details("Its details.")
 )
 _RESPONSE = _object(
-    ("to", "in_reply_to", "status"),
-    to=_TO,
-    in_reply_to=_REPLY_TO,
-    status=_STATUS,
-    result={"description": "The result."},
+    ("to", "in_reply_to", "status"), to=_TO, in_reply_to=_REPLY_TO, status=_STATUS, result=_details("The result.")
 )
 _SEND = _object(
     ("kind", "to"),
     kind={"type": "string", "enum": ["peer_message", "peer_request", "peer_response"]},
-    to=_TO,
+    to=typed("string", "The peer's name; peers shows all."),
     body=typed("string", "What to say, in a message."),
     intent=typed("string", "What is asked for, in a request."),
-    params={"description": "Details of a request."},
+    params=_details("Details of a request."),
     in_reply_to=_REPLY_TO,
     status=_STATUS,
-    result={"description": "The result, in a response."},
+    result=_details("The result, in a response."),
 )
 _NOTHING = _object(())

@@ -74,7 +74,8 @@ class MeerkatSettings(Struct, frozen=True, kw_only=True):
         Tokens | None, Meta(description="Tokens of a sub-agent by default.", examples=[50_000])
     ] = 50_000
     inherit_system_prompt: Annotated[
-        bool, Meta(description="Whether a sub-agent has the system text about its tools.", examples=[True])
+        bool,
+        Meta(description="Whether a sub-agent has its parent's usage instructions of its tools.", examples=[True]),
     ] = True
     enable_comms: Annotated[
         bool, Meta(description="Whether parents and children can send each other messages.", examples=[False])

@@ -9,9 +9,10 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from retinue.core.agent import RunSpec
+from retinue.core.agent import RunSpec, ToolSpec
 from retinue.core.errors import Refused
 from retinue.core.ids import RunId
+from retinue.core.policy import Policy
 from retinue.core.ports import CallContext
 from retinue.core.run import Lifecycle, Limits
 from retinue.dialects.context import ProviderFamilies
@@ -69,11 +70,7 @@ class StartTool(AgentTool):
         run_spec = replace(own, agent=agent)
         if (resolved.provider, resolved.model) == (caller_spec.provider, caller_spec.model):
             return run_spec
-        temperature = (
-            caller_spec.temperature
-            if resolved.provider == caller_spec.provider
-            else self._dialect_context.temperature(resolved.provider)
-        )
+        temperature = self._dialect_context.temperature(resolved.provider)
         return replace(run_spec, provider=resolved.provider, model=resolved.model, temperature=temperature, fallback=())
 
     async def _start(self, spawn_request: SpawnRequest, context: CallContext) -> RunId:
@@ -92,12 +89,15 @@ class StartTool(AgentTool):
             return None
         return row.run_id, row.agent, await self._supervisor.stored.run_spec(row.run_spec)
 
-    def _inherited(self, context: CallContext) -> tuple[str, ...]:
+    def spec_for(self, offered: tuple[str, ...], policy: Policy) -> ToolSpec:
+        return requests.specs(self._settings, self._inherited(offered))[self.tool]
+
+    def _inherited(self, offered: tuple[str, ...]) -> tuple[str, ...]:
         """The caller's tools that a child may have; the agent tools only if the settings allow nesting."""
         kept_back = comms.names(self._settings)
         if not self._settings.nested_tools:
             kept_back += requests.AGENT_TOOLS
-        return tuple(name for name in context.offered if name not in kept_back)
+        return tuple(name for name in offered if name not in kept_back)
 
     def _first_message(self, prompt: str, context: CallContext) -> str:
         if not self._settings.enable_comms:
@@ -149,8 +149,9 @@ class SpawnTool(StartTool):
             raise invalid("host_mode requires comms to be enabled for sub-agents")
         resolved = self._resolve(request.provider, request.model, context, fork=False)
         agent = HOST_AGENT if request.host_mode else SUB_AGENT
-        offered = (*access.among(self._inherited(context)), *comms.names(self._settings))
-        run_spec = self._run_spec(context, resolved, agent, self._system(request.system_prompt, offered), offered)
+        offered = (*access.among(self._inherited(context.offered)), *comms.names(self._settings))
+        system = self._usage_text(offered, context) if request.system_prompt is None else request.system_prompt
+        run_spec = self._run_spec(context, resolved, agent, system, offered)
         spawn_request = SpawnRequest(
             agent=agent,
             run_spec=run_spec,
@@ -162,10 +163,17 @@ class SpawnTool(StartTool):
         )
         return self._spawned(await self._start(spawn_request, context), agent, run_spec)
 
-    def _system(self, asked: str | None, offered: tuple[str, ...]) -> str:
-        if asked is not None:
-            return asked
-        return comms.usage_of(offered, self._settings) if self._settings.inherit_system_prompt else ""
+    def _usage_text(self, offered: tuple[str, ...], context: CallContext) -> str:
+        """The caller's usage instructions of the offered tools; empty if the settings do not pass them on."""
+        if not self._settings.inherit_system_prompt:
+            return ""
+        own = requests.TOOL_NAMES
+        specs = {spec.name: spec for spec in self._relatives.caller(context).tool_specs if spec.name not in own}
+        texts = (
+            requests.available_tools(specs[name] for name in offered if name in specs),
+            comms.usage_of(offered, self._settings),
+        )
+        return "\n\n".join(filter(None, texts))
 
     def _limits(self, budget: requests.Budget) -> Limits:
         asked = self._settings.default_budget if budget.max_tokens is None else budget.max_tokens
@@ -196,9 +204,11 @@ class ForkTool(StartTool):
         if self._settings.fork_keeps_tools and access.policy == "inherit":
             offered = context.offered
         else:
-            offered = (*access.among(self._inherited(context)), *comms.names(self._settings))
-        system = self._relatives.caller(context).run.system
-        run_spec = self._run_spec(context, resolved, FORK_AGENT, system, offered)
+            offered = (*access.among(self._inherited(context.offered)), *comms.names(self._settings))
+        caller = self._relatives.caller(context).run
+        run_spec = self._run_spec(context, resolved, FORK_AGENT, caller.system, offered)
+        if run_spec.provider == caller.run_spec.provider:
+            run_spec = _continued(run_spec, caller.run_spec)
         spawn_request = SpawnRequest(
             agent=FORK_AGENT,
             run_spec=run_spec,
@@ -326,3 +336,10 @@ def _checked(resolved: ResolvedModel, allowed: tuple[str, ...], *, shown: tuple[
             f"Allowed models: {', '.join(shown)}"
         )
     return resolved
+
+
+def _continued(run_spec: RunSpec, caller_spec: RunSpec) -> RunSpec:
+    """The run spec with the sampling of the caller, whose conversation a fork continues."""
+    return replace(
+        run_spec, max_output=caller_spec.max_output, temperature=caller_spec.temperature, top_p=caller_spec.top_p
+    )

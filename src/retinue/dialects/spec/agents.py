@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from retinue.core.agent import Agent
 from retinue.core.commands import Decision, NamespaceClosed
 from retinue.core.ids import SessionId
-from retinue.core.policy import Risk, Verdict, verdict
+from retinue.core.policy import Policy, allows
 from retinue.core.ports import CallContext
 from retinue.dialects.arguments import decoded, encoded
 from retinue.dialects.context import DialectContext
@@ -46,16 +46,17 @@ def define(
     key_value: Mapping[str, bytes],
     *,
     registered: Sequence[Agent],
-    is_registered_tool: Callable[[str], bool],
+    tools: Sequence[str],
 ) -> Decision:
     """The change that a definition makes to the namespace, and its answer; a refusal is an answer too.
 
-    An agent that was defined before can be redefined, the application's own agents cannot.
+    An agent that was defined before can be redefined, the application's own agents cannot. `tools` is the registry of
+    tools that an agent can be given.
     """
     definition = request.definition if isinstance(request, requests.Redefine) else request
     name, known = definition.name, agents_of(registered, key_value)
     try:
-        agent = _drafted(definition, known, is_registered_tool)
+        agent = _drafted(definition, known, tools)
         if isinstance(request, requests.Redefine):
             if name not in key_value or _is_registered(name, registered):
                 raise CodedRefusal("AGENT_NOT_FOUND", f"No agent of this name was defined here: {name!r}")
@@ -116,20 +117,18 @@ def listing(agents: Mapping[str, Agent], shown_model: Callable[[str], str]) -> J
     }
 
 
-def _drafted(
-    request: requests.Definition, known: Mapping[str, Agent], is_registered_tool: Callable[[str], bool]
-) -> Agent:
+def _drafted(request: requests.Definition, known: Mapping[str, Agent], tools: Sequence[str]) -> Agent:
     """The agent that a definition describes; raises `CodedRefusal` if it is not valid."""
     match request:
         case requests.Define():
-            requests.check_definition(request, is_registered_tool)
+            requests.check_definition(request, tools)
             return msgspec.convert(request, Agent, from_attributes=True)
         case requests.Extend():
             requests.check_agent_name(request.name)
             agent = _extended(agent_named(known, request.extends), request)
             requests.check_prompt(agent.system_prompt)
             # Inherited tools were checked when they were defined, and are cut to the policy with every task.
-            requests.check_tools(request.tools or (), is_registered_tool)
+            requests.check_tools(request.tools or (), tools)
             return agent
 
 
@@ -180,12 +179,10 @@ class AgentStore:
 
     async def define(self, request: requests.Definition | requests.Redefine, context: CallContext) -> JsonObject:
         """The answer to `define` and `redefine`."""
-        known = self.tools(context)
+        tools = self.tools(context.policy)
         written = await self._dialect_context.key_value.change(
             space_of(context.session_id),
-            lambda key_value: define(
-                request, key_value, registered=self._dialect_context.agents, is_registered_tool=known.__contains__
-            ),
+            lambda key_value: define(request, key_value, registered=self._dialect_context.agents, tools=tools),
             key=context.key,
             session_id=context.session_id,
         )
@@ -203,11 +200,10 @@ class AgentStore:
         agent = agent_named(agents_of(self._dialect_context.agents, key_value), name)
         return agent, origin_of(name, self._dialect_context.agents, key_value)
 
-    def tools(self, context: CallContext) -> frozenset[str]:
-        """The application's tools and `shared_context`, as far as the caller's policy allows them."""
-        allowed = self._dialect_context.tools_within(context.policy)
-        shared = verdict(context.policy, tool=SHARED_CONTEXT, risk=Risk.LOW).verdict is not Verdict.REFUSE
-        return frozenset((*allowed, *((SHARED_CONTEXT,) if shared else ())))
+    def tools(self, policy: Policy) -> tuple[str, ...]:
+        """The application's tools and `shared_context`, as far as the orchestrator's policy allows them."""
+        allowed = self._dialect_context.tools_within(policy)
+        return (*allowed, *((SHARED_CONTEXT,) if allows(policy, SHARED_CONTEXT) else ()))
 
     async def _key_value(self, context: CallContext) -> Mapping[str, bytes]:
         return await self._dialect_context.key_value.look(space_of(context.session_id))

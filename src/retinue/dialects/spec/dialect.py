@@ -17,6 +17,7 @@ from retinue.core.agent import Agent, ToolSpec
 from retinue.core.budget import Window
 from retinue.core.errors import BadInput, SessionClosed, TooManyRunning, UnknownName
 from retinue.core.ids import RunId, SessionId
+from retinue.core.policy import Policy
 from retinue.core.ports import CallContext, CallRisk, Clock, PreparedCall, Tool, ToolResult
 from retinue.core.run import Lifecycle, LimitMet, Limits, Outcome
 from retinue.core.text import rfc3339
@@ -134,7 +135,11 @@ class SubagentTool(DialectTool):
         self._agent_store = AgentStore(dialect_context)
         self._polls = StatusPolls(dialect_context.clock)
         self.spec: ToolSpec = requests.spec_of(settings.on)
+        self._models = tuple(dict.fromkeys(agent.model for agent in dialect_context.agents if agent.model))
         self.waits = "wait" in settings.on
+
+    def spec_for(self, offered: tuple[str, ...], policy: Policy) -> ToolSpec:
+        return requests.spec_of(self._extensions, self._agent_store.tools(policy), self._models)
 
     def prepare(self, arguments: str) -> PreparedCall:
         """Parse the request; only the action `wait` waits for other runs."""
@@ -234,7 +239,7 @@ class SubagentTool(DialectTool):
     async def _spawn_request(
         self, agent: Agent, origin: str, request: Spawn, after: After, context: CallContext
     ) -> SpawnRequest:
-        known = self._agent_store.tools(context)
+        known = self._agent_store.tools(context.policy)
         offered = tuple(name for name in agent.tools if name in known)
         policy, windows = self._dialect_context.grant(origin, context.policy)
         return SpawnRequest(

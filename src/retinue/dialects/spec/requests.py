@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
 from retinue.core.agent import ToolSpec
-from retinue.dialects.arguments import Fields, action_tool, list_of, mistyped, typed
+from retinue.core.text import listed
+from retinue.dialects.arguments import Fields, action_tool, list_among, list_of, mistyped, typed
 from retinue.dialects.error_codes import CodedRefusal
 from retinue.dialects.spec.settings import SUBAGENT_EXTENSIONS
 
@@ -47,18 +48,21 @@ def actions_of(extensions: AbstractSet[str]) -> tuple[str, ...]:
     return (*CORE, *(action for action in EXTRA_ACTIONS if action in extensions))
 
 
-def spec_of(extensions: AbstractSet[str]) -> ToolSpec:
-    """The tool's name, description and parameters with these extensions switched on."""
+def spec_of(extensions: AbstractSet[str], tools: Sequence[str] | None = None, models: Sequence[str] = ()) -> ToolSpec:
+    """The tool's name, description and parameters.
+
+    `tools` are those that a defined agent can be given, None if they are not known; `models` those of other agents.
+    """
     actions = actions_of(extensions)
     more = [action for action in actions if action in EXTRA_ACTIONS]
     further = f" There are also {', '.join(more[:-1])} and {more[-1]}." if len(more) > 1 else ""
     if len(more) == 1:
         further = f" There is also {more[0]}."
     described = {action: ABOUT_ACTIONS[action] for action in actions}
-    return action_tool(SUBAGENT, ABOUT + further, described, _properties(extensions))
+    return action_tool(SUBAGENT, ABOUT + further, described, _properties(extensions, tools, models))
 
 
-def _properties(extensions: AbstractSet[str]) -> dict[str, object]:
+def _properties(extensions: AbstractSet[str], tools: Sequence[str] | None, models: Sequence[str]) -> dict[str, object]:
     properties: dict[str, object] = {}
     define = "define and redefine" if "redefine" in extensions else "define"
     new = "" if "redefine" in extensions else "new, "
@@ -79,10 +83,11 @@ def _properties(extensions: AbstractSet[str]) -> dict[str, object]:
         properties["system_prompt_append"] = typed(
             "string", f"{define} with extends: instructions to add after those of that agent."
         )
-    properties["tools"] = list_of(
-        "string", f"{define}: the names of the agent's tools; none by default. Agents cannot delegate."
+    properties["tools"] = list_among(
+        tools, f"{define}: the names of the agent's tools; none by default. Agents cannot delegate."
     )
-    properties["model"] = typed("string", f"{define}: the agent's model; yours by default.")
+    in_use = f" Models of other agents: {listed(models)}." if models else ""
+    properties["model"] = typed("string", f"{define}: the agent's model; yours by default.{in_use}")
     properties["max_turns"] = typed("integer", f"{define}: how many turns the agent may take, 1 to 25; 10 by default.")
     properties["agent"] = typed("string", "spawn, required: the name of the agent to run.")
     properties["task"] = typed(
@@ -331,11 +336,11 @@ def clamped(max_turns: int | None) -> int:
     return DEFAULT_TURNS if max_turns is None else min(max(max_turns, 1), MAX_TURNS)
 
 
-def check_definition(request: Define, is_registered_tool: Callable[[str], bool]) -> None:
-    """Refuse an invalid name, a prompt that is too long or an unknown tool, in this order."""
+def check_definition(request: Define, registry: Sequence[str]) -> None:
+    """Refuse an invalid name, a prompt that is too long or a tool that is not in the registry, in this order."""
     check_agent_name(request.name)
     check_prompt(request.system_prompt)
-    check_tools(request.tools, is_registered_tool)
+    check_tools(request.tools, registry)
 
 
 def check_agent_name(name: str) -> None:
@@ -353,10 +358,12 @@ def check_prompt(system_prompt: str) -> None:
         raise CodedRefusal("PROMPT_TOO_LARGE", f"System prompt is ~{size} tokens, max is {MAX_PROMPT_TOKENS}.")
 
 
-def check_tools(tools: Iterable[str], is_registered_tool: Callable[[str], bool]) -> None:
+def check_tools(tools: Iterable[str], registry: Sequence[str]) -> None:
     for tool in tools:
-        if not is_registered_tool(tool):
-            raise CodedRefusal("INVALID_TOOL", f"Tool not in application registry: {tool!r}")
+        if tool not in registry:
+            raise CodedRefusal(
+                "INVALID_TOOL", f"Tool not in application registry: {tool!r}. Available: {listed(registry)}"
+            )
 
 
 def check_task(task: str) -> None:

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from retinue.core.agent import ToolSpec
 from retinue.core.ids import RunId
+from retinue.core.policy import Policy
 from retinue.core.ports import CallContext, Tool, ToolResult
 from retinue.dialects.arguments import compact
 from retinue.dialects.base import Dialect, DialectTool
@@ -47,7 +48,11 @@ class SubagentTool(DialectTool):
 
     def __init__(self, children: Children, settings: XzatomaSettings) -> None:
         self.spec: ToolSpec = requests.spec(settings.default_max_turns)
+        self._default_max_turns = settings.default_max_turns
         self._children = children
+
+    def spec_for(self, offered: tuple[str, ...], policy: Policy) -> ToolSpec:
+        return requests.spec(self._default_max_turns, requests.passed_on(offered))
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
         """Delegate and wait for the summary; refusals and failures are answers too."""
@@ -92,7 +97,11 @@ class ParallelTool(DialectTool):
 
     def __init__(self, children: Children, settings: XzatomaSettings) -> None:
         self.spec: ToolSpec = requests.parallel_spec(settings.default_max_turns)
+        self._default_max_turns = settings.default_max_turns
         self._children = children
+
+    def spec_for(self, offered: tuple[str, ...], policy: Policy) -> ToolSpec:
+        return requests.parallel_spec(self._default_max_turns, requests.passed_on(offered))
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
         """Delegate all tasks and wait; a refusal is an answer, and a failed task a result."""

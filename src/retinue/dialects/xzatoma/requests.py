@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 from msgspec import Struct
 
 from retinue.core.agent import ToolSpec
-from retinue.dialects.arguments import compact, decode, list_of, typed
+from retinue.dialects.arguments import compact, decode, list_among, typed
 from retinue.dialects.error_codes import CallRefused
 
 SUBAGENT = "subagent"
@@ -80,18 +80,18 @@ class _Labelled(Struct):
     label: object = None
 
 
-def spec(default_max_turns: int) -> ToolSpec:
-    """`subagent`."""
+def spec(default_max_turns: int, tools: Sequence[str] | None = None) -> ToolSpec:
+    """`subagent`; `tools` are those of the caller that a subagent can have, None for a caller that is not known."""
     return ToolSpec(
         SUBAGENT,
         "Delegate a focused task to a recursive agent instance with isolated conversation context. Use this when you "
         "need to explore a sub-problem independently without polluting the main conversation.",
-        compact(_task_schema(default_max_turns, summary=DEFAULT_SUMMARY_PROMPT)),
+        compact(_task_schema(default_max_turns, tools, summary=DEFAULT_SUMMARY_PROMPT)),
     )
 
 
-def parallel_spec(default_max_turns: int) -> ToolSpec:
-    """`parallel_subagent`."""
+def parallel_spec(default_max_turns: int, tools: Sequence[str] | None = None) -> ToolSpec:
+    """`parallel_subagent`; `tools` as above."""
     return ToolSpec(
         PARALLEL,
         "Delegate several independent tasks at once, each to an agent instance with isolated conversation context, and "
@@ -104,7 +104,7 @@ def parallel_spec(default_max_turns: int) -> ToolSpec:
                         "array",
                         "The tasks, in the order in which their results are told.",
                         minItems=1,
-                        items=_task_schema(default_max_turns, summary=None),
+                        items=_task_schema(default_max_turns, tools, summary=None),
                     ),
                     "max_concurrent": typed(
                         "integer",
@@ -124,7 +124,7 @@ def parallel_spec(default_max_turns: int) -> ToolSpec:
     )
 
 
-def _task_schema(default_max_turns: int, *, summary: str | None) -> dict[str, Any]:
+def _task_schema(default_max_turns: int, tools: Sequence[str] | None, *, summary: str | None) -> dict[str, Any]:
     """The parameters of one task; `summary` is the default summary prompt, None for no summary."""
     about_summary = "How the subagent is to summarize its findings; its answer is the output."
     summary_prompt = typed("string", f"{about_summary} Without it the output is the task's answer.")
@@ -141,8 +141,8 @@ def _task_schema(default_max_turns: int, *, summary: str | None) -> dict[str, An
                 minLength=1,
             ),
             "summary_prompt": summary_prompt,
-            "allowed_tools": list_of(
-                "string",
+            "allowed_tools": list_among(
+                tools,
                 "The only tools of yours that the subagent can use; all of them by default. Must not name subagent.",
             ),
             "max_turns": typed(
@@ -238,6 +238,15 @@ def inherited(allowed_tools: Sequence[str] | None, own: Sequence[str]) -> tuple[
         if name not in own:
             raise SubagentRefused(f"Unknown tool in allowed_tools: {name}")
     return tuple(name for name in own if name in allowed_tools)
+
+
+def passed_on(offered: Sequence[str]) -> tuple[str, ...]:
+    """The tools of a caller that its subagents can have: all but those for delegation.
+
+    >>> passed_on(["fetch", "subagent", "parallel_subagent"])
+    ('fetch',)
+    """
+    return tuple(name for name in offered if name not in (SUBAGENT, PARALLEL))
 
 
 def check_depth(depth: int, max_depth: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -23,7 +23,7 @@ from retinue.core.ids import RunId
 from retinue.core.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from retinue.core.run import Outcome
 from retinue.core.state import Run, fold
-from retinue.core.text import rfc3339
+from retinue.core.text import clean_body, clean_line, rfc3339
 from retinue.dialects.context import DialectContext
 from retinue.dialects.xzatoma import NAME, TOOL_NAMES
 from retinue.dialects.xzatoma.settings import XzatomaSettings
@@ -56,12 +56,12 @@ class Transcript(Struct, frozen=True, kw_only=True):
 
 
 class KeptTranscripts:
-    """The transcripts of a store; `clean` makes a text safe for a terminal."""
+    """The transcripts of a store."""
 
-    def __init__(self, supervisor: Supervisor, clean: Callable[[str], str] = str) -> None:
+    def __init__(self, supervisor: Supervisor) -> None:
         self._stored = supervisor.stored
         self._key_value = supervisor.key_value
-        self._text = _Text(clean)
+        self._text = _Text()
 
     async def rows(self) -> list[RunRow]:
         """The subagents whose messages are kept, newest first."""
@@ -139,10 +139,7 @@ def _status(run: Run, limited: bool) -> str:
 
 
 class _Text:
-    """The lines that `retinue replay` prints."""
-
-    def __init__(self, clean: Callable[[str], str]) -> None:
-        self._clean = clean
+    """The text that `retinue replay` prints: printable, and no line of a message looks like a heading."""
 
     def listing(self, page: Sequence[Transcript], limit: int, offset: int) -> Iterator[str]:
         yield f"Conversations (showing {limit} starting at {offset}):"
@@ -164,7 +161,7 @@ class _Text:
         yield f"Started: {rfc3339(transcript.started_at)}"
         if transcript.completed_at is not None:
             yield f"Completed: {rfc3339(transcript.completed_at)}"
-        yield from ("", f"Task: {self._clean(transcript.task)}", "", "=== Messages ===", "")
+        yield from ("", f"Task: {self._body(transcript.task)}", "", "=== Messages ===", "")
         for number, message in enumerate(transcript.messages, 1):
             yield f"--- Message {number} ({_ROLES[type(message)]}) ---"
             yield from self._message(message)
@@ -174,13 +171,13 @@ class _Text:
         yield f"Tokens Consumed: {transcript.tokens_consumed}"
         yield f"Status: {transcript.status}"
         yield f"Max Turns Reached: {str(transcript.max_turns_reached).lower()}"
-        yield f"Allowed Tools: {json.dumps(transcript.allowed_tools, ensure_ascii=False)}"
+        yield f"Allowed Tools: {clean_line(json.dumps(transcript.allowed_tools, ensure_ascii=False))}"
 
     def _message(self, message: Message) -> Iterator[str]:
-        yield self._clean(message.text) or "(no content)"
+        yield self._body(message.text) or "(no content)"
         if isinstance(message, AssistantMessage):
             for call in message.calls:
-                yield f"Tool call: {self._one_line(call.name)} {self._clean(call.arguments)}"
+                yield f"Tool call: {self._one_line(call.name)} {self._body(call.arguments)}"
 
     def tree(self, tops: Sequence[RunRow], rows: Sequence[RunRow]) -> Iterator[str]:
         below: dict[str | None, list[RunRow]] = {}
@@ -195,7 +192,10 @@ class _Text:
             waiting += [(child, level + 1) for child in reversed(below.get(row.run_id, []))]
 
     def _one_line(self, text: str) -> str:
-        return " ".join(self._clean(text).split())
+        return " ".join(clean_line(text).split())
+
+    def _body(self, text: str) -> str:
+        return clean_body(text, "--- ", "=== ")
 
 
 _ROLES: dict[type[Message], str] = {UserMessage: "user", AssistantMessage: "assistant", ToolMessage: "tool"}

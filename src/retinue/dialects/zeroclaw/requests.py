@@ -118,8 +118,10 @@ def delegate_spec(agents: Sequence[str]) -> ToolSpec:
                     "action": typed(
                         "string", "What to do; delegate unless said otherwise.", enum=list(ACTIONS), default="delegate"
                     ),
-                    "agent": typed("string", f"The agent that gets the task. Available: {available(agents)}"),
-                    "prompt": typed("string", "The task, self-contained and explicit."),
+                    "agent": typed(
+                        "string", f"The agent that gets the task. Available: {available(agents)}", minLength=1
+                    ),
+                    "prompt": typed("string", "The task, self-contained and explicit.", minLength=1),
                     "context": typed("string", "What the agent should know besides, put in front of the task."),
                     "background": typed(
                         "boolean",
@@ -128,8 +130,8 @@ def delegate_spec(agents: Sequence[str]) -> ToolSpec:
                     ),
                     "parallel": list_of(
                         "string",
-                        "Agents that get the same task at the same time; agent and background are then left out of "
-                        "account.",
+                        "Names of agents that get the same task at the same time; agent and background are then left "
+                        "out of account.",
                     ),
                     "task_id": typed("string", "A background task, for check_result and cancel_task."),
                     "task_ids": list_of(

@@ -8,14 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from typing import Literal, TypeAlias
 
-from retinue.app.open import default_home
 from retinue.core.errors import StoreError
 from retinue.core.ids import SystemClock
 from retinue.core.ports import Clock
@@ -24,6 +20,7 @@ from retinue.dispatch.cron import claims
 from retinue.dispatch.cron.claims import Verdicts
 from retinue.dispatch.cron.jobs import Claim, HistoryEntry, Owner, Table
 from retinue.dispatch.cron.table import CronTable
+from retinue.dispatch.processes import Processes, supervise
 from retinue.engine import is_gone, this_host, this_process
 
 log = logging.getLogger("retinue.cron")
@@ -36,9 +33,6 @@ POLL = 0.5
 
 LEASE = 60.0
 """Seconds without a heartbeat after which a process of another host counts as dead."""
-
-PATIENCE = 10.0
-"""Seconds that executions get to stop."""
 
 GONE = "its process died; the job may be partly done, and is not repeated"
 GIVEN_UP = f"given up: its process died {claims.MAX_CRASHES} times"
@@ -53,65 +47,28 @@ async def serve(
     cron_table: CronTable, stop: asyncio.Event, report: Callable[[str], None], *, max_running: int, once: bool
 ) -> None:
     """Execute jobs when due until `stop` is set, with `once` those due now; `report` gets a line per start and end."""
-    processes = JobProcesses(report)
-    daemon = Daemon(cron_table, SystemClock(), this_owner(), processes.launch, max_running=max_running)
-    working = asyncio.ensure_future(daemon.run_once() if once else daemon.run())
-    stopping = asyncio.ensure_future(stop.wait())
-    await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
-    if not working.done():
-        daemon.stop()
-        await processes.stop()
-    stopping.cancel()
-    await working
+    processes = Processes()
+    daemon = job_daemon(cron_table, processes, report, max_running=max_running)
+    await supervise(stop, processes, work=[(daemon, daemon.run_once() if once else daemon.run())])
 
 
-class JobProcesses:
-    """The processes that execute claims for one daemon. They survive a daemon that is killed."""
+def job_daemon(
+    cron_table: CronTable, processes: Processes, report: Callable[[str], None], *, max_running: int
+) -> Daemon:
+    """A daemon that executes each claim in a process of its own; `report` gets a line per start and end."""
 
-    def __init__(self, report: Callable[[str], None]) -> None:
-        self._report = report
-        self._stopping = False
-        self._running: set[asyncio.subprocess.Process] = set()
+    async def launch(claim: Claim) -> str:
+        def started() -> None:
+            report(f"{claim.name}: started (due {rfc3339(claim.due)})")
 
-    async def launch(self, claim: Claim) -> str:
-        if self._stopping:
-            return "the daemon was stopping"
         try:
-            process = await asyncio.create_subprocess_exec(
-                # `-P`: the process must not import modules from the current folder.
-                *(sys.executable, "-P", "-m", "retinue", "cron", "fire", claim.name, claim.born, str(claim.attempt)),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.DEVNULL,
-                env=os.environ | {"RETINUE_HOME": str(default_home().absolute())},
-                start_new_session=True,  # Ctrl-C reaches the daemon alone, which passes it on once
-            )
+            code = await processes.run("cron", "fire", claim.name, claim.born, str(claim.attempt), started=started)
         except OSError as error:
             return str(error)
-        self._running.add(process)
-        if self._stopping:
-            process.terminate()
-        self._report(f"{claim.name}: started (due {rfc3339(claim.due)})")
-        code = await process.wait()
-        self._running.discard(process)
-        self._report(f"{claim.name}: {'done' if code == 0 else f'ended with exit code {code}'}")
+        report(f"{claim.name}: {'done' if code == 0 else f'ended with exit code {code}'}")
         return "" if code == 0 else f"its process ended with exit code {code}"
 
-    async def stop(self) -> None:
-        """Terminate all processes, and kill those that do not end."""
-        self._stopping = True
-        for process in self._running:
-            _signal(process, signal.SIGTERM)
-        if self._running:
-            ends = [asyncio.ensure_future(process.wait()) for process in self._running]
-            await asyncio.wait(ends, timeout=PATIENCE)
-            for process in self._running:
-                _signal(process, signal.SIGKILL)
-            await asyncio.gather(*ends)
-
-
-def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError):  # it has ended
-        process.send_signal(number)
+    return Daemon(cron_table, SystemClock(), this_owner(), launch, max_running=max_running)
 
 
 class Daemon:

@@ -1,5 +1,5 @@
-"""The worker process behind `retinue call`: it reads one request and answers it with one run in memory."""
+"""One call of a model in memory, for `retinue call` and `retinue buzz`: it answers one request with one run."""
 
-from retinue.dispatch.worker.answer import WorkerCall, read_call
+from retinue.dispatch.worker.answer import PROVIDERS, WorkerCall, command_call, read_call
 
-__all__ = ["WorkerCall", "read_call"]
+__all__ = ["PROVIDERS", "WorkerCall", "command_call", "read_call"]

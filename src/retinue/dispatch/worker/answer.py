@@ -1,7 +1,8 @@
-"""A `retinue call` process: read one JSON request, run it in memory, and pass its events to an output as they happen.
+"""One call of a model at a whole address: a run in memory, whose events are passed to an output as they happen.
 
-A parent that is retinue itself passes a grant on an inherited descriptor: what this process may do and use. Without a
-grant it may read, and change nothing. Signals, stdout and exit codes are the command's.
+It is what `retinue call` does with a JSON request on stdin, and `retinue buzz` with its arguments. A parent that is
+retinue itself passes a grant on an inherited descriptor: what this process may do and use. Without a grant it may read,
+and change nothing. Signals, stdout and exit codes are the commands'.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from retinue.app.handle import RunHandle
 from retinue.app.open import default_home, tool_dependencies
 from retinue.app.open import open as open_retinue
 from retinue.app.retinue import Retinue
-from retinue.core.agent import RunSpec
+from retinue.core.agent import Output, RunSpec
 from retinue.core.errors import BadInput, Refused, UnknownName
 from retinue.core.events import Event, ReplyReceived
 from retinue.core.messages import Delta
@@ -39,7 +40,7 @@ from retinue.core.text import NOT_JSON
 from retinue.core.usage import NO_USAGE, add_cost
 from retinue.dialects import child_process, registry
 from retinue.engine import SpawnRequest
-from retinue.providers.catalog import WIRES, ProviderConfig, create_provider, provider_config
+from retinue.providers.catalog import WIRES, ProviderConfig, check_temperature, create_provider, provider_config
 from retinue.store.memory import MemoryStore
 from retinue.tools.builtin import Builtin
 from retinue.tools.dependencies import NoKeyValue
@@ -60,6 +61,9 @@ class ResolvedCall(Struct, frozen=True, kw_only=True):
     think: bool
     temperature: float
     max_tokens: int | None
+    delegation: tuple[str, ...] = ()
+    """Tools with which the model delegates."""
+    output: Output | None = None
 
 
 def read_request(stdin: bytes) -> ResolvedCall:
@@ -73,6 +77,10 @@ def read_request(stdin: bytes) -> ResolvedCall:
         request = msgspec.json.decode(stdin, type=child_process.CallRequest)
     except NOT_JSON as error:
         raise BadInput(f"the request on stdin is not valid: {error}") from None
+    return _resolve(request)
+
+
+def _resolve(request: child_process.CallRequest) -> ResolvedCall:
     if request.provider not in PROVIDERS:
         raise UnknownName("provider", request.provider[:200], PROVIDERS)
     return ResolvedCall(
@@ -202,8 +210,24 @@ def read_call(stdin: BinaryIO) -> WorkerCall | None:
         if grant is None:
             return None
     request = read_request(stdin.read())
-    grant = grant or _default_grant(request)
-    parent = None if granted is None else Parent(granted, usage)
+    return _call(request, grant or _default_grant(request), None if granted is None else Parent(granted, usage))
+
+
+def command_call(request: child_process.CallRequest, *, output: Output | None = None) -> WorkerCall:
+    """The call of a command line; raises `BadInput` for a bad request.
+
+    The system prompt may be the name of a prompt. If tools belong to that prompt, the model has them and can delegate.
+    """
+    named = registry.prompt_named(request.system_prompt or "")
+    resolved = _resolve(replace(request, system_prompt=named.text, tool_subset=named.tools))
+    delegation = registry.entry(registry.CALL).tool_names if named.tools else ()
+    resolved = replace(resolved, delegation=delegation, output=output)
+    call = _call(resolved, _default_grant(resolved), None)
+    check_temperature(call.provider, resolved.temperature)
+    return call
+
+
+def _call(request: ResolvedCall, grant: child_process.Grant, parent: Parent | None) -> WorkerCall:
     return WorkerCall(request, grant, _provider(request, grant.reaching), parent)
 
 
@@ -239,7 +263,7 @@ def _default_grant(request: ResolvedCall) -> child_process.Grant:
 
 def _provider(request: ResolvedCall, known: child_process.Reaching | None) -> ProviderConfig:
     """The provider to use, at exactly the address of the request."""
-    reached = provider_config(
+    return provider_config(
         request.provider,
         wire=(known.settled if known is not None else "") or request.provider,
         base_url=request.url,
@@ -249,7 +273,6 @@ def _provider(request: ResolvedCall, known: child_process.Reaching | None) -> Pr
         responses_wire=known.responses_wire if known is not None else None,
         full_url=True,
     )
-    return replace(reached, base_url=request.url)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,15 +284,22 @@ class WorkerCall:
     provider: ProviderConfig
     parent: Parent | None
 
+    def check_key(self, flag: str) -> None:
+        """Raise `BadInput` if the environment variable of the key is not set; `flag` names it."""
+        from retinue.app.launch.model_choice import check_key  # here, because `retinue call` has to start quickly
+
+        check_key(self.provider, os.environ, flag=flag)
+
     def open(self) -> Retinue:
         """A retinue in memory, with the provider and the tools of the call and no others."""
         return open_retinue(
             provider=self.provider.name,
-            providers={self.provider.name: create_provider(self.provider, explicit=True, full_url=True)},
+            providers={self.provider.name: create_provider(self.provider, explicit=True)},
+            provider_configs=(self.provider,),  # of the processes to which the model delegates
             tools=_tools(self.request, self.grant, self.parent),
             tool_options=self.grant.tool_options,
             policy=self.grant.policy,
-            dialects=(),
+            dialects=_dialects(self.request),
             store=MemoryStore(),
             home=self.grant.home or None,
         )
@@ -326,16 +356,22 @@ class WorkerCall:
             self.parent.report(tally)
 
 
+def _dialects(request: ResolvedCall) -> tuple[str, ...]:
+    return (registry.CALL,) if request.delegation else ()
+
+
 def _spawn_request(request: ResolvedCall, provider: ProviderConfig, grant: child_process.Grant) -> SpawnRequest:
     run_spec = RunSpec(
         agent=AGENT,
         system=request.system_prompt,
-        offered=request.tools,
+        offered=(*request.tools, *request.delegation),
+        dialects=_dialects(request),
         provider=provider.name,
         model=request.model,
         max_output=request.max_tokens,
         temperature=request.temperature,
         think=request.think,
+        output=request.output,
         workspace=grant.workspace,
         identity=grant.identity,
         memory_from=grant.memory_from,

@@ -22,6 +22,7 @@ from retinue.core.messages import AssistantMessage, Thinking, ToolCall
 from retinue.core.ports import Request
 from retinue.providers import message_encoder
 from retinue.providers.lenient_json import as_json_object, raw_json, utf8_safe
+from retinue.providers.schema_subset import ANTHROPIC_OUTPUT, complete, restricted
 from retinue.providers.unsupported_options import encode_fields, is_supported, without_unsupported
 
 Step: TypeAlias = Literal["thought", "call"] | int
@@ -162,11 +163,13 @@ def options(request: Request, unsupported: Collection[str] = ()) -> dict[str, ob
             budget = min(THINKING_BUDGET, _max_tokens(request) * THINKING_BUDGET // MAX_TOKENS_THINKING)
             if budget >= MIN_THINKING_BUDGET:
                 found[_BUDGET] = {"type": "enabled", "budget_tokens": budget}
-    # Thinking excludes a temperature, and newer models reject one in any case.
-    if request.temperature is not None and not found and not is_adaptive:
-        found["temperature"] = request.temperature
+    # Thinking excludes a temperature and most values of `top_p`, and newer models reject both in any case.
+    if not found and not is_adaptive:
+        chosen = {"temperature": request.temperature, "top_p": request.top_p}
+        found |= {name: value for name, value in chosen.items() if value is not None}
     if request.output is not None and request.output.mode == "json_schema":
-        found["output_config.format"] = {"type": "json_schema", "schema": raw_json(request.output.schema)}
+        schema = restricted(request.output.schema, ANTHROPIC_OUTPUT)
+        found["output_config.format"] = {"type": "json_schema", "schema": schema}
     return without_unsupported(found, unsupported)
 
 
@@ -335,6 +338,6 @@ def _tool(spec: ToolSpec) -> bytes:
     tool = {
         "name": utf8_safe(spec.name),
         "description": utf8_safe(spec.description),
-        "input_schema": raw_json(spec.parameters),
+        "input_schema": complete(spec.parameters),
     }
     return msgspec.json.encode(tool)

@@ -16,8 +16,10 @@ from msgspec import Struct
 from retinue.core.agent import ToolSpec
 from retinue.core.messages import AssistantMessage, Thinking
 from retinue.core.ports import Request
+from retinue.core.text import NOT_JSON
 from retinue.providers.lenient_json import as_json_object, raw_json, utf8_safe
 from retinue.providers.message_encoder import MessageEncoder, PendingCall, read_note, system_prompt_with_format
+from retinue.providers.schema_subset import GEMINI, complete, restricted
 from retinue.providers.unsupported_options import nested, without_unsupported
 
 MEMO = "gemini"
@@ -170,6 +172,8 @@ def options(request: Request, unsupported: Collection[str] = ()) -> dict[str, ob
         found["maxOutputTokens"] = request.max_output
     if request.temperature is not None:
         found["temperature"] = request.temperature
+    if request.top_p is not None:
+        found["topP"] = request.top_p
     if request.think:
         found["thinkingConfig.includeThoughts"] = True
         if _NEEDS_BUDGET.match(request.model):
@@ -178,7 +182,7 @@ def options(request: Request, unsupported: Collection[str] = ()) -> dict[str, ob
     if request.output is not None and _has_format_field(request):
         found["responseMimeType"] = "application/json"
         if request.output.mode == "json_schema":
-            found["responseJsonSchema"] = raw_json(request.output.schema)
+            found["responseJsonSchema"] = restricted(request.output.schema, GEMINI)
     return without_unsupported(found, unsupported)
 
 
@@ -193,11 +197,16 @@ def _tools(tools: tuple[ToolSpec, ...]) -> bytes:
     return b'"tools":[{"functionDeclarations":[' + b",".join(map(_tool, tools)) + b"]}]," if tools else b""
 
 
+def _has_parameters(schema: str) -> bool:
+    """Whether a schema has properties; the API wants the parameters of a function without any left out."""
+    try:
+        return bool(msgspec.json.decode(schema, type=dict[str, object]).get("properties"))
+    except NOT_JSON:
+        return True
+
+
 def _tool(spec: ToolSpec) -> bytes:
-    return msgspec.json.encode(
-        {
-            "name": utf8_safe(spec.name),
-            "description": utf8_safe(spec.description),
-            "parametersJsonSchema": raw_json(spec.parameters),
-        }
-    )
+    declaration: dict[str, object] = {"name": utf8_safe(spec.name), "description": utf8_safe(spec.description)}
+    if _has_parameters(spec.parameters):
+        declaration["parametersJsonSchema"] = restricted(bytes(complete(spec.parameters)).decode(), GEMINI)
+    return msgspec.json.encode(declaration)

@@ -12,15 +12,16 @@ import msgspec
 from retinue.core.agent import Output, ToolSpec
 from retinue.core.messages import AssistantMessage
 from retinue.core.ports import Request
-from retinue.providers.lenient_json import as_json_object, raw_json, utf8_safe
+from retinue.providers.lenient_json import as_json_object, utf8_safe
 from retinue.providers.message_encoder import MessageEncoder, PendingCall, system_prompt, system_prompt_with_format
+from retinue.providers.schema_subset import OPENAI_STRICT, complete, restricted
 from retinue.providers.unsupported_options import encode_fields, without_unsupported
 
 MEMO = "openai_chat"
 """The key of the encoded conversation in a request's memo."""
 
 # Reasoning models count their reasoning as output and reject `max_tokens`, want the role `developer` instead of
-# `system`, and take no temperature. Their chat variants differ from other models in `max_tokens` only.
+# `system`, and take neither temperature nor `top_p`. Their chat variants differ from other models in `max_tokens` only.
 _COUNTS_REASONING = re.compile(r"(?:.*/)?(?:o\d|gpt-5)")
 _CHAT_VARIANT = re.compile(r"(?:.*/)?gpt-5(?:\.\d+)?-chat")
 _ACCEPTS_NO_EFFORT = re.compile(r"(?:.*/)?gpt-5\.1(?!\d)")
@@ -56,6 +57,8 @@ def options(request: Request, unsupported: Collection[str] = (), *, explicit: bo
             found[field] = request.max_output
     if request.temperature is not None and not is_reasoning:
         found["temperature"] = request.temperature
+    if request.top_p is not None and not is_reasoning:
+        found["top_p"] = request.top_p
     if is_reasoning and (request.think or explicit):
         found["reasoning_effort"] = "high" if request.think or not _ACCEPTS_NO_EFFORT.match(request.model) else "none"
     if request.output is not None:
@@ -145,7 +148,7 @@ def _system(text: str, role: str) -> bytes:
 def _response_format(output: Output) -> msgspec.Raw:
     if output.mode == "json_object":
         return msgspec.Raw(b'{"type":"json_object"}')
-    schema = {"name": output.name, "schema": raw_json(output.schema), "strict": True}
+    schema = {"name": output.name, "schema": restricted(output.schema, OPENAI_STRICT), "strict": True}
     return msgspec.Raw(msgspec.json.encode({"type": "json_schema", "json_schema": schema}))
 
 
@@ -158,6 +161,6 @@ def _tool(spec: ToolSpec) -> bytes:
     function = {
         "name": utf8_safe(spec.name),
         "description": utf8_safe(spec.description),
-        "parameters": raw_json(spec.parameters),
+        "parameters": complete(spec.parameters),
     }
     return msgspec.json.encode({"type": "function", "function": function})

@@ -18,7 +18,8 @@ from retinue.core.agent import Output, ToolSpec
 from retinue.core.messages import AssistantMessage, Message, Thinking
 from retinue.core.ports import Request
 from retinue.providers import message_encoder
-from retinue.providers.lenient_json import as_json_object, raw_json, utf8_safe
+from retinue.providers.lenient_json import as_json_object, utf8_safe
+from retinue.providers.schema_subset import OPENAI_STRICT, complete, restricted
 from retinue.providers.unsupported_options import encode_fields, is_supported, without_unsupported
 
 MEMO = "openai_responses"
@@ -88,6 +89,8 @@ def options(
         found["max_output_tokens"] = request.max_output
     if request.temperature is not None:
         found["temperature"] = request.temperature
+    if request.top_p is not None:
+        found["top_p"] = request.top_p
     # A model without a reasoning effort has no reasoning to summarize.
     if is_supported("reasoning.effort", unsupported):
         if request.think:
@@ -219,7 +222,8 @@ def _instructions(text: str) -> bytes:
 def _text_format(output: Output) -> msgspec.Raw:
     if output.mode == "json_object":
         return msgspec.Raw(b'{"type":"json_object"}')
-    schema = {"type": "json_schema", "name": output.name, "schema": raw_json(output.schema), "strict": True}
+    restricted_schema = restricted(output.schema, OPENAI_STRICT)
+    schema = {"type": "json_schema", "name": output.name, "schema": restricted_schema, "strict": True}
     return msgspec.Raw(msgspec.json.encode(schema))
 
 
@@ -234,6 +238,6 @@ def _tool(spec: ToolSpec) -> bytes:
             "type": "function",
             "name": utf8_safe(spec.name),
             "description": utf8_safe(spec.description),
-            "parameters": raw_json(spec.parameters),
+            "parameters": complete(spec.parameters),
         }
     )

@@ -14,6 +14,7 @@ from fnmatch import fnmatchcase
 from msgspec import Struct
 
 from retinue.core.policy import Policy
+from retinue.core.text import listed
 from retinue.tools.shell.lexer import Operator, Unclear, Word, tokens
 
 SEPARATORS = frozenset({"&&", "||", ";", ";;", "|", "|&", "&", "\n", "(", ")"})
@@ -124,12 +125,12 @@ def refusal_of(command: ParsedCommand, policy: Policy) -> str | None:
         if step.program != step.name and step.program not in policy.allowed_commands:
             return (
                 f"Security policy: {step.program!r} names a program by its path; allowed are the commands of "
-                f"allowed_commands by their names: {_listed(policy.allowed_commands)}"
+                f"allowed_commands by their names: {listed(policy.allowed_commands)}"
             )
         if step.name not in _HARMLESS and not {step.program, step.name} & {*policy.allowed_commands}:
             return (
                 f"Security policy: command {step.name!r} is not allowed (allowed_commands); "
-                f"use one of: {_listed(policy.allowed_commands)}"
+                f"use one of: {listed(policy.allowed_commands)}"
             )
         if refusal := _refusal_of_started(step, policy):
             return refusal
@@ -150,7 +151,7 @@ def _refusal_of_started(step: Step, policy: Policy) -> str | None:
         if inner.program not in policy.allowed_commands:
             return (
                 f"Security policy: command {inner.program!r}, which {step.name!r} would start, is not allowed "
-                f"(allowed_commands); use one of: {_listed(policy.allowed_commands)}"
+                f"(allowed_commands); use one of: {listed(policy.allowed_commands)}"
             )
     return None
 
@@ -290,10 +291,6 @@ def _is_written(redirection: str, target: Word) -> bool:
     if redirection == ">&" and _DESCRIPTOR.fullmatch(target.text):
         return False
     return target.text not in NO_FILE
-
-
-def _listed(commands: Sequence[str]) -> str:
-    return ", ".join(commands) or "(none)"
 
 
 _FIND_STARTS = frozenset(("-exec", "-execdir", "-ok", "-okdir"))

@@ -8,10 +8,14 @@ from contextlib import suppress
 from functools import partial
 
 import msgspec
+from msgspec.structs import replace
 
+from retinue.core.agent import ToolSpec
 from retinue.core.errors import ToolError
-from retinue.core.policy import Risk
+from retinue.core.policy import Policy, Risk
 from retinue.core.ports import CallContext, CallRisk, Ended, PreparedCall, Program, Tool, ToolResult
+from retinue.core.schema import Schema
+from retinue.core.text import listed
 from retinue.tools.arguments import Misfit
 from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.function import FunctionTool
@@ -58,7 +62,7 @@ def tools(dependencies: ToolDependencies) -> Sequence[Tool]:
         """Run a shell command in the workspace and return what it printed.
 
         Args:
-            command: The command line, for /bin/sh.
+            command: The command line, for /bin/sh. Only allowed commands are started.
             cwd: The folder to run it in, seen from the workspace.
             timeout: Seconds after which it is killed, up to what the policy allows.
         """
@@ -77,6 +81,12 @@ class ShellTool(FunctionTool[..., ShellRequest]):
         super().__init__(function, kind="once", risk=Risk.MEDIUM, acts=True, timeout=MAX_SECONDS)
         self.stoppable = True
         self._dependencies = dependencies
+
+    def spec_for(self, offered: tuple[str, ...], policy: Policy) -> ToolSpec:
+        """The spec with the commands that the policy allows."""
+        schema = msgspec.json.decode(self.spec.parameters, type=Schema)
+        schema["properties"]["command"]["description"] += f" Allowed: {listed(policy.allowed_commands)}."
+        return replace(self.spec, parameters=msgspec.json.encode(schema).decode())
 
     def prepare(self, arguments: str) -> PreparedCall:
         decoded = self.decode(arguments)

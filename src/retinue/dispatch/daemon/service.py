@@ -1,0 +1,51 @@
+"""The whole daemon of a state folder: the cron jobs and the runs that it keeps going, and its state for `status`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple
+
+from retinue.app.read_only import ReadOnlyClient
+from retinue.config.cron import CronSettings
+from retinue.dispatch.cron.daemon import is_left, job_daemon
+from retinue.dispatch.cron.table import CronTable
+from retinue.dispatch.daemon.runs import KeptTrees, RunsDaemon, Tree, launcher
+from retinue.dispatch.processes import Processes, supervise
+
+MAX_RUNS = 8
+"""Trees that a daemon continues at the same time."""
+
+
+class Duties(NamedTuple):
+    """What a daemon has to do: the number of jobs, the names of those that are executed now, and the trees to keep."""
+
+    jobs: int
+    jobs_running: tuple[str, ...]
+    trees: tuple[Tree, ...]
+
+
+async def duties(client: ReadOnlyClient) -> Duties:
+    """What there is to do in a store, as it stands now."""
+    table = await CronTable(client.key_value).table()
+    running = sorted(claim.name for claim in table.claims.values() if not is_left(claim.owner))
+    trees = await KeptTrees(client, approvals=CronSettings().approvals).look()
+    return Duties(len(table.jobs), tuple(running), tuple(trees))
+
+
+async def serve(
+    client: ReadOnlyClient,
+    settings: CronSettings,
+    stop: asyncio.Event,
+    report: Callable[[str], None],
+    stopping: Callable[[], None],
+) -> None:
+    """Execute jobs when due and continue runs, until `stop` is set; `report` gets a line per start and end.
+
+    Then `stopping` is called and all processes are asked to stop: their runs are left in the store and can be resumed.
+    """
+    processes = Processes()
+    jobs = job_daemon(CronTable(client.key_value), processes, report, max_running=settings.max_running)
+    kept = KeptTrees(client, approvals=settings.approvals)
+    runs = RunsDaemon(kept.look, launcher(processes, report), report, client.supervisor.clock.now, max_running=MAX_RUNS)
+    await supervise(stop, processes, stopping=stopping, work=[(jobs, jobs.run()), (runs, runs.run())])
