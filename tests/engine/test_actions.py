@@ -257,6 +257,34 @@ async def done_with_a_crash_after(writes: int) -> tuple[list[str], bool]:
     return done, finished
 
 
+@retinue.tool(kind="idempotent", acts=True)
+async def put(what: str) -> str:
+    """Change something, any number of times."""
+    return f"put {what}"
+
+
+async def test_a_call_that_is_made_again_after_a_crash_at_any_write_is_one_action() -> None:
+    crashes = 0
+    for writes in range(3, 40):
+        harness = Harness(dialects=(), tools=[put], policy=hourly(2))
+        harness.script("main", *(calls("put", what=str(number)) for number in (1, 2, 3)), says("done"))
+        finished = False
+        with suppress(StoreError):
+            await harness.open(killed_after=writes)
+            await harness.run("go", key="the one")
+            finished = True
+        await harness.restart()
+        await harness.run("go", key="the one")
+        await harness.close()
+
+        assert (writes, harness.results("main")) == (writes, ["put 1", "put 2", NO_ACTIONS_LEFT])
+        if finished:
+            break
+        crashes += 1
+
+    assert crashes > 8
+
+
 async def test_two_processes_share_the_action_limit() -> None:
     store = SharedMemory()
     first = Harness(store=store, dialects=(), tools=[act], policy=hourly(3), session="one")

@@ -203,7 +203,7 @@ class Budgets:
     def charge_action(self, run_id: RunId) -> tuple[Charge, ...] | None:
         """Charge one action to every window that limits the run's; the charges to store, or None if one is used up.
 
-        The action is performed only once they are on disk: a crash in between counts one too many, never one too few.
+        The action is performed only once they are on disk, so that no crash makes one free of charge.
         """
         counted = [window for window in self._windows.get(run_id, ()) if window.limits_calls]
         now = self._clock.now()

@@ -237,12 +237,15 @@ class Supervisor:
             await self.drivers.reap()  # a run without a driver ends in the store at once, not when it is adopted
         return await self._executor.cancel(run_id, reason, note)
 
-    async def take_action(self, run_id: RunId) -> bool:
-        """Charge one action of a live run to its windows; False if they have none left."""
+    async def take_action(self, run_id: RunId, key: Key | None = None, *, again: bool = False) -> bool:
+        """Charge one action of a live run to its windows; False if they have none left.
+
+        With the `key` of a call that is made `again` after a crash, an action that was charged before is not again.
+        """
         live = self._registry.live.get(run_id)
         if live is None:
             raise TreeCancelled(run_id)
-        return await take_action(live, self._engine)
+        return await take_action(live, self._engine, key, again=again)
 
     def mark_read(self, reader: RunId, run_id: RunId) -> None:
         """Record that a live run has read how a child of it ended, so that the end is not announced to it again."""

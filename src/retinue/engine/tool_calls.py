@@ -11,10 +11,10 @@ import inspect
 from typing import cast
 
 from retinue.core.agent import ToolSpec
-from retinue.core.commands import Post, Record
+from retinue.core.commands import Change, Decision, Post
 from retinue.core.errors import StoreError, ToolError
 from retinue.core.events import CallParked, CallReturned
-from retinue.core.ids import call_key
+from retinue.core.ids import Key, call_key
 from retinue.core.inbox import ApprovalAnswer
 from retinue.core.log_context import logger
 from retinue.core.policy import NO_ACTIONS_LEFT, Verdict, allows, verdict
@@ -34,6 +34,9 @@ INTERRUPTED = (
 
 LARGE_RESULT = 1_000_000
 """Characters of a result above which a warning is logged: few models can read so much."""
+
+ACTIONS = "actions"
+"""The key-value namespace of the changes that charge actions; it stays empty."""
 
 GRANTED = ToolResult("")
 """A marker, not a result: the call may be made."""
@@ -82,8 +85,11 @@ async def _outcome(live: LiveRun, call: OpenCall, engine: EngineContext) -> tupl
     stale = live.run.is_stale(call)
     if stale and tool.kind == "once":
         return ToolResult(INTERRUPTED, failed=True), False
-    if prepared.risk.acts and not await take_action(live, engine):
-        return ToolResult(NO_ACTIONS_LEFT, failed=True), False
+    if prepared.risk.acts:
+        # A call that never runs again needs no key for its charge.
+        key = None if tool.kind == "once" else call_key(live.run_id, live.run.turns, call.index)
+        if not await take_action(live, engine, key, again=stale):
+            return ToolResult(NO_ACTIONS_LEFT, failed=True), False
     if tool.kind == "once" and live.last_write is not None:
         await live.last_write.wait()
     return await _call_tool(tool, call, prepared, _context(live, call, stale), live, engine)
@@ -117,15 +123,21 @@ def _why_hidden(tool: Tool | None, live: LiveRun, call: OpenCall) -> str | None:
     return None if tool is None else tool.why_hidden(_context(live, call, stale=False))
 
 
-async def take_action(live: LiveRun, engine: EngineContext) -> bool:
-    """Charge one action of the run, and wait until that is on disk; False if its windows have none left."""
+async def take_action(live: LiveRun, engine: EngineContext, key: Key | None = None, *, again: bool = False) -> bool:
+    """Charge one action of the run, and wait until that is on disk; False if its windows have none left.
+
+    `key` is the key of the call that acts. A call that is made `again` after a crash is charged unless it was before.
+    """
     budgets = engine.budgets
     await budgets.refresh_actions(live.run_id)
+    charged = None if key is None else f"{key}/action"
+    if again and charged is not None and await engine.journal.read(engine.store.answered, charged) is not None:
+        return not budgets.has_overdrawn(live.run_id)
     charges = budgets.charge_action(live.run_id)
     if not charges:
         return charges is not None
-    run = live.run
-    live.last_write = engine.journal.write(Record(run_id=run.run_id, seq=run.seq + 1, events=(), charges=charges))
+    decision = Decision(b"", charges=charges)
+    live.last_write = engine.journal.write(Change(space=ACTIONS, decide=lambda _: decision, key=charged))
     await live.last_write.wait()
     # Another process may have taken the last action at the same time: then both see both charges, and neither acts.
     await budgets.refresh_actions(live.run_id)

@@ -39,7 +39,9 @@ def check_may_act(context: CallContext, tool: str) -> None:
 
 async def spend(supervisor: Supervisor, context: CallContext) -> None:
     """Take one action from the caller's windows; every valid start of a run costs one."""
-    if supervisor.live(context.run_id) is not None and not await supervisor.take_action(context.run_id):
+    if supervisor.live(context.run_id) is None:
+        return
+    if not await supervisor.take_action(context.run_id, context.key, again=context.again):
         raise CallRefused(NO_ACTIONS_LEFT)
 
 
