@@ -7,7 +7,6 @@ started in the foreground and interrupted is left to the person who started it.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, TypeAlias
@@ -21,10 +20,11 @@ from retinue.app.run_spec import DetachedApprovals
 from retinue.core.commands import RunQuery
 from retinue.core.errors import RetinueError, StoreError
 from retinue.core.ids import RunId
+from retinue.core.log_context import logger
 from retinue.dispatch.processes import Processes
 from retinue.engine import RunView
 
-log = logging.getLogger("retinue.daemon")
+log = logger("retinue.daemon")
 
 POLL = 1.0
 """Seconds between two looks at the store, which other processes change."""
