@@ -50,6 +50,9 @@ COMPLETE_OUTPUT = {
 }
 
 
+TELEMETRY = "warn,retinue.tools.subagent=debug"
+
+
 class Session:
     """One folder and state folder, in which commands run against a model that answers with these lines in turn."""
 
@@ -59,8 +62,15 @@ class Session:
         self.logged: list[str] = []
         self.ended = Ended(0, "", "")
 
-    async def run(self, *lines: Line, settings: str = "", stdin: bytes | None = None, command: str = "run") -> None:
-        """`xzatoma run` or `xzatoma chat` as it is typed here, with its telemetry on stderr."""
+    async def run(
+        self,
+        *lines: Line,
+        settings: str = "",
+        stdin: bytes | None = None,
+        command: str = "run",
+        log: dict[str, str] | None = None,
+    ) -> None:
+        """`xzatoma run` or `xzatoma chat` as it is typed here, by default with its telemetry on stderr."""
         (self.folder / "config.yaml").write_text(settings)
         left = iter(lines)
         async with FakeChat(lambda request: next(left)) as vendor:
@@ -70,7 +80,7 @@ class Session:
                 *(("Go on.",) if stdin is None else ()),
                 stdin=stdin,
                 cwd=self.folder,
-                env={"RETINUE_HOME": str(self.folder / "home"), "RETINUE_LOG": "warn,retinue.tools.subagent=debug"},
+                env={"RETINUE_HOME": str(self.folder / "home"), **(log or {"RETINUE_LOG": TELEMETRY})},
             )
         self.requests = [request.body for request in vendor.requests]
         found = re.findall(r"^\S+ [A-Z]+ retinue\.tools\.subagent (.*)$", self.ended.stderr, re.MULTILINE)
@@ -93,7 +103,14 @@ class Session:
 
 @pytest.fixture
 def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
-    for name in ("RETINUE_MODEL", "RETINUE_PROVIDER", "RETINUE_BASE_URL", "RETINUE_API_KEY_ENV", "RUST_LOG"):
+    for name in (
+        "RETINUE_MODEL",
+        "RETINUE_PROVIDER",
+        "RETINUE_BASE_URL",
+        "RETINUE_API_KEY_ENV",
+        "RUST_LOG",
+        "RETINUE_LOG",
+    ):
         monkeypatch.delenv(name, raising=False)
     return Session(tmp_path)
 
@@ -335,11 +352,12 @@ async def test_event_depth_limit(session: Session) -> None:
 # ---- Enable Logging ------------------------------------------------------------------------------------------------
 
 
-async def test_enable_logging(session: Session) -> None:
-    """`chat` shows the events on stderr, under the target `retinue.tools.subagent`."""
+@pytest.mark.parametrize("levels", ["info", "xzatoma::tools::subagent=debug"])
+async def test_enable_logging(session: Session, levels: str) -> None:
+    """`RUST_LOG=info xzatoma chat`: the target is `retinue.tools.subagent` here."""
     lines = [calls("subagent", **task()), says("It."), says("Summary."), says("Thanks.")]
 
-    await session.run(*lines, command="chat", stdin=b"Use a subagent.\n")
+    await session.run(*lines, command="chat", stdin=b"Use a subagent.\n", log={"RUST_LOG": levels})
 
     assert session.ended.code == 0, session.ended.stderr
     assert [line.partition(" ")[0] for line in session.logged] == ["subagent.event=spawn", "subagent.event=complete"]

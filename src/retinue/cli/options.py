@@ -209,11 +209,7 @@ def tools_of(names: str | None, *, agent: str | None) -> tuple[str, ...] | None:
 
 
 def default_tools_of(names: str | None, dialects: tuple[str, ...] | None) -> tuple[str, ...]:
-    """The tools of a root whose agent names none: those of the dialects, unless `--tools` has a list.
-
-    >>> default_tools_of(None, ("xzatoma",)), default_tools_of("grep", ("xzatoma",)), default_tools_of(None, None)
-    (('fetch', 'grep', 'file_ops', 'terminal'), (), ())
-    """
+    """The tools of a root whose agent names none: those of the dialects, unless `--tools` has a list."""
     return root_tools(dialects or ()) if names is None else ()
 
 
