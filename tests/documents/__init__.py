@@ -1,0 +1,1 @@
+"""The examples and use cases of the dialects' published documents, run end to end as printed."""
