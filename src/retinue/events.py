@@ -15,7 +15,7 @@ events; a `match` over it can be checked for completeness.
 'turn 1: 20 lines'
 """
 
-from retinue.core.budget import Caps, Window
+from retinue.core.budget import Amount, Caps, Window
 from retinue.core.events import (
     CallParked,
     CallReturned,
@@ -48,6 +48,7 @@ from retinue.core.inbox import (
 from retinue.core.run import EndReason, HandleRef, HistoryRef, Lifecycle, LimitMet, Result
 
 __all__ = [
+    "Amount",
     "ApprovalAnswer",
     "CallParked",
     "CallReturned",

@@ -103,6 +103,31 @@ async def test_the_lists_of_a_risk_profile_are_exact(policy: Policy, has_reader:
     assert (READER in tools, read == CUT) == (has_reader, not has_reader)
 
 
+@pytest.mark.parametrize(
+    ("dialect", "tool", "others"),
+    [
+        ("spec", "subagent", ("shared_context",)),
+        ("spec", "shared_context", ("subagent",)),
+        ("meerkat", "agent_spawn", ()),
+    ],
+)
+async def test_the_system_text_is_about_the_tools_that_the_run_has(
+    dialect: str, tool: str, others: tuple[str, ...]
+) -> None:
+    async def system(policy: Policy | None, spawn: Policy | None) -> str:
+        provider = RecordingProvider(Script())
+        async with Harness(provider=provider, dialects=[dialect], policy=policy) as harness:
+            harness.script("main", says("Done."))
+            await harness.run(TASK, policy=spawn)
+        return provider.requests[0].system
+
+    narrow = Policy(allowed_tools=others or ("nothing",))
+    everything = await system(None, None)
+    assert tool in everything
+    assert await system(narrow, None) == await system(None, narrow) != everything
+    assert f"{tool} tool" not in await system(narrow, None)
+
+
 # ---- children --------------------------------------------------------------------------------------------------------
 
 

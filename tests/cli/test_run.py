@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -76,8 +77,9 @@ def test_the_cost_of_a_priced_model_is_printed_and_limited(cli: Cli, folder: Pat
     assert (within.code, within.json["cost"]) == (0, (6 * 1000 + 4 * 100 + 3 * 2000) / 1_000_000)
     assert "warning" not in within.stderr
     assert (beyond.code, beyond.json["status"], beyond.json["end_reason"]) == (1, "exhausted", "max_cost")
-    assert beyond.stderr.splitlines()[-1] == (
-        "exhausted: $0 of $0.0001 spent, and the next call may cost more than is left"
+    assert re.fullmatch(
+        r"exhausted: the cost limit is too small for the first call: limit \$0\.0001, needed at least \$\d+\.\d+",
+        beyond.stderr.splitlines()[-1],
     )
     assert len(vendor.requests) == 1
 
@@ -132,6 +134,53 @@ def test_every_model_that_may_be_called_is_checked_for_a_price(
     assert (ended.code, ended.stdout) == (0, "Yes.\n")
     warned = [line.partition(", so a limit")[0] for line in ended.stderr.splitlines()]
     assert warned == [f"warning: no price known for model {model}" for model in without_a_price]
+
+
+THRIFTY = """
+[providers.priced]
+wire = "openai-chat"
+base_url = "{url}"
+prices = {{ "known" = {{ input = 10.0, output = 20.0 }} }}
+
+[runtime_profiles.thrifty]
+max_cost_per_day_cents = 1
+
+[agents.lead]
+description = "Leads"
+model = "priced:known"
+runtime_profile = "thrifty"
+"""
+
+
+def test_the_end_at_the_daily_cost_limit_is_in_dollars_with_owner_and_setting(cli: Cli, folder: Path) -> None:
+    """A prompt of 400 tokens costs $0.004, and $0.0036 of the day's cent is left."""
+    with serving(says("Yes.", usage=Usage(input=640))) as vendor:
+        (folder / "retinue.toml").write_text(THRIFTY.format(url=vendor.base_url))
+        flags = ("run", "--quiet", "--agent", "lead", "--dialect", "none")
+        first = cli(*flags, "Is it?")
+        second = cli(*flags, "x" * 1600)
+
+    assert first == Ended(0, "Yes.\n", "")
+    assert (second.code, second.stdout) == (1, "")
+    assert re.fullmatch(
+        r"exhausted: the daily cost limit of agent 'lead' \(max_cost_per_day_cents\) leaves too little for the next "
+        r"call: used \$0\.0064, limit \$0\.01, left \$0\.0036, needed at least \$0\.004\d+\n",
+        second.stderr,
+    )
+    assert len(vendor.requests) == 1
+
+
+def test_an_answer_that_a_budget_cuts_off_says_what_was_held(cli: Cli) -> None:
+    with serving(says("It is", stop="length", usage=Usage(input=100, output=3_900))) as vendor:
+        ended = cli(*asking(vendor), "--quiet", "--dialect", "none", "--max-tokens", "5000", "Is it?")
+
+    allowed = vendor.requests[0].body["max_tokens"]
+    assert ended == Ended(
+        0,
+        "It is\n",
+        f"note: the answer may be incomplete: it was cut off after {allowed} output tokens, all that the token budget "
+        "left (used 4000, limit 5000)\n",
+    )
 
 
 BY_THE_DAY = """

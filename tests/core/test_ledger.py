@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from retinue.core.budget import DIMENSIONS, Amount, Caps, Window
+from retinue.core.budget import DIMENSIONS, Amount, Caps, LeastInput, Window
 from retinue.core.errors import BadInput, UnknownName
 from retinue.core.ledger import (
     AccountOpened,
@@ -22,6 +22,7 @@ from retinue.core.ledger import (
     InsufficientBudget,
     Ledger,
     MustWait,
+    Shortage,
 )
 from retinue.core.usage import Usage
 
@@ -80,21 +81,70 @@ def test_an_unlimited_account_grants_everything_and_counts_usage() -> None:
 
 
 @pytest.mark.parametrize(
-    ("caps", "granted"),
+    ("caps", "granted", "shortage"),
     [
-        (Caps(output=40), 40),
-        (Caps(tokens=150), 50),
-        (Caps(cost=100 * 3 + 31 * 15 + 14), 31),
-        (Caps(output=40, tokens=135, cost=10**6), 35),
+        (Caps(output=40), 40, Shortage("run", "output", asked=400, left=40, spent=0, limit=40)),
+        (Caps(tokens=150), 50, Shortage("run", "tokens", asked=500, left=150, spent=0, limit=150)),
+        (Caps(cost=779), 31, Shortage("run", "cost", asked=300 + 400 * 15, left=779, spent=0, limit=779)),
+        (
+            Caps(output=40, tokens=135, cost=10**6),
+            35,
+            Shortage("run", "tokens", asked=500, left=135, spent=0, limit=135),
+        ),
     ],
 )
-def test_output_is_shortened_to_what_fits(caps: Caps, granted: int) -> None:
+def test_output_is_shortened_to_what_fits(caps: Caps, granted: int, shortage: Shortage) -> None:
     ledger = Ledger()
     ledger.open("run", caps)
 
     answer = ledger.hold("run", input=100, output=400, min_output=20, price=(3, 15), now=0.0)
 
-    assert answer == Held(1, "run", granted, Amount(100, granted, 300 + 15 * granted, turns=1))
+    assert answer == Held(1, "run", granted, Amount(100, granted, 300 + 15 * granted, turns=1), shortage)
+
+
+@pytest.mark.parametrize(
+    ("caps", "output", "worst"),
+    [
+        # The worst case fits, with the whole output or with a useful one.
+        (Caps(tokens=12_000), 8_000, Amount(4_000, 8_000, 4_000 * 10 + 8_000 * 15, turns=1)),
+        (Caps(tokens=6_000), 2_000, Amount(4_000, 2_000, 4_000 * 10 + 2_000 * 15, turns=1)),
+        # It leaves too little, so that the least is held with all that is left.
+        (Caps(tokens=4_500), 3_500, Amount(1_000, 3_500, 2_000 + 3_500 * 15, turns=1)),
+        (Caps(tokens=3_000), 2_000, Amount(1_000, 2_000, 2_000 + 2_000 * 15, turns=1)),
+        (Caps(cost=40_000), 2_533, Amount(1_000, 2_533, 2_000 + 2_533 * 15, turns=1)),
+        (Caps(tokens=1_016), 16, Amount(1_000, 16, 2_000 + 16 * 15, turns=1)),
+    ],
+)
+def test_what_is_left_is_held_where_the_worst_case_of_the_input_does_not_fit(
+    caps: Caps, output: int, worst: Amount
+) -> None:
+    ledger = Ledger()
+    ledger.open("run", caps)
+
+    answer = ledger.hold(
+        "run", input=4_000, output=8_000, min_output=16, price=(10, 15), least=LeastInput(1_000, 2_000), now=0.0
+    )
+
+    assert isinstance(answer, Held)
+    assert (answer.output, answer.worst) == (output, worst)
+
+
+@pytest.mark.parametrize(
+    ("caps", "exhausted"),
+    [
+        (Caps(tokens=1_015), Exhausted("run", "tokens", asked=1_016, left=1_015, spent=0, limit=1_015)),
+        (Caps(cost=2_239), Exhausted("run", "cost", asked=2_240, left=2_239, spent=0, limit=2_239)),
+    ],
+)
+def test_a_call_whose_least_input_does_not_fit_is_not_held(caps: Caps, exhausted: Exhausted) -> None:
+    ledger = Ledger()
+    ledger.open("run", caps)
+
+    answer = ledger.hold(
+        "run", input=4_000, output=8_000, min_output=16, price=(10, 15), least=LeastInput(1_000, 2_000), now=0.0
+    )
+
+    assert answer == exhausted
 
 
 @pytest.mark.parametrize(
@@ -400,7 +450,11 @@ def test_the_wrap_up_reserve_is_only_for_the_wrap_up_turn() -> None:
     answer = ledger.hold("run", input=20, output=10, now=0.0)
     assert answer == Exhausted("run", "tokens", asked=21, left=0, spent=70, limit=100)
     assert ledger.hold("run", input=20, output=500, now=0.0, wrap_up=True) == Held(
-        2, "run", 10, Amount(20, 10, turns=1)
+        2,
+        "run",
+        10,
+        Amount(20, 10, turns=1),
+        Shortage("run", "tokens", asked=520, left=30, spent=70, limit=100),
     )
 
 
@@ -529,7 +583,8 @@ def test_calls_in_flight_count_in_a_window() -> None:
     assert ledger.hold("run", input=0, output=8, price=(0, 10), now=0.0) == MustWait("daily", "cost", asked=80, left=20)
     ledger.settle(first, Amount(output=3, cost=30), now=5.0)
     again = ledger.hold("run", input=0, output=8, price=(0, 10), now=5.0)
-    assert again == Held(2, "run", 7, Amount(output=7, cost=70, turns=1))
+    shortage = Shortage("daily", "cost", asked=80, left=70, spent=30, limit=100, window=True)
+    assert again == Held(2, "run", 7, Amount(output=7, cost=70, turns=1), shortage)
 
 
 def test_charge_window_accepts_charges_in_any_order() -> None:

@@ -429,16 +429,22 @@ def test_a_reply_that_exceeds_max_calls_makes_no_calls() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "explained"),
+    ("limit", "error"),
     [
-        ("max_tokens", "the token budget is spent"),
-        ("max_cost", "the cost budget (in nanodollars) is spent"),
-        ("window", "the allowance of this period is spent"),
+        (LimitMet("max_tokens", 12, 10), "the token budget is spent: used 12, limit 10"),
+        (
+            LimitMet("max_cost", 12_000_000, 10_000_000, dimension="cost", needed=2_000_000),
+            "the cost limit is spent: used $0.012, limit $0.01; the next call would have cost at least $0.002",
+        ),
+        (
+            LimitMet("window", 6, 10, dimension="input", left=4, needed=5, account="spec/s"),
+            "the input token budget (max_input_tokens) that several runs share leaves too little for the next call: "
+            "used 6, limit 10, left 4, needed at least 5",
+        ),
     ],
 )
-def test_a_spent_allowance_ends_the_run_with_the_numbers(reason: EndReason, explained: str) -> None:
-    limit = LimitMet(reason, 12, 10)
-    ended = EndRun(exhausted(limit, turns=1, explained=explained, text="hm"))
+def test_a_spent_allowance_ends_the_run_with_the_numbers(limit: LimitMet, error: str) -> None:
+    ended = EndRun(Exchange(result="exhausted", reason=limit.reason, text="hm", error=error, turns=1, limit=limit))
 
     for lifecycle in (Lifecycle(), KEEP_ALIVE):
         assert step(run_after(reply("hm", "a"), returned(), lifecycle=lifecycle), spent=limit) == ended

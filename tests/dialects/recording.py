@@ -22,6 +22,7 @@ class RecordedRequest:
     system: str
     tools: tuple[str, ...]
     messages: tuple[Message, ...]
+    max_output: int | None = None
 
 
 class RecordingProvider(ScriptedProvider):
@@ -46,6 +47,7 @@ class RecordingProvider(ScriptedProvider):
                 system=request.system,
                 tools=tuple(tool.name for tool in request.tools),
                 messages=tuple(request.messages),
+                max_output=request.max_output,
             )
         )
         if (delay := self.delay(request)) is not None:

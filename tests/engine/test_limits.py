@@ -161,11 +161,14 @@ async def test_a_run_is_exhausted_before_a_call_that_does_not_fit() -> None:
             result="exhausted",
             reason="max_tokens",
             text="two",
-            error="the token budget is spent: used 990, limit 1000",
+            error=(
+                "the token budget leaves too little for the next call: "
+                "used 990, limit 1000, left 10, needed at least 55"
+            ),
             usage=Usage(800, 190),
             cost=800 * 3 + 190 * 5,
             turns=2,
-            limit=LimitMet("max_tokens", 990, 1000),
+            limit=LimitMet("max_tokens", 990, 1000, dimension="tokens", left=10, needed=55),
         )
         assert len(r.provider.asked) == 2
 
@@ -173,9 +176,9 @@ async def test_a_run_is_exhausted_before_a_call_that_does_not_fit() -> None:
 @pytest.mark.parametrize(
     ("limits", "met"),
     [
-        (Limits(max_input_tokens=500), LimitMet("max_tokens", 500, 500)),
-        (Limits(max_output_tokens=100), LimitMet("max_tokens", 100, 100)),
-        (Limits(max_cost=2000), LimitMet("max_cost", 2000, 2000)),
+        (Limits(max_input_tokens=500), LimitMet("max_tokens", 500, 500, dimension="input", needed=35)),
+        (Limits(max_output_tokens=100), LimitMet("max_tokens", 100, 100, dimension="output", needed=16)),
+        (Limits(max_cost=2000), LimitMet("max_cost", 2000, 2000, dimension="cost", needed=185)),
     ],
 )
 async def test_input_output_and_cost_have_limits_of_their_own(limits: Limits, met: LimitMet) -> None:
@@ -217,7 +220,7 @@ async def test_a_fifth_of_the_budget_is_reserved_for_the_wrap_up() -> None:
         outcome = await r.run("go", limits=Limits(max_tokens=1000, wrap_up=True))
 
         assert (outcome.result, outcome.text, outcome.turns) == ("exhausted", "all I have", 2)
-        assert outcome.limit == LimitMet("max_tokens", 790, 1000)
+        assert outcome.limit == LimitMet("max_tokens", 790, 1000, dimension="tokens", left=10, needed=51)
 
 
 async def test_a_run_without_budget_for_its_wrap_up_ends_with_its_text() -> None:
@@ -228,7 +231,7 @@ async def test_a_run_without_budget_for_its_wrap_up_ends_with_its_text() -> None
         assert (outcome.result, outcome.text, outcome.limit) == (
             "exhausted",
             "one",
-            LimitMet("max_tokens", 1000, 1000),
+            LimitMet("max_tokens", 1000, 1000, dimension="tokens", needed=90),
         )
 
 
@@ -243,7 +246,7 @@ async def test_a_child_and_its_parent_share_one_budget() -> None:
         outcome = await r.run("go", limits=Limits(max_tokens=1000))
 
         assert (outcome.result, outcome.usage) == ("exhausted", Usage(50, 50))
-        assert outcome.limit == LimitMet("max_tokens", 990, 1000)
+        assert outcome.limit == LimitMet("max_tokens", 990, 1000, dimension="tokens", left=10, needed=42)
         assert r.results("main") == ["completed: 42"]
 
 
@@ -255,7 +258,13 @@ async def test_a_child_at_the_limit_of_its_parent_reports_that_limit() -> None:
         await r.run("go", limits=Limits(max_tokens=1000))
         child = await r.retinue.handle(r.run_of("dig")).wait()
 
-        assert (child.result, child.limit) == ("exhausted", LimitMet("max_tokens", 995, 1000))
+        above = r.run_of("main")
+        met = LimitMet("max_tokens", 995, 1000, dimension="tokens", left=5, needed=66, account=above)
+        assert (child.result, child.limit) == ("exhausted", met)
+        assert child.error == (
+            "the token budget of a run above this one leaves too little for the next call: "
+            "used 995, limit 1000, left 5, needed at least 66"
+        )
 
 
 async def test_a_reserved_child_stays_within_its_allowance_and_returns_the_rest() -> None:
@@ -271,7 +280,8 @@ async def test_a_reserved_child_stays_within_its_allowance_and_returns_the_rest(
         outcome = await r.run("go", limits=Limits(max_tokens=1000))
         child = await r.retinue.handle(r.run_of("dig")).wait()
 
-        assert (child.result, child.limit) == ("exhausted", LimitMet("max_tokens", 290, 300))
+        met = LimitMet("max_tokens", 290, 300, dimension="tokens", left=10, needed=70)
+        assert (child.result, child.limit) == ("exhausted", met)
         assert outcome.text == "done"
         (last,) = heard
         assert last.max_output is not None
@@ -291,7 +301,8 @@ async def test_a_parent_cannot_use_a_childs_reservation() -> None:
         r.script("dig", hangs())
         outcome = await r.run("go", limits=Limits(max_tokens=1000))
 
-        assert (outcome.result, outcome.limit) == ("exhausted", LimitMet("max_tokens", 290, 1000))
+        met = LimitMet("max_tokens", 290, 1000, dimension="tokens", left=10, needed=85)
+        assert (outcome.result, outcome.limit) == ("exhausted", met)
 
 
 async def test_a_child_cannot_reserve_from_an_empty_budget() -> None:
@@ -329,7 +340,8 @@ async def test_a_window_counts_all_its_runs_across_processes() -> None:
             ("completed", "answered"),
             *[("exhausted", "window")] * 3,
         ]
-        assert {end.limit for end in ends} == {None, LimitMet("window", 940, 1000)}
+        met = LimitMet("window", 940, 1000, dimension="tokens", left=60, needed=62, account="day")
+        assert {end.limit for end in ends} == {None, met}
 
 
 class RandomUsageModel:

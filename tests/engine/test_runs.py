@@ -7,6 +7,7 @@ import pytest
 
 import retinue
 from retinue.core.agent import Agent
+from retinue.core.commands import CloseSession
 from retinue.core.errors import NotAdoptable, SessionClosed, StoreError, UnknownName
 from retinue.core.events import (
     CallParked,
@@ -18,7 +19,17 @@ from retinue.core.ports import Request
 from retinue.core.run import HistoryRef, Limits, Outcome
 from retinue.core.usage import Usage
 from retinue.engine import RunView
-from retinue.providers.scripted import Script, ScriptedProvider, ScriptedReply, calls, hangs, says, streams, together
+from retinue.providers.scripted import (
+    Line,
+    Script,
+    ScriptedProvider,
+    ScriptedReply,
+    calls,
+    hangs,
+    says,
+    streams,
+    together,
+)
 from retinue.testing.harness import Harness
 from retinue.testing.virtual_time import NEW_YEAR
 from tests.engine.delegation import delegates, with_delegation
@@ -156,16 +167,48 @@ async def test_an_unknown_run_raises_unknown_name_for_every_verb() -> None:
         assert repr(unknown) == "RunHandle('unknown')"
 
 
-@pytest.mark.parametrize("how", ["archive", "delete"])
-async def test_no_run_is_started_in_a_closed_session(how: str) -> None:
+async def test_no_run_is_started_in_a_deleted_session() -> None:
     async with Harness(dialects=()) as r:
-        await getattr(r.retinue.sessions, how)("session")
+        await r.retinue.sessions.delete("session")
 
         with pytest.raises(SessionClosed) as refusal:
             await r.run("go")
 
-        assert (refusal.value.session_id, refusal.value.state) == ("session", f"{how}d")
+        assert (refusal.value.session_id, refusal.value.state) == ("session", "deleted")
         assert await r.retinue.list() == []
+        assert list(r.retinue.supervisor.recent_ends()) == []
+
+
+@pytest.mark.parametrize("space", [None, "tasks"])
+async def test_an_archived_session_has_root_runs_that_start_no_others(space: str | None) -> None:
+    r, tool = with_delegation()
+    async with r:
+        await r.retinue.sessions.archive("session")
+        r.script("main", delegates("dig", space=space), says("read it"))
+        outcome = await r.run("go")
+
+        assert (outcome.text, tool.started) == ("read it", [])
+        assert r.results("main") == ["SessionClosed: session 'session' is archived"]
+        assert [view.agent for view in await r.retinue.list(everyone=True)] == ["main"]
+        assert [view.agent for view in r.retinue.supervisor.recent_ends()] == ["main"]
+
+
+async def test_a_session_that_another_process_archives_leaves_nothing_of_a_refused_run() -> None:
+    store = SharedMemory()
+    r, _ = with_delegation(store=store)
+    async with r:
+        r.script("main", delegates("dig"), delegates("late", space="tasks"), says("done"))
+        r.script("dig", lambda request: _archived(store))
+        await r.run("go")
+
+        assert r.results("main") == ["completed: dug", "SessionClosed: session 'session' is archived"]
+        assert [view.agent for view in r.retinue.supervisor.recent_ends()] == ["main", "dig"]
+
+
+def _archived(store: SharedMemory) -> Line:
+    """An answer before which another process archives the session."""
+    store.commit(None, (CloseSession(session_id="session", how="archive"),))
+    return says("dug")
 
 
 # ---- views ----------------------------------------------------------------------------------------------------------

@@ -273,6 +273,25 @@ def test_what_a_subset_cannot_express_is_written_into_the_description() -> None:
 
 
 @over_every_wire
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        '{"type": "object", "properties": {"names": {"type": "array"}, "level": {"enum": ["a", "b"]}}}',
+        '{"properties": {"point": {"type": ["array", "null"], "prefixItems": [{"type": "number"}], "items": false}}}',
+        '{"type": "object"}',
+    ],
+)
+def test_parameters_that_a_user_wrote_are_completed(parameters: str, wire: Wire) -> None:
+    assert broken([ToolSpec("mine", "Mine.", parameters)], wire) == {}
+
+
+@over_every_wire
+@pytest.mark.parametrize("parameters", ["", "[]", "null", "{", '{"properties": 7}', '{"type": 7, "enum": 8}'])
+def test_parameters_that_are_no_schema_do_not_break_a_request(parameters: str, wire: Wire) -> None:
+    assert b'"mine"' in wire.encode(request(tools=(ToolSpec("mine", "Mine.", parameters),)))
+
+
+@over_every_wire
 def test_parameters_within_the_rules_are_sent_unchanged(wire: Wire) -> None:
     schema = '{"type": "object",\n "properties": {"path": {"type": "string", "enum": ["a"]}}, "required": ["path"]}'
     body = wire.encode(request(tools=(ToolSpec("read", "Read.", schema),)))

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from retinue.core.agent import Output, RunSpec
-from retinue.core.budget import Caps, Window
+from retinue.core.budget import Amount, Caps, Window
 from retinue.core.events import (
     FORMAT,
     CallParked,
@@ -226,6 +226,25 @@ def _named(kind: str, values: tuple[Event | Item, ...]) -> dict[str, Event | Ite
     return {f"{kind}.{type(value).__struct_config__.tag}": value for value in values}
 
 
+_ADDED: dict[str, Event | Item | Outcome | RunSpec] = {
+    "event.accepted_per_input": RunAccepted(
+        at=1763200000.0,
+        run_id="r1",
+        session_id="s1",
+        root_id="r1",
+        run_spec=RUN_SPEC.digest(),
+        task="What is six times seven?",
+        policy=_POLICY,
+        lifecycle=Lifecycle(keep_alive=True, per_input=True),
+    ),
+    "event.mail_spent_before": MailTaken(
+        at=1763200002.0,
+        items=(Input(key="k1", text="Are you sure?"),),
+        spent_before=Amount(input=900, output=80, cost=1_500_000, turns=3, calls=2),
+    ),
+}
+"""Fields that were added after the release of their format."""
+
 EXPECTED: dict[int, dict[str, Event | Item | Outcome | RunSpec]] = {
     1: {
         **_named("event", _EVENTS),
@@ -233,6 +252,7 @@ EXPECTED: dict[int, dict[str, Event | Item | Outcome | RunSpec]] = {
         "outcome": _OUTCOME,
         "brief": RUN_SPEC,
         "brief.sampling": RunSpec(agent="researcher", max_output=4096, temperature=0.5, top_p=0.9),
+        **_ADDED,
     },
 }
 """By format and name: the value to which the file of that name must decode."""

@@ -13,9 +13,9 @@ from retinue.app.retinue import Retinue
 from retinue.core.errors import UnknownFormat
 from retinue.core.events import Event, RunAdopted, RunLeft
 from retinue.core.ids import RunId
-from retinue.core.run import Outcome
+from retinue.core.run import LimitMet, Outcome
 from retinue.core.text import clean
-from retinue.core.usage import NANO
+from retinue.core.usage import dollar_text
 from retinue.engine import RunView, Supervisor
 
 POLL = 0.2
@@ -105,31 +105,27 @@ def failure_text(outcome: Outcome) -> str:
         return "the model gave an empty answer"
     if outcome.limit is not None:
         limit = outcome.limit
-        if limit.reason == "max_cost":  # in dollars; the next call is held against what is left
-            return (
-                f"{outcome.result}: {_dollars(limit.used)} of {_dollars(limit.limit)} spent, "
-                "and the next call may cost more than is left"
-            )
-        if limit.reason == "max_tokens" and limit.used < limit.limit:  # the next request is held against what is left
-            if not outcome.turns and not limit.used:
-                return f"{outcome.result}: the first request alone needs more than max_tokens {limit.limit}"
-            return (
-                f"{outcome.result}: {limit.used} of max_tokens {limit.limit} used, "
-                "and the next request needs more than is left"
-            )
-        return clean(
-            f"{outcome.result}: {limit.reason} {limit.limit} reached, {limit.used} used. {outcome.error}".rstrip(". ")
-        )
+        if limit.reason in ("max_turns", "max_calls"):
+            reached = f"{limit.reason} {limit.limit} reached, {limit.used} used"
+            return clean(f"{outcome.result}: {reached}. {outcome.error}".rstrip(". "))
+        if limit.dimension is None and limit.reason != "window":
+            return _old_failure_text(outcome, limit)
+        return clean(f"{outcome.result}: {outcome.error}")
     return clean(f"{outcome.result} ({outcome.reason}): {outcome.error or 'no reason given'}")
 
 
-def _dollars(cost: int) -> str:
-    """A cost to the last nanodollar, because a limit may be smaller than a cent.
-
-    >>> _dollars(100), _dollars(0), _dollars(500_000_000)
-    ('$0.0000001', '$0', '$0.5')
-    """
-    return "$" + f"{cost // NANO}.{cost % NANO:09d}".rstrip("0").rstrip(".")
+def _old_failure_text(outcome: Outcome, limit: LimitMet) -> str:
+    """The text about a limit on tokens or cost that an earlier version stored, without what the next call needed."""
+    if limit.reason == "max_cost":
+        used, whole = dollar_text(limit.used), dollar_text(limit.limit)
+        return f"{outcome.result}: {used} of {whole} spent, and the next call may cost more than is left"
+    if limit.used >= limit.limit:
+        return clean(f"{outcome.result}: {outcome.error}")
+    if not outcome.turns and not limit.used:
+        return f"{outcome.result}: the first request alone needs more than max_tokens {limit.limit}"
+    return (
+        f"{outcome.result}: {limit.used} of max_tokens {limit.limit} used, and the next request needs more than is left"
+    )
 
 
 NO_TIMES: Mapping[RunId, float] = {}

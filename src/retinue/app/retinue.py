@@ -15,7 +15,7 @@ from retinue.app.registries import ProviderRegistry, ToolRegistry, lend_provider
 from retinue.app.run_spec import Grants, LaunchConfig, RunSpecBuilder, escalation, limits_of, narrowed_memory
 from retinue.app.sessions import Sessions
 from retinue.app.structured_output import OutputFormat, make_output
-from retinue.core.agent import NO_SAMPLING, Agent, Sampling, ToolSpec
+from retinue.core.agent import NO_SAMPLING, Agent, RunSpec, Sampling, ToolSpec
 from retinue.core.commands import RunQuery
 from retinue.core.errors import BadInput, NotAdoptable, PolicyError, UnknownName
 from retinue.core.events import Event
@@ -156,6 +156,7 @@ class Retinue:
         think: bool = False,
         sampling: Sampling = NO_SAMPLING,
         keep_alive: bool = False,
+        per_input: bool = False,
         inherits: HistoryRef | None = None,
         detached: bool = False,
         output: OutputFormat | None = None,
@@ -178,6 +179,8 @@ class Retinue:
         - `sampling`: temperature, `top_p` and the longest reply of this run; its children have their own.
         - `keep_alive`: keep the run open after its answer, for more input by `RunHandle.ask`. `stays` is the deprecated
           name of this parameter.
+        - `per_input`: with `keep_alive`, the limits apply to each input instead of to the whole run, and a limit or a
+          failed model call ends the answer to an input and not the run; a time limit still ends the run.
         - `inherits`: a point in another run's history that this run continues from.
         - `detached`: only record the run; another process starts it with `resume`.
         - `output`: require an answer in JSON: a JSON Schema (a mapping, or the path of a file), a type (a dataclass, a
@@ -190,15 +193,20 @@ class Retinue:
         self._check_open()
         spec = self._run_specs.agent(agent)
         chosen = self._chosen if dialects is None else tuple(dialects)
-        run_spec = self._run_specs.run_spec(
-            spec, chosen, tools=tools, model=model, system=system, think=think, sampling=sampling
+        run_spec = self.run_spec(
+            agent=agent,
+            dialects=chosen,
+            tools=tools,
+            model=model,
+            system=system,
+            think=think,
+            sampling=sampling,
+            policy=policy,
         )
         if output is not None:
             run_spec = replace(run_spec, output=make_output(output))
         if memory_from is not None:
             run_spec = replace(run_spec, memory_from=narrowed_memory(memory_from, run_spec))
-        if self.launch_config is not None:
-            run_spec = replace(run_spec, launch_config=self.launch_config.text())
         spawn_request = SpawnRequest(
             agent=spec.name,
             run_spec=run_spec,
@@ -206,7 +214,7 @@ class Retinue:
             limits=limits_of(spec, limits, delegates=bool(chosen)),
             policy=policy,
             windows=self._grants.windows(spec.name, policy),
-            lifecycle=Lifecycle(keep_alive=_keep_alive(keep_alive, stays)),
+            lifecycle=Lifecycle(keep_alive=_keep_alive(keep_alive, stays), per_input=per_input),
             inherits=inherits,
             label=label,
             dialect=chosen[0] if chosen else "",
@@ -221,12 +229,34 @@ class Retinue:
             return await self.resume(started.run_id)
         return RunHandle(self.supervisor, started.run_id)
 
+    def run_spec(
+        self,
+        *,
+        agent: str | None = None,
+        dialects: Sequence[str] | None = None,
+        tools: Sequence[str] | None = None,
+        model: str | None = None,
+        system: str = "",
+        think: bool = False,
+        sampling: Sampling = NO_SAMPLING,
+        policy: Policy | None = None,
+    ) -> RunSpec:
+        """The run spec of a run that is started with these arguments; see `spawn`."""
+        chosen = self._chosen if dialects is None else tuple(dialects)
+        spec = self._run_specs.agent(agent)
+        run_spec = self._run_specs.run_spec(
+            spec, chosen, tools=tools, model=model, system=system, think=think, sampling=sampling, policy=policy
+        )
+        if self.launch_config is None:
+            return run_spec
+        return replace(run_spec, launch_config=self.launch_config.text())
+
     def offers(
         self, *, agent: str | None = None, dialects: Sequence[str] | None = None, tools: Sequence[str] | None = None
     ) -> tuple[ToolSpec, ...]:
         """The tools that a run started with these arguments would offer to its model."""
         chosen = self._chosen if dialects is None else tuple(dialects)
-        run_spec = self._run_specs.run_spec(self._run_specs.agent(agent), chosen, tools=tools)
+        run_spec = self.run_spec(agent=agent, dialects=chosen, tools=tools)
         return self.supervisor.visible_tools(run_spec)
 
     async def fork(

@@ -16,7 +16,7 @@ from retinue.core.agent import NO_SAMPLING, Agent, RunSpec, Sampling
 from retinue.core.budget import Window
 from retinue.core.errors import PolicyError, UnknownName
 from retinue.core.events import RunAccepted
-from retinue.core.policy import Policy, inherit, intersect, narrowed_windows, windows_of
+from retinue.core.policy import Policy, allows, inherit, intersect, narrowed_windows, windows_of
 from retinue.core.run import Limits, Outcome
 from retinue.core.state import Run
 from retinue.dialects import registry
@@ -136,8 +136,12 @@ class RunSpecBuilder:
         system: str = "",
         think: bool = False,
         sampling: Sampling = NO_SAMPLING,
+        policy: Policy | None = None,
     ) -> RunSpec:
-        """The spec of a run of this agent with these dialects: system prompt, tools, provider and model."""
+        """The spec of a run of this agent with these dialects: system prompt, tools, provider and model.
+
+        The dialects' texts are about those tools that the agent's policy, and `policy` if one is given, allow.
+        """
         dialects = self._together(chosen)
         own = _own_tools(agent, dialects) if tools is None else tuple(tools)
         for name in own:
@@ -146,7 +150,9 @@ class RunSpecBuilder:
         delegation = tuple(name for dialect in dialects for name in dialect.offered(depth=0))
         offered = tuple(dict.fromkeys((*own, *delegation)))
         agents = tuple(self._agents.values())
-        texts = [agent.system_prompt, system, *(dialect.system_text(agents, offered) for dialect in dialects)]
+        policies = [self._supervisor.rules.ceiling_of(agent.name), *([] if policy is None else [policy])]
+        visible = tuple(name for name in offered if all(allows(each, name) for each in policies))
+        texts = [agent.system_prompt, system, *(dialect.system_text(agents, visible) for dialect in dialects)]
         model, first = model or agent.model, self._providers.first
         provider, name = self._providers.split(model, first) if model else (first, self._model)
         return RunSpec(
@@ -185,7 +191,7 @@ def limits_of(agent: Agent, asked: Limits | None, *, delegates: bool) -> Limits:
     if asked is None:
         # The dialects' limits are exact; without one, the last turn is set aside for an answer.
         return replace(agent.limits, max_turns=agent.max_turns or MAX_TURNS, wrap_up=not delegates)
-    if asked.max_turns is None and agent.max_turns is not None:
+    if asked.max_turns is None and asked.exchange_turns is None and agent.max_turns is not None:
         return replace(asked, max_turns=agent.max_turns)
     return asked
 

@@ -27,8 +27,16 @@ class Sessions:
         """Create a session unless it exists; whether it is new."""
         return await self._supervisor.open_session(session_id)
 
+    async def is_archived(self, session_id: SessionId) -> bool:
+        """Whether a session can be read and not changed."""
+        row = await self._supervisor.stored.session(session_id)
+        return row is not None and row.state == "archived"
+
     async def archive(self, session_id: SessionId) -> None:
-        """Make a session read-only; raises `UnknownName` if there is none."""
+        """Make a session read-only; raises `UnknownName` if there is none.
+
+        A run can be started in it, to read its shared context; such a run changes nothing there and starts no other.
+        """
         if not await self._supervisor.archive_session(session_id):
             raise UnknownName("session", session_id)
 

@@ -10,8 +10,8 @@ import typer
 from retinue.cli import options
 from retinue.cli.event_loop import interrupts, perform
 from retinue.cli.options import option
-from retinue.cli.output.terminal import answer, answer_json, say
-from retinue.core.text import clean, plural, rfc3339
+from retinue.cli.output.terminal import answer, answer_json, answer_lines, say
+from retinue.core.text import plural, rfc3339
 
 if TYPE_CHECKING:
     from retinue.dispatch.daemon.lock import DaemonFacts
@@ -93,7 +93,7 @@ def status(json: options.JsonFlag = False) -> int:
         if json:
             answer_json({"running": False, "home": str(home)})
         else:
-            answer(f"no daemon runs for {clean(str(home))}")
+            answer_lines(f"no daemon runs for {home}")
         return NOT_RUNNING
     return perform(_status(facts, home, json=json))
 
@@ -112,8 +112,8 @@ async def _status(facts: DaemonFacts, home: Path, *, json: bool) -> int:
     rows = {
         "pid": f"{facts.pid}{' (stopping)' if facts.stopping else ''}",
         "since": rfc3339(facts.since),
-        "store": clean(str(home / STORE)),
-        "settings": clean(facts.config) or "-",
+        "store": str(home / STORE),
+        "settings": facts.config or "-",
         "jobs": ", running: ".join(filter(None, (str(work.jobs), ", ".join(work.jobs_running)))),
         "runs": "; ".join(
             f"{len(run_ids)} {word}: {', '.join(run_ids)}"
@@ -122,7 +122,7 @@ async def _status(facts: DaemonFacts, home: Path, *, json: bool) -> int:
         )
         or "0",
     }
-    answer("\n".join(f"{name.ljust(8)}  {value}" for name, value in rows.items()))
+    answer_lines(*(f"{name.ljust(8)}  {value}" for name, value in rows.items()))
     return 0
 
 
@@ -170,7 +170,7 @@ async def _stop(seconds: float) -> int:
             "it is still stopping: wait for it with the same command"
         )
         return 1
-    say(f"no daemon runs for {clean(str(home))}" if stopped is None else f"stopped the daemon, process {stopped.pid}")
+    say(f"no daemon runs for {home}" if stopped is None else f"stopped the daemon, process {stopped.pid}")
     return 0
 
 
@@ -186,8 +186,8 @@ def install(config: options.ConfigFlag = None) -> int:
 
     answer(unit(default_home().absolute(), load_settings(config).source))
     say(
-        f"nothing was changed; to install it, write this to ~/.config/systemd/user/{NAME} and run:\n"
-        f"systemctl --user daemon-reload && systemctl --user enable --now {NAME}\n"
-        "keys of providers go into ~/.config/retinue/environment, one NAME=value per line"
+        f"nothing was changed; to install it, write this to ~/.config/systemd/user/{NAME} and run:",
+        f"systemctl --user daemon-reload && systemctl --user enable --now {NAME}",
+        "keys of providers go into ~/.config/retinue/environment, one NAME=value per line",
     )
     return 0

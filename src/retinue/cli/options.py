@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
+from retinue.dialects.registry import root_tools
+
 if TYPE_CHECKING:
     from retinue.core.agent import Output, Sampling
 
@@ -204,6 +206,15 @@ def tools_of(names: str | None, *, agent: str | None) -> tuple[str, ...] | None:
     """The tools in `--tools`; without the flag those of the agent (None), or none without an agent."""
     tools = listed(names)
     return () if tools is None and agent is None else tools
+
+
+def default_tools_of(names: str | None, dialects: tuple[str, ...] | None) -> tuple[str, ...]:
+    """The tools of a root whose agent names none: those of the dialects, unless `--tools` has a list.
+
+    >>> default_tools_of(None, ("xzatoma",)), default_tools_of("grep", ("xzatoma",)), default_tools_of(None, None)
+    (('file_ops', 'grep', 'fetch', 'terminal'), (), ())
+    """
+    return root_tools(dialects or ()) if names is None else ()
 
 
 def exclude(flags: dict[str, bool]) -> None:

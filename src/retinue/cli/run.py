@@ -89,6 +89,7 @@ def run(
         session=session,
         system=system,
         tools=options.tools_of(tools, agent=agent),
+        default_tools=options.default_tools_of(tools, dialects),
         more_tools=more_tools,
         think=think,
         sampling=options.sampling_of(temperature, top_p, max_output_tokens),
@@ -128,7 +129,10 @@ async def _run(
             say(f"warning: {warning}")
         approver = approver_for(approval)
         async with launch.open(approvals=approver) as retinue:
+            if not output.quiet and await retinue.sessions.is_archived(retinue.session_id):
+                say(f"session {retinue.session_id} is archived: it can be read, and not changed")
             root = await launch.spawn(retinue, task, output=required, detached=approval.detached if detach else "")
+            await launch.save_message(retinue, root.run_id, task, launch_options.dialects)
             outcome = None
             if not detach:
                 work = follow(retinue, root, stop, approver=approver, output=output)

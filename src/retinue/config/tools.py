@@ -49,7 +49,10 @@ class ToolsSettings(Struct, frozen=True, kw_only=True):
     ] = "auto"
     memory: Annotated[
         Literal["sqlite", "markdown"],
-        Meta(description="Memory backend of agents: sqlite, or markdown (readable files).", examples=["sqlite"]),
+        Meta(
+            description="Memory backend of agents: sqlite, or markdown (files in the state folder).",
+            examples=["sqlite"],
+        ),
     ] = "sqlite"
     max_result: Annotated[
         int,

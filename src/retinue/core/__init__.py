@@ -12,6 +12,7 @@ __all__ = [
     "inbox",
     "lazy_names",
     "ledger",
+    "limit_text",
     "messages",
     "policy",
     "ports",

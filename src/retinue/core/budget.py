@@ -43,6 +43,13 @@ class Amount(Struct, frozen=True, gc=False, omit_defaults=True):
         return self.input + self.output
 
 
+class LeastInput(Struct, frozen=True, gc=False):
+    """What the input of a call takes at least, in tokens and in nanodollars; a hold's worst case may be higher."""
+
+    tokens: int
+    cost: int
+
+
 class Caps(Struct, frozen=True, gc=False, omit_defaults=True, repr_omit_defaults=True):
     """A limit for each dimension; None is unlimited."""
 
@@ -98,6 +105,17 @@ def negative(numbers: Numbers) -> Numbers:
 
 def vector(amount: Amount) -> Numbers:
     return (amount.input, amount.output, amount.input + amount.output, amount.cost, amount.turns, amount.calls)
+
+
+def added(one: Amount, other: Amount) -> Amount:
+    """The sum of two amounts.
+
+    >>> added(Amount(input=10, cost=3), Amount(input=1, output=2))
+    Amount(input=11, output=2, cost=3, turns=0, calls=0)
+    """
+    numbers = list(vector(one))
+    add(numbers, vector(other))
+    return amount_of(numbers)
 
 
 def amount_of(numbers: Numbers) -> Amount:

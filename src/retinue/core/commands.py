@@ -98,8 +98,9 @@ class Charge(Struct, frozen=True, gc=False):
 class Accept(Struct, frozen=True, kw_only=True):
     """Create a run: its first event, its run spec, and the next handle of its session's `handle_space`.
 
-    `max_running` bounds the runs with a driver and a handle in that space of the session, across all drivers. Returns
-    `Accepted`, also for an existing run with the same key, or `NotCreated`.
+    `max_running` bounds the runs with a driver and a handle in that space of the session, across all drivers. In an
+    archived session only root runs are created: they may read it. Returns `Accepted`, also for an existing run with the
+    same key, or `NotCreated`.
     """
 
     accepted: RunAccepted

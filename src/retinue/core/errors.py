@@ -34,7 +34,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from retinue.core.usage import NO_USAGE, Usage
+from retinue.core.usage import NO_USAGE, Usage, dollar_text
 
 
 class RetinueError(Exception):
@@ -138,7 +138,8 @@ class NoAllowance(Refused):
     """`account` has only `left` of `dimension` (tokens, cost, ...); a child asked to reserve `asked`."""
 
     def __init__(self, *, account: str, dimension: str, asked: int, left: int) -> None:
-        super().__init__(f"account {account} has {left} {dimension} left; {asked} were asked for")
+        has, wanted = (dollar_text(left), dollar_text(asked)) if dimension == "cost" else (str(left), str(asked))
+        super().__init__(f"account {account} has {has} {dimension} left; {wanted} were asked for")
         self.account = account
         self.dimension = dimension
         self.asked = asked

@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct, field
 
-from retinue.core.budget import Window
+from retinue.core.budget import Amount, Window
 from retinue.core.ids import DriverId, Key, RunId, SessionId
 from retinue.core.inbox import Item
 from retinue.core.messages import Message, Reply
@@ -77,18 +77,26 @@ class RunLeft(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, t
 
 
 class MailTaken(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="mail"):
-    """Inbox items were taken and applied; the same transaction marks them as taken."""
+    """Inbox items were taken and applied; the same transaction marks them as taken.
+
+    `spent_before` is what the tree had used when limits for each input began to count anew.
+    """
 
     at: float
     items: tuple[Item, ...]
+    spent_before: Amount | None = None
 
 
 class ReplyReceived(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="reply"):
-    """The model replied to turn `turn` (counted from 1); this model call is never repeated."""
+    """The model replied to turn `turn` (counted from 1); this model call is never repeated.
+
+    `cut_by` is the limit on tokens or cost whose rest was held for the reply and cut it off.
+    """
 
     at: float
     turn: int
     reply: Reply
+    cut_by: LimitMet | None = None
 
 
 class CallParked(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="parked"):
@@ -116,7 +124,7 @@ class CallReturned(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
 
 
 class TurnFailed(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="turn_failed"):
-    """The model call of turn `turn` failed after all retries and fallbacks; the run ends.
+    """The model call of turn `turn` failed after all retries and fallbacks; the run ends, or only the exchange.
 
     `fault` and `error` are those of the last `ProviderError`, `partial` the text that arrived. `usage` and `cost` are
     what the failed calls used.

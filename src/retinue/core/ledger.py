@@ -3,7 +3,7 @@
 An account counts its own charges and those of its descendants. What is left is `limit - spent - held - reserved`:
 `held` are the worst cases of calls in flight, `reserved` is what living children and wrap-up turns are promised. Every
 call is held before it is made, so an account exceeds its limit at most by what the calls in flight at its last grant
-used beyond their worst cases.
+used beyond their holds. A call whose worst case does not fit gets what is left as its longest output.
 
 The ledger only computes: it never waits, reads no clock and stores nothing. Its single owner reports what happened, and
 repeats a hold that returned `MustWait` after `on_freed`.
@@ -18,7 +18,7 @@ from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from retinue.core import budget
 from retinue.core.errors import BadInput, UnknownName
@@ -189,6 +189,9 @@ def _change_wrap_up_reserve(account: _Account, change: budget.Numbers) -> None:
 
 AccountId: TypeAlias = str
 
+USEFUL_OUTPUT = 1024
+"""Output tokens that the worst case of a call's input has to leave; otherwise a lower estimate of it is held."""
+
 
 class AccountOpened(Struct, frozen=True):
     """The account was opened with the limits `caps`; `reserved` is the part of them that its parent reserves for it."""
@@ -207,13 +210,32 @@ class InsufficientBudget(Struct, frozen=True):
     left: int
 
 
-class Held(Struct, frozen=True):
-    """A granted hold: the call may produce up to `output` tokens. It must be settled or released in any case."""
+class Shortage(Struct, frozen=True, repr_omit_defaults=True):
+    """A limit that leaves `left` where a call asked for `asked`.
+
+    With `window`, `account` is the name of a window, otherwise of an account.
+    """
+
+    account: AccountId
+    dimension: budget.Dimension
+    asked: int
+    left: int
+    spent: int
+    limit: int
+    window: bool = False
+
+
+class Held(Struct, frozen=True, repr_omit_defaults=True):
+    """A granted hold: the call may produce up to `output` tokens. It must be settled or released in any case.
+
+    `shortage` is the limit that made the output shorter than asked for, if one did.
+    """
 
     id: int
     account: AccountId
     output: int
     worst: budget.Amount
+    shortage: Shortage | None = None
 
 
 class MustWait(Struct, frozen=True):
@@ -225,20 +247,12 @@ class MustWait(Struct, frozen=True):
     left: int
 
 
-class Exhausted(Struct, frozen=True):
+class Exhausted(Shortage, frozen=True, repr_omit_defaults=True):
     """Not even the shortest form of the call, which needs `asked`, fits under the limit.
 
-    With `window`, `account` is the name of a window, and `until` is when enough of it will be free; None if never,
-    because the call is larger than the whole limit.
+    `until` is when enough of a window will be free; None if never, because the call is larger than the whole limit.
     """
 
-    account: AccountId
-    dimension: budget.Dimension
-    asked: int
-    left: int
-    spent: int
-    limit: int
-    window: bool = False
     until: float | None = None
 
 
@@ -262,8 +276,8 @@ class Ledger:
     >>> ledger.open("run", budget.Caps(tokens=1000))
     AccountOpened(account='run', caps=Caps(tokens=1000), reserved=Caps())
     >>> held = ledger.hold("run", input=300, output=4000, now=0.0)
-    >>> held
-    Held(id=1, account='run', output=700, worst=Amount(input=300, output=700, cost=0, turns=1, calls=0))
+    >>> held.output, held.worst.tokens, held.shortage.left
+    (700, 1000, 1000)
     >>> ledger.settle(held, budget.Amount(input=290, output=110, turns=1), now=1.0)
     >>> ledger.left("run", now=1.0).tokens
     600
@@ -341,6 +355,7 @@ class Ledger:
         output: int,
         min_output: int = 1,
         price: budget.Price | None = None,
+        least: budget.LeastInput | None = None,
         turns: int = 1,
         calls: int = 0,
         now: float,
@@ -348,24 +363,28 @@ class Ledger:
     ) -> HoldAnswer:
         """Hold the worst case of one call on the account, its ancestors and its windows.
 
-        If the call would not fit even with nothing else in flight, its output is shortened, down to `min_output`.
-        Children's allowances count as used, so no call waits for an idle child. An account over a limit stops every
-        call, also one that needs nothing in that dimension; windows that limit tool calls stop only those. Without a
-        `price` no cost is held. With `wrap_up`, the account's wrap-up reserve may be used.
+        If the call would not fit even with nothing else in flight, its output is shortened to what is left, down to
+        `min_output`. If the worst case of its input leaves less than a useful output, the call is held with the `least`
+        that its input may take. Children's allowances count as used, so no call waits for an idle child. An account
+        over a limit stops every call, also one that needs nothing in that dimension; windows that limit tool calls stop
+        only those. Without a `price` no cost is held. With `wrap_up`, the account's wrap-up reserve may be used.
         """
         account = self._account(account_id)
         for limit in account.windows:
             limit.log.expire(now)
         spare = account.wrap_up_reserve if wrap_up else budget.NOTHING
-        worst = _worst(input, output, price, turns, calls)
+        call = _Call(input, input * price[0] if price else 0, price[1] if price else 0, turns, calls)
+        worst = call.worst(output)
+        shortage: Shortage | None = None
         if _blocking_limit(account, worst, spare) is not None:
-            least = _worst(input, min(output, min_output), price, turns, calls)
-            for each, d, room in _headroom(account, spare, alone=True, actions=calls > 0):
-                if _required(each, least[d]) > room:
-                    return _exhausted(each, d, least[d], room)
-                if not each.soft:
-                    output = min(output, _longest(d, room, input, output, price))
-            worst = _worst(input, output, price, turns, calls)
+            fitted = _shortened(account, spare, call, output, min_output if least is None else USEFUL_OUTPUT)
+            if isinstance(fitted, Exhausted) and least is not None:
+                call = replace(call, input=min(input, least.tokens), input_cost=min(call.input_cost, least.cost))
+                fitted = _shortened(account, spare, call, output, min_output)
+            if isinstance(fitted, Exhausted):
+                return fitted
+            output, shortage = fitted
+            worst = call.worst(output)
             if (blocking := _blocking_limit(account, worst, spare)) is not None:
                 each, d, room = blocking
                 return MustWait(each.id, budget.DIMENSIONS[d], worst[d], max(room, 0))
@@ -377,7 +396,7 @@ class Ledger:
         _update_unused(account)
         self._last_hold += 1
         self._holds[self._last_hold] = _Hold(account, worst, taken)
-        return Held(self._last_hold, account_id, output, budget.amount_of(worst))
+        return Held(self._last_hold, account_id, output, budget.amount_of(worst), shortage)
 
     def settle(self, held: Held, actual: budget.Amount, now: float) -> None:
         """End a hold: the call used `actual`. Raises `BadInput` if the hold was settled or released before."""
@@ -406,6 +425,13 @@ class Ledger:
         Windows are restored by `charge_window`; `in_windows=False` keeps them from being charged twice.
         """
         _spend(self._account(account_id), amount, now, in_windows=in_windows)
+
+    def credit(self, account_id: AccountId, amount: budget.Amount) -> None:
+        """Take back what was charged to the account alone: its limits count anew from there."""
+        account = self._account(account_id)
+        account.spent = [max(0, spent - less) for spent, less in zip(account.spent, budget.vector(amount), strict=True)]
+        _update_unused(account)
+        self._freed()
 
     def act(self, account_id: AccountId, now: float) -> Exhausted | None:
         """Charge one tool call to the account's windows that limit calls; None if all of them had room for it.
@@ -507,11 +533,52 @@ class _Hold(NamedTuple):
     """What came out of the wrap-up reserve; put back if the call is not made."""
 
 
+class _Call(Struct, frozen=True):
+    """A model call whose output is not fixed yet."""
+
+    input: int
+    input_cost: int
+    output_price: int
+    turns: int
+    calls: int
+
+    def worst(self, output: int) -> budget.Numbers:
+        cost = self.input_cost + output * self.output_price
+        return (self.input, output, self.input + output, cost, self.turns, self.calls)
+
+    def longest(self, d: int, room: int, output: int) -> int:
+        """The longest output, up to `output`, that keeps the call within `room` in one dimension."""
+        if d == budget.OUTPUT:
+            return min(output, room)
+        if d == budget.TOKENS:
+            return min(output, room - self.input)
+        if d == budget.COST and self.output_price:
+            return min(output, (room - self.input_cost) // self.output_price)
+        return output
+
+
+def _shortened(
+    account: _Account, spare: budget.Numbers, call: _Call, output: int, min_output: int
+) -> tuple[int, Shortage | None] | Exhausted:
+    """The longest output with which the call fits if nothing else is in flight, and the limit that shortens it."""
+    least, asked = call.worst(min(output, min_output)), call.worst(output)
+    shortage: Shortage | None = None
+    for each, d, room in _headroom(account, spare, alone=True, actions=call.calls > 0):
+        if _required(each, least[d]) > room:
+            return _exhausted(each, d, least[d], room)
+        if not each.soft and (longest := call.longest(d, room, output)) < output:
+            output, shortage = longest, _shortage(each, d, asked[d], room)
+    return output, shortage
+
+
+def _shortage(limit: _Account | _WindowLimit, d: int, asked: int, room: int) -> Shortage:
+    is_window = isinstance(limit, _WindowLimit)
+    return Shortage(limit.id, budget.DIMENSIONS[d], asked, max(room, 0), limit.spent[d], limit.limit[d], is_window)
+
+
 def _exhausted(limit: _Account | _WindowLimit, d: int, asked: int, room: int) -> Exhausted:
-    answer = Exhausted(limit.id, budget.DIMENSIONS[d], asked, max(room, 0), limit.spent[d], limit.limit[d])
-    if isinstance(limit, _Account):
-        return answer
-    return replace(answer, window=True, until=limit.log.free_at(d, asked - room))
+    until = limit.log.free_at(d, asked - room) if isinstance(limit, _WindowLimit) else None
+    return Exhausted(**asdict(_shortage(limit, d, asked, room)), until=until)
 
 
 def _without_calls_left(account: _Account, calls: int, now: float) -> Exhausted | None:
@@ -521,19 +588,3 @@ def _without_calls_left(account: _Account, calls: int, now: float) -> Exhausted 
             if (room := limit.limit[budget.CALLS] - limit.spent[budget.CALLS]) < calls:
                 return _exhausted(limit, budget.CALLS, calls, room)
     return None
-
-
-def _worst(input: int, output: int, price: budget.Price | None, turns: int, calls: int) -> budget.Numbers:
-    cost = input * price[0] + output * price[1] if price else 0
-    return (input, output, input + output, cost, turns, calls)
-
-
-def _longest(d: int, room: int, input: int, output: int, price: budget.Price | None) -> int:
-    """The longest output, up to `output`, that keeps the call within `room` in one dimension."""
-    if d == budget.OUTPUT:
-        return min(output, room)
-    if d == budget.TOKENS:
-        return min(output, room - input)
-    if d == budget.COST and price and price[1]:
-        return min(output, (room - input * price[0]) // price[1])
-    return output

@@ -282,6 +282,15 @@ def verdict(policy: Policy, *, tool: str, risk: Risk, acts: bool = False) -> Pol
             assert_never(risk)
 
 
+def allows(policy: Policy, tool: str) -> bool:
+    """Whether the lists of `policy` let a run have a tool; a single call may still be refused.
+
+    >>> allows(Policy(allowed_tools=("grep",)), "grep"), allows(Policy(excluded_tools=("grep",)), "grep")
+    (True, False)
+    """
+    return verdict(policy, tool=tool, risk=Risk.LOW).verdict is not Verdict.REFUSE
+
+
 def _refusal(policy: Policy, tool: str, risk: Risk, acts: bool) -> str | None:
     if tool in policy.excluded_tools:
         return f"Security policy: '{tool}' is excluded (excluded_tools); do without it"

@@ -6,6 +6,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
+from retinue.core.budget import Dimension
 from retinue.core.ids import Key, RunId
 from retinue.core.usage import NO_USAGE, Usage
 
@@ -92,7 +93,8 @@ class Lifecycle(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True)
     `keep_alive` keeps the run idle after an answer, waiting for more input. `awaited` means that the caller blocks on
     it. `announce` posts its end to the parent's inbox. `on_parent_end` says whether the run is cancelled, kept or
     waited for when its parent ends. `crash_fails` ends the run when a tool raises an exception other than `ToolError`
-    (otherwise the model reads it).
+    (otherwise the model reads it). With `per_input` the limits of a keep-alive run apply to each input, and a limit or
+    a failed model call ends the exchange and not the run; only a time limit and the windows still end the run.
     """
 
     keep_alive: bool = field(default=False, name="stays")
@@ -100,14 +102,25 @@ class Lifecycle(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True)
     announce: bool = False
     on_parent_end: Literal["cancel", "keep", "wait"] = "cancel"
     crash_fails: bool = False
+    per_input: bool = False
 
 
-class LimitMet(Struct, frozen=True, gc=False):
-    """The limit that stopped a run: its reason, the amount used and the limit."""
+class LimitMet(Struct, frozen=True, gc=False, omit_defaults=True, repr_omit_defaults=True):
+    """The limit that stopped a run: its reason, the amount used and the limit.
+
+    A limit on tokens or cost has a `dimension`; costs are in nanodollars. `left` is what the limit left, and `needed`
+    the least that the next call needed of it. For an answer that was cut off, `held` is the number of output tokens
+    that the limit left for it. `account` is the run above, or the window, whose limit it is; empty for the run's own.
+    """
 
     reason: EndReason
     used: int
     limit: int
+    dimension: Dimension | None = None
+    left: int = 0
+    needed: int = 0
+    held: int = 0
+    account: str = ""
 
 
 class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -116,7 +129,8 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `result` is the broad outcome, `reason` the precise one; `text` is the final answer, or the last text of the model
     if there is none; `error` explains any result but success. An empty answer is `completed` with the reason `empty`.
     `structured` is the answer as a JSON value if the run required one. `usage`, `cost`, `turns` and `exchanges` are
-    totals; `limit` is the limit that was reached; `unstopped` names tool calls that could not be stopped.
+    totals; `limit` is the limit that was reached, or that cut the answer off; `unstopped` names tool calls that could
+    not be stopped.
 
     >>> Outcome(result="completed", reason="answered", text="42").ok
     True

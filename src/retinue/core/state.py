@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from retinue.core import inbox
 from retinue.core.agent import RunSpec
+from retinue.core.budget import Amount
 from retinue.core.events import (
     CallParked,
     CallReturned,
@@ -63,11 +64,11 @@ class Run:
 
     # fmt: off
     __slots__ = (
-        "accepted", "adopted_seq", "calls_made", "closing", "compactions", "context", "cost", "counted_messages",
-        "dependencies", "exchange_turns", "exchanges", "failure", "final", "history", "in_exchange", "inputs",
-        "latest_input", "left_at", "open", "outcome", "parked_seconds", "parked_since", "policy", "repairs",
-        "run_spec", "seen", "seq", "stop", "system", "taken", "text", "tool_crash", "tools_on", "turns",
-        "unreturned", "usage", "wrap_up_limit",
+        "accepted", "adopted_seq", "calls_before", "calls_made", "closing", "compactions", "context", "cost",
+        "counted_messages", "cut_by", "dependencies", "exchange_at", "exchange_turns", "exchanges", "failure", "final",
+        "history", "in_exchange", "inputs", "latest_input", "left_at", "open", "outcome", "parked_before",
+        "parked_seconds", "parked_since", "policy", "repairs", "run_spec", "seen", "seq", "spent_before", "stop",
+        "system", "taken", "text", "tool_crash", "tools_on", "turns", "unreturned", "usage", "wrap_up_limit",
     )
     # fmt: on
 
@@ -86,7 +87,13 @@ class Run:
         self.seq = 1
         self.turns = 0
         self.exchange_turns = 0
+        self.exchange_at = accepted.at
+        """When the exchange began."""
         self.calls_made = 0
+        self.calls_before = 0
+        """Calls that a limit for each input does not count: those made before the last input."""
+        self.spent_before: Amount | None = None
+        """What the tree had used before the last input, if limits apply to each input."""
         self.usage: Usage = NO_USAGE
         self.cost: int | None = 0
         self.context = 0
@@ -99,6 +106,8 @@ class Run:
         self.text = ""
         """The last text of the model in this exchange; the outcome's text if the run stops here."""
         self.stop: Stop = "end"
+        self.cut_by: LimitMet | None = None
+        """The limit that cut off the last reply, if one did."""
         self.open: list[OpenCall] = []
         self.unreturned = 0
         """Number of open calls without a result."""
@@ -118,6 +127,8 @@ class Run:
         self.parked_seconds = 0.0
         """Total time spent waiting for approvals or a driver, without the wait that began at `parked_since`."""
         self.parked_since: float | None = None
+        self.parked_before = 0.0
+        """The `parked_seconds` at the beginning of the exchange."""
         self.left_at: float | None = None
         """When the last driver shut down cleanly, while the run has no driver."""
         self.adopted_seq = 0
@@ -202,8 +213,10 @@ def apply(run: Run, seq: int, event: Event) -> None:
             run.left_at = None
         case RunLeft(at=at):
             run.left_at = at
-        case MailTaken(items=items, at=at):
+        case MailTaken(items=items, at=at, spent_before=spent_before):
             run.taken.update(item.key for item in items)
+            if spent_before is not None:
+                run.spent_before = spent_before
             for item in _with_peer_messages_joined(items):
                 _apply_item(run, seq, item, at)
         case ReplyReceived():
@@ -234,9 +247,11 @@ def apply(run: Run, seq: int, event: Event) -> None:
             run.history.append(UserMessage(text=text, origin="engine"))
         case ExchangeEnded(exchange=exchange):
             _close_turn(run, NOT_MADE)
+            _keep_unfinished_text(run, exchange)
             run.exchanges.append(exchange)
             run.in_exchange = False
             run.wrap_up_limit = None
+            run.failure = None
         case HistoryCompacted():
             _apply_compaction(run, event)
         case ResultCollected(run_id=run_id):
@@ -263,7 +278,7 @@ def _apply_reply(run: Run, seq: int, event: ReplyReceived) -> None:
     run.context = usage.input + max(0, usage.output - usage.reasoning) if usage.input else 0
     run.counted_messages = len(run.history)
     run.compactions = 0
-    run.stop = reply.stop
+    run.stop, run.cut_by = reply.stop, event.cut_by
     if reply.message.text:
         run.text = reply.message.text
     run.open = [OpenCall(index, call, seq) for index, call in enumerate(reply.message.calls)]
@@ -302,10 +317,10 @@ def _close_turn(run: Run, placeholder: str = "") -> None:
     run.unreturned = 0
 
 
-def _keep_unfinished_text(run: Run, outcome: Outcome) -> None:
-    """Append the partial reply of a stopped run to the history: subscribers have already received it."""
-    partial = run.failure.partial if run.failure is not None else outcome.text if outcome.text != run.text else ""
-    if partial.strip() and outcome.result != "completed" and not isinstance(run.history[-1], AssistantMessage):
+def _keep_unfinished_text(run: Run, end: Outcome | Exchange) -> None:
+    """Append the partial reply of a stopped run or exchange to the history: subscribers have received it already."""
+    partial = run.failure.partial if run.failure is not None else end.text if end.text != run.text else ""
+    if partial.strip() and end.result != "completed" and not isinstance(run.history[-1], AssistantMessage):
         run.history.append(AssistantMessage(text=partial))
 
 
@@ -330,11 +345,13 @@ def _with_peer_messages_joined(items: tuple[inbox.Item, ...]) -> Iterator[inbox.
 def _apply_item(run: Run, seq: int, item: inbox.Item, at: float) -> None:
     match item:
         case inbox.TextMessage(text=text, origin=origin):
-            _begin_exchange_if_idle(run)
+            _begin_exchange_if_idle(run, at)
             run.final = False
             run.history.append(UserMessage(text=text, origin=origin))
         case inbox.Input(text=text, tools=tools, origin=origin):
-            _begin_exchange_if_idle(run)
+            _begin_exchange_if_idle(run, at)
+            if run.accepted.lifecycle.per_input:
+                run.calls_before = run.calls_made
             run.inputs[item.key] = len(run.exchanges) + 1
             run.tools_on = tools
             run.latest_input = text
@@ -345,7 +362,7 @@ def _apply_item(run: Run, seq: int, item: inbox.Item, at: float) -> None:
             is_new = run_id not in run.seen
             run.seen.add(run_id)
             if notice and is_new:
-                _begin_exchange_if_idle(run)
+                _begin_exchange_if_idle(run, at)
                 run.final = False
                 run.history.append(UserMessage(text=notice, origin="notice"))
         case inbox.DependencyEnded(run_id=run_id):
@@ -371,9 +388,11 @@ def _apply_approval_answer(run: Run, seq: int, item: inbox.ApprovalAnswer, turn:
         run.parked_since = None
 
 
-def _begin_exchange_if_idle(run: Run) -> None:
+def _begin_exchange_if_idle(run: Run, at: float) -> None:
     if not run.in_exchange:
         run.in_exchange = True
+        run.exchange_at = at
+        run.parked_before = run.parked_seconds
         run.tools_on = True
         run.exchange_turns = 0
         run.repairs = 0

@@ -26,6 +26,7 @@ from retinue.core.inbox import (
     Item,
     TextMessage,
 )
+from retinue.core.limit_text import limit_text
 from retinue.core.run import EndReason, Exchange, LimitMet, Result
 from retinue.core.state import Run
 
@@ -126,14 +127,6 @@ Step: TypeAlias = (
     TakeInbox | CallModel | Compact | RunTools | WrapUp | Repair | Wait | EndExchange | EndRun | AlreadyEnded
 )
 
-LIMIT_MESSAGES: dict[EndReason, str] = {
-    "max_turns": "the turn limit was reached without a final answer",
-    "max_tokens": "the token budget is spent",
-    "max_cost": "the cost budget (in nanodollars) is spent",
-    "max_calls": "the tool call budget is spent",
-    "window": "the allowance of this period is spent",
-}
-
 
 def next_step(run: Run, given: StepInput) -> Step:
     """The next thing to do for a run. Pure: asking changes nothing."""
@@ -145,7 +138,8 @@ def next_step(run: Run, given: StepInput) -> Step:
     if run.accepted.after and (step := _before_begin(run, given)) is not None:
         return step
     if run.failure is not None:
-        return EndRun(_exchange(run, "failed", "model_error", run.failure.error))
+        ended = _exchange(run, "failed", "model_error", run.failure.error)
+        return EndExchange(ended) if run.accepted.lifecycle.per_input else EndRun(ended)
     if run.tool_crash is not None and run.accepted.lifecycle.crash_fails:
         return EndRun(_exchange(run, "failed", "tool_error", run.tool_crash[1]))
     if MODEL in given.busy:
@@ -205,8 +199,9 @@ def _with_open_calls(run: Run, given: StepInput) -> Step:
 def _limit_on_open_calls(run: Run) -> LimitMet | None:
     """The limit that forbids making the calls of the last reply, if one does."""
     limits = run.accepted.limits
-    if limits.max_calls is not None and run.calls_made + len(run.open) > limits.max_calls:
-        return LimitMet("max_calls", run.calls_made + len(run.open), limits.max_calls)
+    made = run.calls_made - run.calls_before
+    if limits.max_calls is not None and made + len(run.open) > limits.max_calls:
+        return LimitMet("max_calls", made + len(run.open), limits.max_calls)
     # Without another turn the model would not read the results.
     return _turn_limit(run, wrap_up_included=True)
 
@@ -292,7 +287,7 @@ def _final_exchange(run: Run, validated: ValidatedOutput | None) -> Exchange:
         return _exchange(run, "failed", "bad_output", error)
     text = run.history[-1].text
     reason = "empty" if not text.strip() else "length" if run.stop == "length" else "answered"
-    return _exchange(run, "completed", reason, "", text=text, structured=value)
+    return _exchange(run, "completed", reason, "", text=text, structured=value, limit=run.cut_by)
 
 
 def _limited(run: Run, limit: LimitMet) -> Step:
@@ -307,13 +302,14 @@ def _limited(run: Run, limit: LimitMet) -> Step:
 
 def _ends_only_the_exchange(run: Run, limit: LimitMet) -> bool:
     """Whether a keep-alive run may continue with its next input after this limit."""
+    if run.accepted.lifecycle.per_input and limit.reason in ("max_tokens", "max_cost", "max_calls"):
+        return True
     max_turns = run.accepted.limits.max_turns
     return limit.reason == "max_turns" and (max_turns is None or run.turns < max_turns)
 
 
 def _exhausted(run: Run, limit: LimitMet, structured: object = None) -> Exchange:
-    error = f"{LIMIT_MESSAGES[limit.reason]}: used {limit.used}, limit {limit.limit}"
-    return _exchange(run, "exhausted", limit.reason, error, structured=structured, limit=limit)
+    return _exchange(run, "exhausted", limit.reason, limit_text(limit), structured=structured, limit=limit)
 
 
 def _exchange(

@@ -49,6 +49,15 @@ def add_cost(one: int | None, other: int | None) -> int | None:
     return None if one is None or other is None else one + other
 
 
+def dollar_text(cost: int) -> str:
+    """A cost to the last nanodollar, because a limit may be smaller than a cent.
+
+    >>> dollar_text(100), dollar_text(0), dollar_text(500_000_000)
+    ('$0.0000001', '$0', '$0.5')
+    """
+    return "$" + f"{cost // NANO}.{cost % NANO:09d}".rstrip("0").rstrip(".")
+
+
 def dollars(cost: int | None) -> float | None:
     """A cost in dollars; None stays None.
 

@@ -14,7 +14,7 @@ from retinue.core.budget import Window
 from retinue.core.commands import RunRow
 from retinue.core.errors import TreeCancelled
 from retinue.core.ids import Key, RunId
-from retinue.core.policy import Policy, Risk, Verdict, intersect, verdict, windows_of
+from retinue.core.policy import Policy, allows, intersect, windows_of
 from retinue.core.ports import CallContext, Clock, KeyValue, Meter, NoMeter, Provider
 from retinue.engine import SpawnRequest, StartedRun, Supervisor
 
@@ -95,9 +95,7 @@ class DialectContext(Struct, frozen=True, kw_only=True):
 
     def tools_within(self, policy: Policy) -> tuple[str, ...]:
         """The application's tools that a policy does not exclude."""
-        return tuple(
-            name for name in self.tool_names if verdict(policy, tool=name, risk=Risk.LOW).verdict is not Verdict.REFUSE
-        )
+        return tuple(name for name in self.tool_names if allows(policy, name))
 
     def run_spec_for(
         self,

@@ -70,6 +70,15 @@ def tool_names() -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for dialect in entries() for name in dialect.tool_names))
 
 
+def root_tools(dialects: Iterable[str]) -> tuple[str, ...]:
+    """The tools that these dialects give to a root run which is started from the command line without a list.
+
+    >>> root_tools(["xzatoma"]), root_tools(["spec"])
+    (('file_ops', 'grep', 'fetch', 'terminal'), ())
+    """
+    return tuple(dict.fromkeys(name for dialect in dialects for name in entry(dialect).root_tools))
+
+
 def prompt_named(system: str) -> NamedPrompt:
     """The system prompt that a dialect registered under this name; any other text is itself a prompt without tools.
 

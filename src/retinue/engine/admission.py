@@ -15,13 +15,11 @@ from retinue.core.ids import Key, RunId, SessionId
 from retinue.core.policy import (
     ACTIONS,
     Policy,
-    Risk,
     Rules,
-    Verdict,
+    allows,
     inherit,
     intersect,
     narrowed_windows,
-    verdict,
     windows_of,
 )
 from retinue.core.run import HistoryRef, Lifecycle, Limits
@@ -123,9 +121,7 @@ def with_visible_tools(run_spec: RunSpec, policy: Policy) -> RunSpec:
     """The run spec without the tools that the policy refuses for every call."""
     if policy.tool_ceiling is None and not policy.excluded_tools:
         return run_spec
-    kept = tuple(
-        name for name in run_spec.offered if verdict(policy, tool=name, risk=Risk.LOW).verdict is not Verdict.REFUSE
-    )
+    kept = tuple(name for name in run_spec.offered if allows(policy, name))
     return run_spec if kept == run_spec.offered else replace(run_spec, offered=kept)
 
 

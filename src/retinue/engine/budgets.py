@@ -9,12 +9,14 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from retinue.core.budget import UNLIMITED, Amount, Caps, Price, Window
+from msgspec import Struct
+
+from retinue.core.budget import UNLIMITED, Amount, Caps, LeastInput, Price, Window, added
 from retinue.core.commands import Charge
 from retinue.core.errors import NoAllowance
 from retinue.core.events import RunAccepted
 from retinue.core.ids import RunId
-from retinue.core.ledger import Exhausted, Held, InsufficientBudget, Ledger, MustWait
+from retinue.core.ledger import Exhausted, Held, InsufficientBudget, Ledger, MustWait, Shortage
 from retinue.core.messages import Reply
 from retinue.core.ports import Clock, Store
 from retinue.core.run import EndReason, LimitMet, Limits
@@ -32,6 +34,22 @@ MAX_AGE = 0.2
 
 MAX_DELAY = 60.0
 """Seconds after which no process commits a charge any more: by then it would have been declared dead."""
+
+
+class InputEstimate(Struct, frozen=True, gc=False):
+    """The input tokens of a model call: an estimate, the `least` it may be, and how many of those may be cached."""
+
+    tokens: int
+    least: int
+    cached: int = 0
+
+
+class CallPrice(Struct, frozen=True, gc=False):
+    """Nanodollars per token of input, of output, and of input that the vendor has cached."""
+
+    input: int
+    output: int
+    cached: int
 
 
 class Budgets:
@@ -90,6 +108,19 @@ class Budgets:
         if run.limits.wrap_up:
             self.ledger.reserve_wrap_up(run.run_id, _wrap_up_share(answer.caps))
 
+    def renew(self, run: RunAccepted, before: Amount | None) -> Amount | None:
+        """Let the limits of a run count anew; all that it and its descendants have used, of which `before` was known.
+
+        None for a run without an account.
+        """
+        if run.run_id not in self._windows:
+            return None
+        spent = self.ledger.spent(run.run_id)
+        self.ledger.credit(run.run_id, spent)
+        if run.limits.wrap_up:
+            self.ledger.reserve_wrap_up(run.run_id, _wrap_up_share(self.ledger.account_state(run.run_id).caps))
+        return spent if before is None else added(before, spent)
+
     def close(self, run_id: RunId) -> None:
         if run_id in self._windows:
             self.ledger.forget(run_id)
@@ -117,9 +148,13 @@ class Budgets:
         return run_id in self._windows
 
     async def hold(
-        self, run_id: RunId, *, input: int, output: int | None, price: Price | None, wrap_up: bool
+        self, run_id: RunId, *, input: InputEstimate, output: int | None, price: CallPrice | None, wrap_up: bool
     ) -> Held | LimitMet:
-        """Hold the worst case of one call, after waiting for the holds of other calls; or the limit that is met."""
+        """Hold one call, after waiting for the holds of other calls; or the limit that is met.
+
+        The worst case is held where it fits. Otherwise all that is left is held, and the call's output is limited to
+        it: so a budget can be used up. The limit is met only by a call whose input alone is larger than what is left.
+        """
         if (windows := self._windows[run_id]) and self._store.shared:
             await self.load_windows([window for window in windows if window.limits_replies], max_age=MAX_AGE)
         wanted = DEFAULT_OUTPUT if output is None else output
@@ -127,10 +162,11 @@ class Budgets:
             now = self._clock.now()
             answer = self.ledger.hold(
                 run_id,
-                input=input,
+                input=input.tokens,
                 output=wanted,
                 min_output=min(MIN_OUTPUT, wanted),
-                price=price,
+                price=_highest(price),
+                least=_least(input, price),
                 turns=0,
                 now=now,
                 wrap_up=wrap_up,
@@ -139,7 +175,7 @@ class Budgets:
                 case Held():
                     return answer
                 case Exhausted():
-                    return _limit_met(answer)
+                    return limit_met(answer, run_id)
                 case MustWait():
                     waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
                     self._waiting.append(waiter)
@@ -193,6 +229,11 @@ class Budgets:
         if run_id in self._windows:
             self.ledger.charge(run_id, spent, self._clock.now(), in_windows=False)
 
+    def credit(self, run_id: RunId, spent: Amount) -> None:
+        """Take back from a run's own account what was used before its limits began to count anew."""
+        if run_id in self._windows:
+            self.ledger.credit(run_id, spent)
+
     def _freed(self) -> None:
         waiting, self._waiting = self._waiting, []
         for waiter in waiting:
@@ -242,9 +283,30 @@ def _wrap_up_share(caps: Caps) -> Amount:
     )
 
 
-def _limit_met(answer: Exhausted) -> LimitMet:
-    reason: EndReason = "window" if answer.window else "max_cost" if answer.dimension == "cost" else "max_tokens"
-    return LimitMet(reason, answer.spent, answer.limit)
+def _highest(price: CallPrice | None) -> Price | None:
+    return None if price is None else (price.input, price.output)
+
+
+def _least(input: InputEstimate, price: CallPrice | None) -> LeastInput:
+    """The input at the lower of its estimates, with the cached part at the price of cached input."""
+    cached = min(input.cached, input.least)
+    cost = 0 if price is None else cached * price.cached + (input.least - cached) * price.input
+    return LeastInput(input.least, cost)
+
+
+def limit_met(shortage: Shortage, run_id: RunId, *, held: int = 0) -> LimitMet:
+    """The limit that leaves too little for a run's next call, or only `held` output tokens."""
+    reason: EndReason = "window" if shortage.window else "max_cost" if shortage.dimension == "cost" else "max_tokens"
+    return LimitMet(
+        reason,
+        shortage.spent,
+        shortage.limit,
+        dimension=shortage.dimension,
+        left=shortage.left,
+        needed=0 if held else shortage.asked,
+        held=held,
+        account="" if shortage.account == run_id else shortage.account,
+    )
 
 
 def _difference(limit: int | None, used: int) -> int | None:

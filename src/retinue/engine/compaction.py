@@ -19,6 +19,7 @@ from retinue.core.ports import Provider, Request
 from retinue.core.run import LimitMet
 from retinue.core.step import Compact
 from retinue.core.usage import NO_USAGE, Usage, add_cost
+from retinue.engine.budgets import InputEstimate
 from retinue.engine.context import EngineContext
 from retinue.engine.live_run import LiveRun
 from retinue.engine.model_call import ModelCall, NoReply, Replied, fail, first_reply, sampling_for
@@ -97,7 +98,8 @@ async def _summary(
 
         def make_call(name: str, model: str, provider: Provider, text: str = text) -> ModelCall:
             request = _request(name, model, live, overflow, text)
-            return ModelCall(request, lambda: len(text) // compaction.CHARACTERS_PER_TOKEN + 1, _discard)
+            tokens = len(text) // compaction.CHARACTERS_PER_TOKEN + 1
+            return ModelCall(request, lambda: InputEstimate(tokens, tokens), _discard)
 
         answer = await first_reply(live, engine, make_call)
         match answer:

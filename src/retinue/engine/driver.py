@@ -23,7 +23,7 @@ from retinue.engine.loop import Executor
 from retinue.engine.rate_limiter import RateLimiters
 from retinue.engine.recovery import Recovery
 from retinue.engine.registry import RunRegistry
-from retinue.engine.stored import Handles, Replay
+from retinue.engine.stored import Handles, OpenSessions, Replay
 from retinue.engine.supervisor import Supervisor
 
 log = logging.getLogger("retinue.engine")
@@ -42,6 +42,7 @@ class Driver:
         executor: Executor,
         replay: Replay,
         handles: Handles,
+        open_sessions: OpenSessions,
         *,
         adopts: bool,
         lease: float,
@@ -51,6 +52,7 @@ class Driver:
         self._registry = registry
         self._executor = executor
         self._handles = handles
+        self._open_sessions = open_sessions
         self._recovery = Recovery(engine, registry, executor, replay, self.driver_id)
         self._adopts = adopts
         self._lease = lease
@@ -140,6 +142,7 @@ class Driver:
         # A run that is being adopted at this moment is not registered yet: look again for it.
         self._unread = any(run_id not in registry.live for run_id, _ in waiting)
         self._handles.clear()
+        self._open_sessions.clear()
         for run_id in registry.watched:
             if run_id not in registry.live and run_id not in registry.ended:
                 registry.notify(run_id)
@@ -209,5 +212,6 @@ def build_engine(
     executor = Executor(engine, registry, replay)
     journal.on_broken = executor.journal_broken
     handles = Handles(engine)
-    driver = Driver(engine, registry, executor, replay, handles, adopts=adopts, lease=lease)
-    return Supervisor(engine, registry, executor, replay, handles), driver
+    open_sessions = OpenSessions(engine)
+    driver = Driver(engine, registry, executor, replay, handles, open_sessions, adopts=adopts, lease=lease)
+    return Supervisor(engine, registry, executor, replay, handles, open_sessions), driver

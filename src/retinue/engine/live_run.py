@@ -15,6 +15,7 @@ from typing import TypeAlias
 from msgspec.structs import replace
 
 from retinue.core.agent import ToolSpec, ValidatedOutput
+from retinue.core.budget import Amount
 from retinue.core.commands import Accepted, Charge, Phase, Progress, Record, WriteResult
 from retinue.core.compaction import CHARACTERS_PER_TOKEN, ContextOverflow, characters, total
 from retinue.core.errors import StoreError
@@ -27,6 +28,7 @@ from retinue.core.ports import PreparedCall, Provider, Tool, window_of
 from retinue.core.run import LimitMet, State, WaitingFor
 from retinue.core.state import Run, apply
 from retinue.core.step import MODEL, StepInput, answer_to_validate
+from retinue.engine.budgets import InputEstimate
 from retinue.engine.context import EngineContext
 from retinue.engine.foreign_errors import is_recordable, repr_of
 from retinue.engine.journal import CommitFuture
@@ -195,8 +197,8 @@ class LiveRun:
         "_context_windows", "_counted", "_delivered", "_engine", "_prepared", "_size", "_stopping", "_validated",
         "_wake", "acceptance", "ancestor", "cancelled", "children", "children_by_key", "children_created",
         "deadline", "dependents", "error", "fixed_size", "in_flight", "inbox", "last_write", "limit_met", "memo",
-        "needs_slot", "not_compactable_at", "overflow", "partial", "run", "subscriptions", "task", "tool_set",
-        "waiting_for",
+        "needs_slot", "not_compactable_at", "overflow", "partial", "refusal_is_raised", "run", "subscriptions", "task",
+        "tool_set", "waiting_for",
     )
     # fmt: on
 
@@ -207,6 +209,8 @@ class LiveRun:
         self.tool_set = tool_set
         self.acceptance = acceptance
         """The commit of its acceptance, until that is known to be on disk."""
+        self.refusal_is_raised = False
+        """Whether its spawn raises if the store does not create it, so that nothing is remembered of it."""
         self.last_write: CommitFuture | None = acceptance
         self.inbox: list[Item] = []
         self.in_flight: dict[int, asyncio.Task[None]] = {}
@@ -326,10 +330,10 @@ class LiveRun:
         self.wake()
         return True
 
-    def take(self, items: tuple[Item, ...]) -> CommitFuture:
+    def take(self, items: tuple[Item, ...], *, spent_before: Amount | None = None) -> CommitFuture:
         self.drop(items)
-        now = self._engine.clock.now()
-        return self.record(MailTaken(at=now, items=items), taken=tuple(item.key for item in items))
+        event = MailTaken(at=self._engine.clock.now(), items=items, spent_before=spent_before)
+        return self.record(event, taken=tuple(item.key for item in items))
 
     def drop(self, items: tuple[Item, ...]) -> None:
         gone = {item.key for item in items}
@@ -516,6 +520,15 @@ class LiveRun:
             self._size += characters(message)
         self._counted = len(history)
         return self._size // CHARACTERS_PER_TOKEN + 1
+
+    def input_estimate(self) -> InputEstimate:
+        """The input of the next model call; its least is the provider's last count, where that is lower.
+
+        What the provider has counted may be in its cache, if it has reported a cache for this run.
+        """
+        run, tokens = self.run, self.estimated_input()
+        cached = run.context if run.usage.cached or run.usage.written else 0
+        return InputEstimate(tokens, min(tokens, self.context_tokens()), cached)
 
     def context_tokens(self) -> int:
         """The tokens of the next request: the provider's last count, and an estimate of what was added since."""

@@ -16,7 +16,8 @@ from retinue.core.commands import CancelTree, Post
 from retinue.core.errors import StoreError, UnknownName
 from retinue.core.events import ExchangeEnded, RepairAsked, RunAccepted, RunEnded, RunLeft, WrapUpAsked
 from retinue.core.ids import RunId
-from retinue.core.inbox import Cancel, ChildEnded, Deadline, DependencyEnded, Item
+from retinue.core.inbox import Cancel, ChildEnded, Deadline, DependencyEnded, Input, Item
+from retinue.core.limit_text import short_limit_text
 from retinue.core.policy import Policy
 from retinue.core.run import EndReason, Exchange, Outcome, WaitingFor
 from retinue.core.state import Run
@@ -96,15 +97,17 @@ async def _take_steps(live: LiveRun, engine: EngineContext, executor: Executor) 
             case Wait(why=why):
                 await live.wait(_waiting_for(live, why, engine))
             case TakeInbox(items=items):
-                live.take(items)
+                _take(live, items, engine)
             case WrapUp(limit=limit):
                 live.limit_met = None
-                what = f"limit ({limit.reason.removeprefix('max_')}: {limit.limit})"
+                what = f"limit ({short_limit_text(limit)})"
                 live.record(WrapUpAsked(at=engine.clock.now(), limit=limit, text=WRAP_UP.format(what=what)))
             case Repair(error=error):
                 live.record(RepairAsked(at=engine.clock.now(), error=error, text=REPAIR.format(error=error)))
             case EndExchange(exchange=exchange):
                 live.record(ExchangeEnded(at=engine.clock.now(), exchange=exchange))
+                live.limit_met = None
+                live.partial.clear()
                 executor.exchange_ended(live)
             case EndRun():
                 await _end(live, step, engine, executor)
@@ -113,6 +116,17 @@ async def _take_steps(live: LiveRun, engine: EngineContext, executor: Executor) 
                 return
             case _:
                 assert_never(step)
+
+
+def _take(live: LiveRun, items: tuple[Item, ...], engine: EngineContext) -> None:
+    """Take inbox items. Where limits apply to each input, an input renews them, and each exchange has its own time."""
+    run = live.run
+    was_idle = not run.in_exchange
+    per_input = run.accepted.lifecycle.per_input
+    renews = per_input and any(isinstance(item, Input) for item in items)
+    live.take(items, spent_before=engine.budgets.renew(run.accepted, run.spent_before) if renews else None)
+    if per_input and was_idle and run.in_exchange:
+        _arm_deadline(live, engine)
 
 
 def _next_work(live: LiveRun, engine: EngineContext) -> tuple[int, Work] | None:
@@ -169,6 +183,9 @@ async def _end(live: LiveRun, end: EndRun, engine: EngineContext, executor: Exec
     outcome = live.run.outcome_as(exchange, unstopped=unstopped)
     if live.deadline is not None:
         live.deadline.cancel()
+    if not accepted and live.refusal_is_raised:
+        executor.drop(live)
+        return
     posts: Posts = ()
     if accepted and end != _cancelled_before_start():
         live.drop(end.taken)
@@ -212,12 +229,19 @@ def _arm_deadline(live: LiveRun, engine: EngineContext) -> None:
         run = live.run
         now = engine.clock.now()
         thinking = max(0.0, now - run.parked_since) if run.parked_since is not None else 0.0
-        left = run.accepted.at + seconds + run.parked_seconds + thinking - now
+        began, parked = run.accepted.at, run.parked_seconds
+        if run.accepted.lifecycle.per_input:
+            began, parked = run.exchange_at, run.parked_seconds - run.parked_before
+            if not run.in_exchange:
+                return  # the next exchange sets the timer again
+        left = began + seconds + parked + thinking - now
         if left <= 0.001:
             live.deliver(Deadline(key="deadline", seconds=seconds))
         else:
             live.deadline = loop.call_later(max(left, 1.0) if thinking else left, check)
 
+    if live.deadline is not None:
+        live.deadline.cancel()
     check()
 
 
@@ -252,7 +276,7 @@ class Executor:
                 await live.stop()
 
     async def discard(self, live: LiveRun) -> None:
-        """End a run that the store did not create, so that it takes no slot; whatever it waits for."""
+        """Stop a run that the store did not create, so that it takes no slot; whatever it waits for."""
         live.deliver(_cancel_item("cancelled", ""))
         if live.task is not None:
             await asyncio.wait((live.task,))
@@ -321,6 +345,12 @@ class Executor:
     def exchange_ended(self, live: LiveRun) -> None:
         self._registry.update_parent(live)
         self._registry.notify(live.run_id)
+
+    def drop(self, live: LiveRun) -> None:
+        """Leave nothing behind of a run that the store did not create."""
+        self._engine.budgets.close(live.run_id)
+        self._registry.drop(live)
+        self._registry.release_ancestor(live)
 
     def run_ended(self, live: LiveRun, outcome: Outcome, posts: Posts) -> None:
         """A run has ended: close its account, deliver its posts, cancel its children, notify those that wait."""

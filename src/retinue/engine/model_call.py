@@ -14,16 +14,19 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from retinue.core.agent import RunSpec
+from retinue.core.budget import Amount
 from retinue.core.commands import Charge
 from retinue.core.compaction import ContextOverflow, is_near_limit, reserved
 from retinue.core.errors import BadInput, ProviderError
 from retinue.core.events import ReplyReceived, TurnFailed
 from retinue.core.ledger import Held
+from retinue.core.limit_text import cut_text, held_text, limit_text
 from retinue.core.messages import AssistantMessage, Delta, Reply, StartDelta
-from retinue.core.ports import Provider, Request, price_of
+from retinue.core.ports import Provider, Request, cached_price_of, price_of
 from retinue.core.run import LimitMet, Limits
 from retinue.core.step import CallModel
 from retinue.core.usage import NO_USAGE, Usage, add_cost
+from retinue.engine.budgets import CallPrice, InputEstimate, limit_met
 from retinue.engine.context import EngineContext
 from retinue.engine.foreign_errors import is_recordable, type_and_message_of
 from retinue.engine.live_run import LiveRun
@@ -42,19 +45,20 @@ MIN_CHECK_INTERVAL = 0.05
 
 
 class ModelCall(Struct, frozen=True):
-    """A request to one model, its estimated input tokens, and the receiver of its deltas."""
+    """A request to one model, the estimate of its input, and the receiver of its deltas."""
 
     request: Request
-    size: Callable[[], int]
+    input: Callable[[], InputEstimate]
     publish: Callable[[Delta], None]
     wrap_up: bool = False
 
 
 class Replied(Struct, frozen=True):
-    """The reply of a model, and the charges to store in the run's windows."""
+    """The reply of a model, the charges to store in the run's windows, and the limit that cut the reply off."""
 
     reply: Reply
     charges: tuple[Charge, ...]
+    cut_by: LimitMet | None = None
 
 
 class NoReply(Struct, frozen=True):
@@ -92,14 +96,14 @@ async def ask(live: LiveRun, step: CallModel, engine: EngineContext) -> None:
         window = live.context_window(name, model, provider)
         if window is not None and (overflow := _overflow(live, window)):
             return overflow
-        return ModelCall(_request(name, model, live, step), live.estimated_input, live.publish, step.wrap_up)
+        return ModelCall(_request(name, model, live, step), live.input_estimate, live.publish, step.wrap_up)
 
     answer = await first_reply(live, engine, make_call)
     match answer:
-        case Replied(reply=reply, charges=charges):
+        case Replied(reply=reply, charges=charges, cut_by=cut_by):
             live.partial.clear()
             turn = live.run.turns + 1
-            live.record(ReplyReceived(at=engine.clock.now(), turn=turn, reply=reply), charges=charges)
+            live.record(ReplyReceived(at=engine.clock.now(), turn=turn, reply=reply, cut_by=cut_by), charges=charges)
         case LimitMet():
             live.limit_met = answer
         case ContextOverflow():
@@ -187,7 +191,7 @@ def _with_failures(answer: Replied | LimitMet | None, before: NoReply) -> Replie
         return answer
     reply = answer.reply
     usage, cost = (reply.usage or NO_USAGE) + before.used, add_cost(reply.cost, before.cost)
-    return Replied(replace(reply, usage=usage, cost=cost), (*before.charges, *answer.charges))
+    return replace(answer, reply=replace(reply, usage=usage, cost=cost), charges=(*before.charges, *answer.charges))
 
 
 async def _reply(
@@ -199,7 +203,7 @@ async def _reply(
     engine: EngineContext,
     charges: list[Charge],
 ) -> Replied | LimitMet | None:
-    """The reply of one model: its worst case is held before the call, and what it used is settled after.
+    """The reply of one model: its worst case, or what is left, is held before the call; its usage is settled after.
 
     The usage of a failure is settled too; its charges are added to `charges`.
     """
@@ -209,13 +213,16 @@ async def _reply(
         if engine.budgets.is_capped(run.run_id):
             room = await engine.budgets.hold(
                 run.run_id,
-                input=call.size(),
+                input=call.input(),
                 output=request.max_output,
-                price=price_of(provider, request.model),
+                price=_price(provider, request.model),
                 wrap_up=call.wrap_up,
             )
             if isinstance(room, LimitMet):
+                log.info("run %s: %s", run.run_id, limit_text(room))
                 return room
+            if room.shortage is not None:
+                log.debug("run %s: %s", run.run_id, held_text(limit_met(room.shortage, run.run_id, held=room.output)))
             held, request = room, replace_in(request, max_output=room.output)
         rate_limiter = engine.rate_limiters.at(name, model)
         reply = await _attempts(provider, rate_limiter, request, live, call.publish, engine)
@@ -223,7 +230,11 @@ async def _reply(
             return None
         if run.run_spec.fallback and not reply.model:
             reply = replace(reply, model=model)
-        return Replied(reply, engine.budgets.settle(held, reply) if held is not None else ())
+        if held is None:
+            return Replied(reply, ())
+        if (cut_by := _cut_by(held, reply)) is not None:
+            log.info("run %s: the reply was %s", run.run_id, cut_text(cut_by))
+        return Replied(reply, engine.budgets.settle(held, reply), cut_by)
     except ProviderError as error:
         if held is not None and error.usage.total:
             charges += engine.budgets.settle(held, Reply(AssistantMessage(), usage=error.usage, cost=error.cost))
@@ -231,6 +242,25 @@ async def _reply(
     finally:
         if held is not None:
             engine.budgets.ledger.release(held)
+
+
+def _price(provider: Provider, model: str) -> CallPrice | None:
+    price = price_of(provider, model)
+    if price is None:
+        return None
+    cached = cached_price_of(provider, model)
+    return CallPrice(*price, price[0] if cached is None else cached)
+
+
+def _cut_by(held: Held, reply: Reply) -> LimitMet | None:
+    """The limit whose rest was held for the reply and cut it off, if one did."""
+    shortage = held.shortage
+    if shortage is None or reply.stop != "length":
+        return None
+    used = Amount.of(reply.usage or NO_USAGE, reply.cost)
+    by_dimension = {"input": used.input, "output": used.output, "tokens": used.tokens, "cost": used.cost}
+    met = limit_met(shortage, held.account, held=held.output)
+    return replace(met, used=met.used + by_dimension.get(shortage.dimension, 0), left=0)
 
 
 def _find(name: str, engine: EngineContext) -> Provider:

@@ -118,6 +118,9 @@ class Recovery:
             spent = Amount.of(live.run.usage, live.run.cost, turns=0)
             self._engine.budgets.recharge(live.run_id, spent)
         self._charge_ended(ended)
+        for live in continued:
+            if (spent_before := live.run.spent_before) is not None:
+                self._engine.budgets.credit(live.run_id, spent_before)
         self._remember(ended)
         for live in continued:
             handle = live.run.accepted.handle

@@ -91,9 +91,14 @@ class RunRegistry:
                 child.ancestor = live.ancestor
                 if ancestor is not None:
                     ancestor.children[child_id] = False
-        if ancestor is not None and ancestor.children.pop(accepted.run_id, None) is not None:
-            ancestor.wake()
+        self.release_ancestor(live)
         self.notify(accepted.run_id)
+
+    def release_ancestor(self, live: LiveRun) -> None:
+        """Remove a run from the children of the run above it."""
+        ancestor = self.live.get(live.ancestor) if live.ancestor else None
+        if ancestor is not None and ancestor.children.pop(live.run_id, None) is not None:
+            ancestor.wake()
 
     def remember(self, ended: EndedRun) -> None:
         """Remember an ended run; the oldest is dropped when there are too many."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from retinue.core.agent import RunSpec
 from retinue.core.commands import Change, Charge, Decide, Retire, RunQuery, RunRow, SessionRow, WriteResult
-from retinue.core.errors import NotKept, UnknownName
+from retinue.core.errors import NotKept, SessionClosed, UnknownName
 from retinue.core.events import Event, RunAccepted
 from retinue.core.history import History
 from retinue.core.ids import Key, RunId, SessionId
@@ -126,6 +126,27 @@ class JournalKeyValue:
     def queue_change(self, space: str, decide: Decide) -> None:
         """Change a namespace without waiting; the change is committed before everything that is written later."""
         self._engine.journal.write(Change(space=space, decide=decide))
+
+
+class OpenSessions:
+    """The sessions that are known to be open, so that a run below another is refused before it exists."""
+
+    def __init__(self, engine: EngineContext) -> None:
+        self._engine = engine
+        self._known: set[SessionId] = set()
+
+    async def check(self, session_id: SessionId) -> None:
+        """Raise `SessionClosed` if a session is archived or deleted."""
+        if session_id in self._known:
+            return
+        row = await self._engine.journal.peek(self._engine.store.session, session_id)
+        if row is None or row.state == "archived":
+            raise SessionClosed(session_id, "deleted" if row is None else "archived")
+        self._known.add(session_id)
+
+    def clear(self) -> None:
+        """Forget all sessions, because one may have been archived or deleted."""
+        self._known.clear()
 
 
 class Handles:

@@ -20,16 +20,16 @@ from retinue.core.inbox import ApprovalAnswer, Item
 from retinue.core.messages import Delta
 from retinue.core.policy import Policy, Rules
 from retinue.core.ports import CallContext, Clock
-from retinue.core.run import Approval, EndReason, Exchange, HandleRef, HistoryRef, Outcome
+from retinue.core.run import CHAT, Approval, EndReason, Exchange, HandleRef, HistoryRef, Outcome
 from retinue.core.state import Run
-from retinue.engine.admission import SpawnRequest, admit, current_policy, with_visible_tools
+from retinue.engine.admission import SpawnRequest, admit, current_policy, with_readable_memory, with_visible_tools
 from retinue.engine.context import EngineContext, Hook, OnAdopt, OnEnd, OutcomeTexts
 from retinue.engine.driver_table import DriverTable
 from retinue.engine.live_run import LiveRun, ToolSet
 from retinue.engine.loop import Executor
 from retinue.engine.registry import RunRegistry
 from retinue.engine.run_view import LiveView, RunView, view_of_row
-from retinue.engine.stored import Handles, JournalKeyValue, Replay, StoreReader
+from retinue.engine.stored import Handles, JournalKeyValue, OpenSessions, Replay, StoreReader
 from retinue.engine.tool_calls import answer_to, take_action
 
 
@@ -50,18 +50,26 @@ class Supervisor:
     """
 
     def __init__(
-        self, engine: EngineContext, registry: RunRegistry, executor: Executor, replay: Replay, handles: Handles
+        self,
+        engine: EngineContext,
+        registry: RunRegistry,
+        executor: Executor,
+        replay: Replay,
+        handles: Handles,
+        open_sessions: OpenSessions,
     ) -> None:
         self._engine = engine
         self._registry = registry
         self._executor = executor
         self._replay = replay
+        self._open_sessions = open_sessions
         self.stored = StoreReader(engine.journal, engine.store)
         self.key_value = JournalKeyValue(engine)
         self.handles = handles
         self.drivers: DriverTable = engine.drivers
         self.clock: Clock = engine.clock
         self.rules: Rules = engine.rules
+        self._conversations: dict[RunId, tuple[RunId, ...]] = {}
 
     # Starting runs
 
@@ -90,6 +98,8 @@ class Supervisor:
     async def _spawn(
         self, spawn_request: SpawnRequest, session_id: SessionId, caller: CallContext | None, key: Key | None
     ) -> StartedRun:
+        if caller is not None:  # a root run may read an archived session
+            await self._open_sessions.check(session_id)
         inherited = await self._replay.history(spawn_request.inherits)
         if spawn_request.windows:
             await self._engine.budgets.load_windows(spawn_request.windows)
@@ -120,11 +130,12 @@ class Supervisor:
             )
         )
         live = self._executor.prepare(Run(accepted, run_spec, inherited), commit_future)
+        live.refusal_is_raised = caller is None or space is not None
         self._executor.start(live, handle_space=space)
         self._executor.await_dependencies(accepted, ended)
         if key is not None and parent is not None:
             parent.children_by_key[key] = accepted.run_id
-        if caller is None or space is not None:
+        if live.refusal_is_raised:
             answers = await commit_future.wait()
             if isinstance(answers[0], commands.NotCreated):
                 if key is not None and parent is not None:
@@ -340,6 +351,27 @@ class Supervisor:
                 found.append(accepted.root_id)
         return tuple(found)
 
+    async def conversation(self, root_id: RunId) -> tuple[RunId, ...]:
+        """The root runs of the chat that a root run belongs to, from the first one to this one; else this one alone."""
+        unknown: list[RunId] = []
+        root: RunId | None = root_id
+        while root is not None and root not in self._conversations:
+            unknown.append(root)
+            root = await self._previous_of_chat(root)
+        chain = () if root is None else self._conversations[root]
+        for root in reversed(unknown):
+            chain = (*chain, root)
+            if len(chain) > 1:
+                self._conversations[root] = chain
+        return chain
+
+    async def _previous_of_chat(self, root_id: RunId) -> RunId | None:
+        accepted = await self.acceptance(root_id)
+        if accepted is None or accepted.label != CHAT or accepted.inherits is None:
+            return None
+        origin = await self.acceptance(accepted.inherits.run_id)
+        return origin.run_id if origin is not None and origin.label == CHAT and origin.parent_id is None else None
+
     async def events(self, run_id: RunId, *, after: int = 0) -> AsyncIterator[Event | Delta]:
         """The events of a run from its acceptance to its end, with deltas while it streams in this process.
 
@@ -482,9 +514,14 @@ class Supervisor:
 
     def visible_tools(self, run_spec: RunSpec) -> tuple[ToolSpec, ...]:
         """The tools that a root run is shown: those offered that the policy of its agent does not exclude."""
+        admitted = self.admitted(run_spec)
         policy = self.rules.ceiling_of(run_spec.identity)
-        visible = with_visible_tools(run_spec, policy)
-        return ToolSet(visible.offered, visible.dialects, policy, self._engine).specs
+        return ToolSet(admitted.offered, admitted.dialects, policy, self._engine).specs
+
+    def admitted(self, run_spec: RunSpec) -> RunSpec:
+        """The run spec that a root run has once it is admitted: without what the policy of its agent excludes."""
+        visible = with_visible_tools(run_spec, self.rules.ceiling_of(run_spec.identity))
+        return with_readable_memory(visible, run_spec.agent, self.rules)
 
     # Sessions and the store as a whole
 
@@ -496,14 +533,16 @@ class Supervisor:
         return bool(new)
 
     async def archive_session(self, session_id: SessionId) -> bool:
-        """Make a session read-only; whether it existed."""
+        """Make a session read-only: a root run may read it, and starts no other run. Whether it existed."""
         (existed,) = await self._engine.journal.commit(commands.CloseSession(session_id=session_id, how="archive"))
+        self._open_sessions.clear()
         return bool(existed)
 
     async def delete_session(self, session_id: SessionId) -> bool:
         """Delete a session with its key-value namespaces and handles; its runs stay. Whether it existed."""
         (existed,) = await self._engine.journal.commit(commands.CloseSession(session_id=session_id, how="delete"))
         self.handles.clear()
+        self._open_sessions.clear()
         return bool(existed)
 
     async def prune(self, before: float) -> int:

@@ -17,7 +17,7 @@ from retinue.core.errors import StoreError, ToolError
 from retinue.core.events import CallParked, CallReturned
 from retinue.core.ids import call_key
 from retinue.core.inbox import ApprovalAnswer
-from retinue.core.policy import NO_ACTIONS_LEFT, Risk, Verdict, verdict
+from retinue.core.policy import NO_ACTIONS_LEFT, Verdict, allows, verdict
 from retinue.core.ports import CallContext, PreparedCall, Tool, ToolResult
 from retinue.core.run import Approval
 from retinue.core.state import OpenCall
@@ -75,7 +75,7 @@ async def _outcome(live: LiveRun, call: OpenCall, engine: EngineContext) -> tupl
         return await _refuse_unknown(live, call, engine)
     permission = _permission(live, call, prepared, engine)
     if permission is not GRANTED:
-        if permission is not None and _is_excluded(live, name):
+        if permission is not None and not allows(live.run.policy, name):  # the settings may have changed since
             reason = _why_hidden(tool, live, call)
             return permission if reason is None else ToolResult(reason, failed=True), False
         return permission, False
@@ -130,11 +130,6 @@ async def take_action(live: LiveRun, engine: EngineContext) -> bool:
     # Another process may have taken the last action at the same time: then both see both charges, and neither acts.
     await budgets.refresh_actions(live.run_id)
     return not budgets.has_overdrawn(live.run_id)
-
-
-def _is_excluded(live: LiveRun, name: str) -> bool:
-    """Whether the run's policy excludes an offered tool: the settings may have changed since."""
-    return verdict(live.run.policy, tool=name, risk=Risk.LOW).verdict is Verdict.REFUSE
 
 
 def _permission(live: LiveRun, call: OpenCall, prepared: PreparedCall, engine: EngineContext) -> ToolResult | None:

@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from retinue.core.messages import Reply
-from retinue.core.ports import Provider, Publish, Request, price_of, window_of
+from retinue.core.ports import Provider, Publish, Request, cached_price_of, price_of, window_of
 from retinue.core.usage import Usage
 
 T = TypeVar("T")
@@ -72,6 +72,10 @@ class Rates(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
         """The highest price of one input token and of one output token in an ordinary call, in nanodollars."""
         input_price = max(self.input, self.cache_write or 0.0)
         return -(-_pico(input_price) // 1000), -(-_pico(self.output) // 1000)
+
+    def cached_input(self) -> int:
+        """The price of one input token from the vendor's cache in an ordinary call, in nanodollars."""
+        return -(-_pico(self.input if self.cached is None else self.cached) // 1000)
 
 
 FREE = Rates(input=0.0, output=0.0, cached=0.0)
@@ -146,6 +150,11 @@ class ModelPrices:
         rates = self.rates(model)
         return None if rates is None else rates.highest()
 
+    def cached_price(self, model: str) -> int | None:
+        """The price of one cached input token, in nanodollars, or None if unknown."""
+        rates = self.rates(model)
+        return None if rates is None else rates.cached_input()
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PricedProvider:
@@ -176,6 +185,10 @@ class PricedProvider:
     def price(self, model: str) -> tuple[int, int] | None:
         known = self.prices.price(model)
         return price_of(self.provider, model) if known is None else known
+
+    def cached_price(self, model: str) -> int | None:
+        known = self.prices.cached_price(model)
+        return cached_price_of(self.provider, model) if known is None else known
 
     def window(self, model: str) -> int | None:
         known = None if self.windows is None else self.windows(model)

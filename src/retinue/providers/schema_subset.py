@@ -87,6 +87,21 @@ def restricted(schema: str, subset: SchemaSubset) -> msgspec.Raw:
     return raw_json(schema if converted == decoded else msgspec.json.encode(converted).decode())
 
 
+@lru_cache(maxsize=256)
+def complete(parameters: str) -> msgspec.Raw:
+    """The parameters of a tool with what every vendor requires: an object at the root, and items of every array.
+
+    >>> bytes(complete('{"properties": {"names": {"type": "array"}}}'))
+    b'{"type":"object","properties":{"names":{"type":"array","items":{}}}}'
+    """
+    try:
+        decoded = msgspec.json.decode(parameters, type=Schema)
+        converted = {"type": "object", "properties": {}} | explicit(decoded)
+    except (*NOT_JSON, TypeError, AttributeError):
+        return raw_json(parameters)
+    return raw_json(parameters if converted == decoded else msgspec.json.encode(converted).decode())
+
+
 def _within(schema: Any, subset: SchemaSubset, *, is_optional: bool) -> Any:
     """A schema and all schemas in it, within the subset; `is_optional` marks a property that may be left out."""
     if not isinstance(schema, dict):

@@ -16,7 +16,7 @@ from msgspec import Meta, Struct
 from retinue.core.commands import Decide, Decision
 from retinue.core.errors import ToolError
 from retinue.core.ids import Key, RunId
-from retinue.core.policy import Risk, Verdict, verdict
+from retinue.core.policy import allows
 from retinue.core.ports import CallContext, KeyValue, PreparedCall, Tool, ToolResult, ToolWrapper
 from retinue.core.text import cut, whole_lines
 from retinue.tools.dependencies import Origins, ToolDependencies
@@ -180,5 +180,4 @@ class TruncatingTool(ToolWrapper):
         return cut(text, shown, notice).text
 
     def _can_be_read_on(self, context: CallContext) -> bool:
-        decision = verdict(context.policy, tool=READER, risk=Risk.LOW)
-        return READER in context.offered and decision.verdict is not Verdict.REFUSE
+        return READER in context.offered and allows(context.policy, READER)

@@ -19,15 +19,16 @@ PROGRAM_MEMORY_MB = 2048
 class ToolOptions(Struct, frozen=True, kw_only=True):
     """Options of the built-in tools, for `retinue.open(tool_options=...)`.
 
-    - `sandbox`: with `required`, a program of an agent is refused where the machine has no sandbox; with `off`, it runs
-      without one.
-    - `network`: whether programs of agents may use the network.
-    - `web_search`: the search engine: `ddgs`, `brave` or `searxng:ADDRESS`; `auto` is the first that is set up.
-    - `memory`: how memories of agents are stored, `sqlite` or `markdown`.
-    - `max_result`: characters of a result that a model reads at once; it can page through the rest.
+        - `sandbox`: with `required`, a program of an agent is refused where the machine has no sandbox; with `off`, it runs
+          without one.
+        - `network`: whether programs of agents may use the network.
+        - `web_search`: the search engine: `ddgs`, `brave` or `searxng:ADDRESS`; `auto` is the first that is set up.
+    - `memory`: how memories of agents are stored: `sqlite`, `markdown` (files in the state folder), `workspace`
+      (`MEMORY.md` in the workspace of each agent) or `none`.
+        - `max_result`: characters of a result that a model reads at once; it can page through the rest.
 
-    >>> ToolOptions(network=True).sandbox
-    'required'
+        >>> ToolOptions(network=True).sandbox
+        'required'
     """
 
     sandbox: Literal["required", "off"] = "required"
@@ -56,7 +57,8 @@ class ToolDependencies:
     """What a `ToolFactory` makes tools from.
 
     `home` is the state folder (None keeps everything in memory); no tool may show it to a model. `web_search` names the
-    search engine, `memory` the backend of agents' memories: `sqlite`, or `markdown`, which people can read.
+    search engine, `memory` the backend of agents' memories: `sqlite`, or `markdown` or `workspace`, which people can
+    read, or `none`.
     """
 
     sandbox: Sandbox
@@ -66,7 +68,9 @@ class ToolDependencies:
     web_search: str = "auto"
     memory: str = "sqlite"
     memories: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Agents with another memory backend: `sqlite`, `markdown`, or `none`."""
+    """Agents with another memory backend: `sqlite`, `markdown`, `workspace` or `none`."""
+    workspaces: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Agents whose workspace is not the current folder."""
     max_result: int = 50_000
     """Characters of a result that a model gets at once."""
     program_memory_mb: int = PROGRAM_MEMORY_MB

@@ -376,7 +376,7 @@ def test_limits_hold_for_each_answer(chat: Opens, cli: Cli) -> None:
     assert "Turns:            4\n" in ended.stdout
 
 
-def test_a_limit_on_tokens_makes_each_answer_a_run_of_its_own(chat: Opens, cli: Cli) -> None:
+def test_a_limit_on_tokens_leaves_the_conversation_one_run(chat: Opens, cli: Cli) -> None:
     talk = chat(says("One."), says("Two."))
 
     ended = talk("First?", "Second?", flags=("--max-tokens", "5000"))
@@ -384,7 +384,7 @@ def test_a_limit_on_tokens_makes_each_answer_a_run_of_its_own(chat: Opens, cli: 
 
     assert ended.stdout == "One.\nTwo.\n"
     assert [text for _, text in talk.sent[1]] == ["First?", "One.", "Second?"]
-    assert [(row["label"], row["outcome"], row["turns"]) for row in rows] == [("chat", "completed", 1)] * 2
+    assert [(row["label"], row["outcome"], row["turns"]) for row in rows] == [("chat", "completed", 2)]
 
 
 @pytest.mark.parametrize("flags", [(), ("--quiet",)], ids=["plain", "quiet"])

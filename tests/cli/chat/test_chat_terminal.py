@@ -423,7 +423,8 @@ async def test_a_chat_killed_at_the_prompt_loses_nothing() -> None:
     rows = (await retinue("runs", "--json")).json
 
     assert (went_on.stdout, "interrupted" in went_on.stderr) == ("You said hi.\n", False)
-    assert [(each["state"], each["outcome"]) for each in rows] == [("ended", "completed")] * 2
+    assert sent(vendor.requests[-1]) == ["Hi!", "Hello.", "What did I say?"]
+    assert [(each["state"], each["outcome"]) for each in rows] == [("ended", "completed")]
 
 
 async def test_ctrl_c_ends_a_chat_that_reads_from_a_pipe() -> None:

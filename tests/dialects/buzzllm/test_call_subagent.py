@@ -365,7 +365,7 @@ async def test_a_subagent_is_limited_by_its_callers_budget_which_it_reduces() ->
         child, _ = await r.tree(harness.root_id)
 
     (answer,) = harness.read()
-    assert answer.startswith("Error: the token budget is spent: used ")
+    assert answer.startswith("Error: the token budget leaves too little for the next call: used 4800, limit ")
     used = len(cast.children) * 1600
     assert child.usage.total == used
     assert used <= 5000
@@ -382,7 +382,8 @@ async def test_calls_of_one_reply_run_concurrently_and_share_the_budget() -> Non
         await harness.play(limits=Limits(max_tokens=12_000))
         later, earlier, root = await r.tree(harness.root_id)
 
-    assert all(text.startswith("Error: the token budget is spent: used ") for text in harness.read())
+    short = "Error: the token budget leaves too little for the next call: used "
+    assert all(text.startswith(short) for text in harness.read())
     assert later.usage.total > 0
     assert earlier.usage.total > 0
     assert root.usage.total + later.usage.total + earlier.usage.total <= 12_000

@@ -61,6 +61,7 @@ PROMISES = (
     Promise("MK-CLIENT", "Sub-Agent Execution Lifecycle", "A provider without its key is refused, and named."),
     # Budgets
     Promise("MK-BUDGET", "Spawn Budget", "max_tokens, max_turns and max_tool_calls end a sub-agent with these texts."),
+    Promise("MK-BUDGET-HELD", "Spawn Budget", "A budget can be used up; the status says what was left or held."),
     Promise("MK-BUDGET-DEFAULT", "Spawn Budget", "Without max_tokens it is default_budget."),
     Promise("MK-BUDGET-CAP", "SubAgentConfig", "max_budget_per_agent caps every budget."),
     Promise("MK-BUDGET-FORK", "Fork Budget Policies", "The four policies set a fork's tokens, unknown ones are equal."),
@@ -102,5 +103,6 @@ PROMISES = (
     Promise("MK-SETTINGS-WRONG", "Model Allowlists", "Lists and defaults that do not fit each other are refused."),
     Promise("MK-CRASH", "Sub-Agents", "A crash at any moment neither loses nor doubles a sub-agent or a message."),
     Promise("MK-RESTART", "Sub-Agents", "After a restart those that ended before can still be asked about."),
+    Promise("MK-CHAT", "Sub-Agents", "In a chat those of earlier answers, and of earlier processes, stay known."),
 )
 """All that the dialect promises."""

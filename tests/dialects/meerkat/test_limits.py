@@ -14,6 +14,7 @@ from retinue.core.errors import StoreError
 from retinue.core.events import CallReturned, ReplyReceived, RunAccepted
 from retinue.core.ports import Request
 from retinue.core.run import Limits
+from retinue.core.usage import Usage
 from retinue.dialects.meerkat.settings import ConcurrencyLimits, MeerkatSettings
 from retinue.providers.scripted import Line, ScriptedReply, calls, says, together
 from retinue.store.sqlite.store import SqliteStore
@@ -91,6 +92,63 @@ async def test_tokens_are_held_before_a_call_so_the_budget_is_never_exceeded() -
     assert (outcome.result, outcome.reason) == ("exhausted", "max_tokens")
     assert 1_000 < outcome.usage.total <= 2_000 + 200  # over by at most the estimate of one call
     assert f"\nToken budget exceeded: used {outcome.usage.total}, limit 2000" in harness.last()[-1]
+
+
+@pytest.mark.promise("MK-BUDGET", "MK-BUDGET-HELD")
+async def test_what_is_left_of_a_budget_is_the_longest_output_of_the_next_call() -> None:
+    """After 5,000 of 9,000 tokens the next call may use the other 4,000, and the last one ends with the budget."""
+    first = together(calls("grep"), says("", usage=Usage(4_000, 1_000)))
+    second = together(calls("grep"), says("", usage=Usage(200, 3_800)))
+    harness = MeerkatHarness(spawn(budget={"max_tokens": 9_000}), about("agent_status"), says("Failed."), latency=1.0)
+    harness.script("sub-agent", first, second)
+
+    await harness.play()
+
+    (_, request) = harness.requests("root/sub-agent/1")
+    assert request.max_output is not None
+    assert 3_900 < request.max_output < 4_000
+    answer = harness.answers()[1]
+    assert (answer["error"], "detail" in answer) == ("Token budget exceeded: used 9000, limit 9000", False)
+
+
+@pytest.mark.promise("MK-BUDGET-HELD", "MK-STATUS-FAILED")
+async def test_the_status_says_what_was_left_where_the_next_call_did_not_fit() -> None:
+    harness = MeerkatHarness(
+        spawn("x" * 18_000, budget={"max_tokens": 9_000}), about("agent_status"), says("Failed."), latency=1.0
+    )
+    harness.script("sub-agent", together(calls("grep"), says("", usage=Usage(4_500, 500))))
+
+    await harness.play()
+
+    needed = harness.outcome("root/sub-agent/1").limit
+    assert needed is not None
+    assert 4_500 < needed.needed < 4_700
+    assert harness.answers()[1] == {
+        "agent_id": harness.row("root/sub-agent/1").run_id,
+        "state": "failed",
+        "error": "Token budget exceeded: used 5000, limit 9000",
+        "detail": "the token budget leaves too little for the next call: used 5000, limit 9000, left 4000, "
+        f"needed at least {needed.needed}",
+        "is_final": True,
+        "duration_ms": 0,
+        "tokens_used": 0,
+    }
+
+
+@pytest.mark.promise("MK-BUDGET-HELD", "MK-STATUS")
+async def test_the_status_says_that_the_budget_cut_the_output_off() -> None:
+    harness = MeerkatHarness(spawn(budget={"max_tokens": 1_000}), about("agent_status"), says("Ok."), latency=1.0)
+    harness.script("sub-agent", says("word " * 4_000))
+
+    await harness.play()
+
+    (request,) = harness.requests("root/sub-agent/1")
+    answer = harness.answers()[1]
+    assert answer["state"] == "completed"
+    assert answer["detail"] == (
+        f"The output was cut off after {request.max_output} output tokens, all that the token budget left "
+        f"(used {answer['tokens_used']}, limit 1000)."
+    )
 
 
 @pytest.mark.promise("MK-BUDGET-DEFAULT", "MK-BUDGET-CAP")

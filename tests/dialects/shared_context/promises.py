@@ -57,6 +57,7 @@ PROMISES = (
     # the life of a session
     Promise("SC-6-CREATE", "SC.6", "A new session is empty; creating one that exists is refused."),
     Promise("SC-6-ARCHIVE", "SC.6", "An archived session can still be read and listed."),
+    Promise("SC-6-ARCHIVE-RUN", "SC.6", "A run that is started in an archived session reads it and changes nothing."),
     Promise("SC-6-DELETE", "SC.6", "A deleted session is gone with its entries; one of the same name starts empty."),
     Promise("SC-6-LIST", "SC.6", "Sessions are listed with session_id, archived, key_count and total_size_tokens."),
     # people

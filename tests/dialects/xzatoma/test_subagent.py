@@ -8,7 +8,7 @@ import pytest
 from retinue.core.errors import ProviderError
 from retinue.core.history import NOT_MADE
 from retinue.core.messages import UserMessage
-from retinue.core.run import LimitMet, Limits
+from retinue.core.run import Limits
 from retinue.core.usage import Usage
 from retinue.dialects.xzatoma.settings import XzatomaSettings
 from retinue.providers import scripted
@@ -350,8 +350,17 @@ async def test_a_subagent_that_spends_the_tokens_of_its_tree_has_failed() -> Non
     harness = XzatomaHarness(subagent(), tasks={"find it": spending})
     outcome = await harness.play(limits=Limits(max_tokens=1000))
 
-    assert outcome.limit == LimitMet("max_tokens", 990, 1000)
-    assert harness.answers() == [refused("Subagent execution failed: the token budget is spent: used 990, limit 1000")]
+    assert outcome.limit is not None
+    assert (outcome.limit.used, outcome.limit.limit, outcome.limit.left) == (990, 1000, 10)
+    ended = harness.outcome("dig")
+    assert ended is not None
+    assert ended.limit is not None
+    assert harness.answers() == [
+        refused(
+            "Subagent execution failed: the token budget of a run above this one leaves too little for the next call: "
+            f"used 990, limit 1000, left 10, needed at least {ended.limit.needed}"
+        )
+    ]
 
 
 @pytest.mark.promise("XZ-FAILURE")
@@ -374,7 +383,7 @@ async def test_a_subagent_that_cannot_be_started_has_failed() -> None:
         await harness.retinue.sessions.archive("session")
         await root.wait()
 
-    assert harness.answers() == [refused("Subagent execution failed: cancelled before it could begin")]
+    assert harness.answers() == [refused("Subagent execution failed: session 'session' is archived")]
 
 
 @pytest.mark.promise("XZ-PARENT-ENDS")

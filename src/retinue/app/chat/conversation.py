@@ -1,14 +1,16 @@
 """A conversation with an agent: one for the user, a sequence of root runs in the store.
 
-A segment of the conversation is a keep-alive run. The tools of a run cannot change, and a cancelled run has ended: when
-delegation is switched or an answer is stopped, the next input starts a new run that inherits the history. Where limits
-apply to each answer, each answer is a run of its own.
+A segment of the conversation is a keep-alive run, whose limits apply to each answer. The tools of a run cannot change,
+and a cancelled run has ended: when delegation is switched or an answer is stopped, the next input starts a new run that
+inherits the history. A run whose process was killed between two answers is continued where its run spec and limits are
+those of today, with the descendants that were at work.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
 from msgspec import Struct
@@ -18,16 +20,21 @@ from retinue.app.handle import RunHandle
 from retinue.app.launch.start import Launch
 from retinue.app.retinue import Retinue
 from retinue.core.commands import RunQuery
-from retinue.core.errors import RetinueError, RunIsOver, StoreError
+from retinue.core.errors import NotAdoptable, RunIsOver, SessionClosed, StoreError
 from retinue.core.events import Event, ExchangeEnded, MailTaken, RunEnded
 from retinue.core.ids import Key, RunId
 from retinue.core.inbox import Input
 from retinue.core.messages import Delta
-from retinue.core.run import CHAT, HistoryRef, Outcome
+from retinue.core.run import CHAT, HistoryRef, Limits, Outcome
 from retinue.dialects.registry import cancelled_notice
 from retinue.engine import RunView
 
+log = logging.getLogger("retinue.app")
+
 Receive = Callable[[Event | Delta], None]
+
+GONE_ON = "the chat went on without it"
+"""Why the interrupted answer of an earlier chat is cancelled."""
 
 
 class Segment:
@@ -37,10 +44,11 @@ class Segment:
     start of a reply, and receives no deltas of it.
     """
 
-    def __init__(self, run: RunHandle, dialects: tuple[str, ...]) -> None:
+    def __init__(self, run: RunHandle, dialects: tuple[str, ...], events: AsyncIterator[Event | Delta]) -> None:
         self.run = run
         self.dialects = dialects
         self.is_over = False
+        self._events = events
         self._received: asyncio.Queue[Event | Delta | StoreError] = asyncio.Queue()
         self._following = asyncio.get_running_loop().create_task(self._follow(), name="retinue-chat-reader")
 
@@ -75,7 +83,7 @@ class Segment:
 
     async def _follow(self) -> None:
         try:
-            async for event in self.run.events():
+            async for event in self._events:
                 self._received.put_nowait(event)
         except StoreError as error:
             self._received.put_nowait(error)
@@ -92,7 +100,6 @@ class Conversation:
         self._launch = launch
         self._earlier = earlier
         self._segment: Segment | None = None
-        self._run_per_answer = _needs_run_per_answer(launch)
         self.runs: list[RunId] = list(earlier.runs) if earlier is not None else []
         """Every root run of the conversation, oldest first."""
 
@@ -103,16 +110,25 @@ class Conversation:
 
     async def begin(self, text: str, dialects: tuple[str, ...]) -> tuple[RunId, Key | None]:
         """Post the input to the current run, or start a new one with it; the run, and the key of the input there."""
+        session_id = self._retinue.session_id
+        if await self._retinue.sessions.is_archived(session_id):
+            raise SessionClosed(session_id, "archived")  # a run may read it, a conversation would change it
+        if self._earlier is not None:
+            earlier, self._earlier = self._earlier, None
+            self._segment = await self._continued(earlier, dialects)
         segment = self._segment
         if segment is not None and not segment.is_over and segment.dialects == dialects:
             supervisor, run_id = self._retinue.supervisor, segment.run.run_id
             item = Input(key=supervisor.new_id(), text=text)
             with suppress(RunIsOver):
                 await supervisor.post(run_id, item, durable=True)
+                await self._launch.save_message(self._retinue, run_id, text, dialects)
                 return run_id, item.key
         await self.close()
-        self._segment = Segment(await self._new_run(text, dialects), dialects)
+        run = await self._new_run(text, dialects)
+        self._segment = Segment(run, dialects, run.events())
         self.runs.append(self._segment.run.run_id)
+        await self._launch.save_message(self._retinue, self._segment.run.run_id, text, dialects)
         return self._segment.run.run_id, None
 
     async def answer(self, key: Key | None, receive: Receive, stop: asyncio.Event) -> Outcome:
@@ -152,23 +168,61 @@ class Conversation:
 
     async def _new_run(self, text: str, dialects: tuple[str, ...]) -> RunHandle:
         retinue = self._retinue
-        if self._earlier is not None:
-            earlier, self._earlier = self._earlier, None
-            await settle(retinue, earlier)
-        if retinue.launch_config is not None:
-            retinue.launch_config = replace(retinue.launch_config, dialects=dialects)
-        limits = replace(self._launch.limits, wrap_up=not dialects)
-        if not self._run_per_answer:
-            limits = replace(limits, max_turns=None, exchange_turns=limits.max_turns)
+        self._set_launch_config(dialects)
         return await self._launch.spawn(
             retinue,
             text,
-            limits=limits,
+            limits=self._limits(dialects),
             dialects=dialects,
-            keep_alive=not self._run_per_answer,
+            keep_alive=True,
+            per_input=True,
             inherits=await history_of(retinue, self.runs[-1]) if self.runs else None,
             label=CHAT,
         )
+
+    def _set_launch_config(self, dialects: tuple[str, ...]) -> None:
+        retinue = self._retinue
+        if retinue.launch_config is not None:
+            retinue.launch_config = replace(retinue.launch_config, dialects=dialects)
+
+    def _limits(self, dialects: tuple[str, ...]) -> Limits:
+        limits = self._launch.limits
+        return replace(limits, wrap_up=not dialects, max_turns=None, exchange_turns=limits.max_turns)
+
+    async def _continued(self, earlier: EarlierChat, dialects: tuple[str, ...]) -> Segment | None:
+        """Take over what the processes of an earlier chat left unfinished; its last run, if that can go on.
+
+        An interrupted answer is cancelled, with everything below it. A run that waited for input is resumed, with its
+        descendants; it is closed if the flags or settings are others today. Work that earlier runs left in the
+        background is resumed. What another process drives is left alone.
+        """
+        retinue = self._retinue
+        last = earlier.last.run_id
+        unfinished = RunQuery(session_id=retinue.session_id, unfinished_only=True)
+        left = [view for view in await retinue.supervisor.list(unfinished) if view.state == "interrupted"]
+        for root_id in dict.fromkeys(view.root_id for view in left if view.root_id in earlier.runs):
+            try:
+                if root_id == last and earlier.is_answering:
+                    await retinue.cancel(root_id, GONE_ON)
+                else:
+                    await retinue.resume(next(view.run_id for view in left if view.root_id == root_id))
+            except NotAdoptable as refused:
+                log.warning("%s", refused)
+                if root_id == last:
+                    await retinue.cancel(root_id, GONE_ON)
+        live = retinue.supervisor.live(last)
+        if live is None:
+            return None
+        run = live.run
+        self._set_launch_config(dialects)
+        today = retinue.supervisor.admitted(self._launch.run_spec(retinue, dialects=dialects))
+        handle = retinue.handle(last)
+        segment = Segment(handle, dialects, retinue.supervisor.events(last, after=run.seq))
+        if (run.run_spec, run.accepted.limits) == (today, self._limits(dialects)) and run.accepted.lifecycle.per_input:
+            return segment
+        self._segment = segment
+        await self.close()
+        return None
 
     def at_work(self) -> list[RunId]:
         """Descendants of the conversation's runs that are still at work in the background."""
@@ -196,13 +250,6 @@ class Conversation:
             await asyncio.gather(waiting, return_exceptions=True)
 
 
-def _needs_run_per_answer(launch: Launch) -> bool:
-    """Whether a limit applies that can be enforced for whole runs only, and is meant for each answer."""
-    limits = launch.limits
-    whole = (limits.max_tokens, limits.max_input_tokens, limits.max_output_tokens, limits.max_cost, limits.max_calls)
-    return launch.options.agent is not None or any(each is not None for each in (*whole, limits.seconds))
-
-
 class EarlierChat(Struct, frozen=True, kw_only=True):
     """A conversation that can be continued: its runs, oldest first, and the state of the last one."""
 
@@ -221,40 +268,13 @@ async def earlier_chat(retinue: Retinue) -> EarlierChat | None:
         return None
     run = await retinue.supervisor.replay(last.run_id)
     return EarlierChat(
-        runs=await _chain(retinue, last.run_id),
+        runs=await retinue.supervisor.conversation(last.run_id),
         last=last,
         messages=len(run.history),
         is_answering=run.outcome is None and run.in_exchange,
     )
 
 
-async def _chain(retinue: Retinue, run_id: RunId) -> tuple[RunId, ...]:
-    """The run, preceded by the runs whose history it inherits."""
-    chain = [run_id]
-    accepted = await retinue.supervisor.acceptance(run_id)
-    while accepted is not None and accepted.inherits is not None:
-        chain.append(accepted.inherits.run_id)
-        accepted = await retinue.supervisor.acceptance(accepted.inherits.run_id)
-    return tuple(reversed(chain))
-
-
 async def history_of(retinue: Retinue, run_id: RunId) -> HistoryRef:
     """A reference to the whole history of a run as it stands."""
     return HistoryRef(run_id, (await retinue.supervisor.replay(run_id)).seq)
-
-
-async def settle(retinue: Retinue, earlier: EarlierChat) -> None:
-    """End the last run of an earlier chat if its process is gone: the conversation continues in a new run.
-
-    An interrupted answer is cancelled, with everything below it; a run that only waited for input is closed. A run
-    that another process drives is left alone.
-    """
-    view = await retinue.supervisor.look(earlier.last.run_id)
-    if view is None or view.state != "interrupted":
-        return
-    unfinished = [each for each in await retinue.tree(view.run_id) if each.outcome is None]
-    if not earlier.is_answering and len(unfinished) == 1:
-        with suppress(RetinueError):
-            await (await retinue.resume(view.run_id)).close()
-            return
-    await retinue.cancel(view.run_id, "the chat went on without it")

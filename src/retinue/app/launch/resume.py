@@ -36,7 +36,7 @@ from retinue.core.ids import RunId
 from retinue.core.inbox import Close
 from retinue.core.messages import Reply
 from retinue.core.policy import intersect
-from retinue.core.ports import Provider, Publish, Request, price_of, window_of
+from retinue.core.ports import Provider, Publish, Request, cached_price_of, price_of, window_of
 from retinue.engine import Approver, RunView
 from retinue.providers.catalog import SCRIPTED, ProviderConfig, create_provider
 
@@ -203,6 +203,9 @@ class OtherModel:
 
     def price(self, model: str) -> tuple[int, int] | None:
         return price_of(self.provider, self._asked(model))
+
+    def cached_price(self, model: str) -> int | None:
+        return cached_price_of(self.provider, self._asked(model))
 
     def window(self, model: str) -> int | None:
         return window_of(self.provider, self._asked(model))

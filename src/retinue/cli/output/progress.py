@@ -21,6 +21,7 @@ from retinue.cli.options import ApprovalOptions, Form, OutputOptions
 from retinue.cli.output.format import count, elapsed, money, name_of, one_line, status_of, tokens, total
 from retinue.cli.output.terminal import INTERRUPTED, answer, answer_json, can_redraw, console, say, say_text
 from retinue.core.ids import RunId
+from retinue.core.limit_text import cut_text
 from retinue.core.run import Outcome
 from retinue.core.text import plural
 from retinue.dialects.registry import cancelled_notice
@@ -201,7 +202,9 @@ def print_outcome(run_id: RunId, outcome: Outcome, form: Form = "text") -> int:
 
 def print_notes(outcome: Outcome) -> None:
     """Print on stderr what may be wrong with an answer, and calls that go on."""
-    if outcome.ok and outcome.reason in ("length", "refusal"):
+    if outcome.ok and outcome.reason == "length" and outcome.limit is not None:
+        say(f"note: the answer may be incomplete: it was {cut_text(outcome.limit)}")
+    elif outcome.ok and outcome.reason in ("length", "refusal"):
         say(f"note: the model ended with {outcome.reason!r}, so the answer may be incomplete")
     if outcome.unstopped:
         say(f"warning: tool calls that could not be stopped: {', '.join(outcome.unstopped)}")

@@ -1,7 +1,16 @@
 """The interfaces that the engine needs: provider, tool, store, sandbox, clock, key-value, metrics."""
 
 from retinue.core.ports.clock import Clock, Ids, Meter, NoMeter
-from retinue.core.ports.provider import OutputValidator, Provider, Providers, Publish, Request, price_of, window_of
+from retinue.core.ports.provider import (
+    OutputValidator,
+    Provider,
+    Providers,
+    Publish,
+    Request,
+    cached_price_of,
+    price_of,
+    window_of,
+)
 from retinue.core.ports.sandbox import Ended, Program, Sandbox
 from retinue.core.ports.store import CommitAtOnce, KeyValue, Store, commit_at_once_of
 from retinue.core.ports.tool import (
@@ -41,6 +50,7 @@ __all__ = [
     "ToolWrapper",
     "Toolbox",
     "as_tool",
+    "cached_price_of",
     "commit_at_once_of",
     "price_of",
     "window_of",

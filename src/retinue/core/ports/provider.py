@@ -60,9 +60,10 @@ class Provider(Protocol):
     reply. It raises `ProviderError` if there is none, with the text that had arrived in `partial`. When cancelled, it
     closes its connection and re-raises. It keeps no state between calls that a restart would lose.
 
-    A provider may have two more methods, which `price_of` and `window_of` call: `price(model)` returns nanodollars per
-    input and per output token, `window(model)` the tokens that a request and its reply may have together. Both return
-    None for a model that they do not know.
+    A provider may have three more methods, which `price_of`, `cached_price_of` and `window_of` call: `price(model)`
+    returns nanodollars per input and per output token, `cached_price(model)` those per input token from the vendor's
+    cache, `window(model)` the tokens that a request and its reply may have together. All return None for a model that
+    they do not know.
     """
 
     async def answer(self, request: Request, publish: Publish) -> Reply:
@@ -74,6 +75,12 @@ def price_of(provider: Provider, model: str) -> tuple[int, int] | None:
     """Nanodollars per input and per output token; None if the provider does not know."""
     price: Callable[[str], tuple[int, int] | None] | None = getattr(provider, "price", None)
     return None if price is None else price(model)
+
+
+def cached_price_of(provider: Provider, model: str) -> int | None:
+    """Nanodollars per input token that the vendor has cached; None if the provider does not know."""
+    cached_price: Callable[[str], int | None] | None = getattr(provider, "cached_price", None)
+    return None if cached_price is None else cached_price(model)
 
 
 def window_of(provider: Provider, model: str) -> int | None:

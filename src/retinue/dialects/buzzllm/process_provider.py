@@ -23,7 +23,7 @@ from retinue.core.agent import RunSpec
 from retinue.core.errors import ProviderError
 from retinue.core.ids import RunId
 from retinue.core.messages import AssistantMessage, Reply, StartDelta, TextDelta, UserMessage
-from retinue.core.ports import Provider, Publish, Request, price_of
+from retinue.core.ports import Provider, Publish, Request, cached_price_of, price_of
 from retinue.core.run import Limits
 from retinue.core.text import cut
 from retinue.dialects import child_process
@@ -116,6 +116,9 @@ class ProcessProvider:
 
     def price(self, model: str) -> tuple[int, int] | None:
         return None if self._original is None else price_of(self._original, model)
+
+    def cached_price(self, model: str) -> int | None:
+        return None if self._original is None else cached_price_of(self._original, model)
 
     async def answer(self, request: Request, publish: Publish) -> Reply:
         """The child's text as one reply; raises `ProviderError` with the reason that a failed child reported."""

@@ -184,7 +184,8 @@ class Messenger:
 
     async def peers(self, arguments: str, context: CallContext) -> dict[str, object]:
         requests.parsed(arguments, NoArguments)
-        online = sorted((peer for peer in self._relatives.peers(context) if peer.is_online), key=lambda peer: peer.name)
+        peers = await self._relatives.peers(context)
+        online = sorted((peer for peer in peers if peer.is_online), key=lambda peer: peer.name)
         return {"peers": [peer.shown for peer in online]}
 
     async def _message(self, to: str, body: str, context: CallContext) -> dict[str, object]:
@@ -210,7 +211,7 @@ class Messenger:
     async def _post(self, to: str, text: str, context: CallContext) -> dict[str, object]:
         if len(text.encode(errors="replace")) > MAX_BYTES:
             raise requests.invalid(f"a message may have at most {MAX_BYTES} bytes")
-        peer = next((peer for peer in self._relatives.peers(context) if peer.name == to), None)
+        peer = next((peer for peer in await self._relatives.peers(context) if peer.name == to), None)
         if peer is None:
             raise requests.failed(f"Peer not found: {requests.shown(to)}")
         item = TextMessage(key=f"peer/{context.key}", text=text, origin="peer")

@@ -71,7 +71,7 @@ class StatusTool(AgentTool):
     kind: ToolKind = "pure"
 
     async def _answer(self, arguments: str, context: CallContext) -> dict[str, object]:
-        view = self._relatives.find(agent_id_of(parsed(arguments, OneRequest).agent_id), context)
+        view = await self._relatives.find(agent_id_of(parsed(arguments, OneRequest).agent_id), context)
         self._relatives.mark_read(view, context)
         return relatives.status(view, self._dialect_context.clock.now(), last_words=await self._last_words(view))
 
@@ -87,14 +87,14 @@ class CancelTool(AgentTool):
     tool = requests.CANCEL
 
     async def _answer(self, arguments: str, context: CallContext) -> dict[str, object]:
-        view = self._relatives.find(agent_id_of(parsed(arguments, OneRequest).agent_id), context)
+        view = await self._relatives.find(agent_id_of(parsed(arguments, OneRequest).agent_id), context)
         state = relatives.state_of(view.outcome, view.agent)
         # The note names the call, so that the same call, entered again after a crash, answers the same.
         note = f"cancelled by {own_name(context)} (turn {context.turn}, call {context.index})"
         if state == "running":
             await self._supervisor.cancel(view.run_id, note=note)
             outcome = (await self._supervisor.wait([view.run_id]))[view.run_id]
-            view = self._relatives.find(view.run_id, context)
+            view = await self._relatives.find(view.run_id, context)
             state = relatives.state_of(outcome, view.agent)
         is_done = view.outcome is not None and state == "cancelled" and view.outcome.error == note
         if is_done:
@@ -115,8 +115,7 @@ class ListTool(AgentTool):
     async def _answer(self, arguments: str, context: CallContext) -> dict[str, object]:
         parsed(arguments, ListRequest)
         now = self._dialect_context.clock.now()
-        running = [relatives.running_row(accepted, now) for accepted in self._relatives.running(context)]
-        ended = self._relatives.ended(context)
-        for view in ended:
+        known = await self._relatives.known(context)
+        for view in known:
             self._relatives.mark_read(view, context)
-        return relatives.listing([*running, *map(relatives.ended_row, ended)])
+        return relatives.listing([relatives.row(view, now) for view in known])

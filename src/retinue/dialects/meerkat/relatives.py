@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from math import inf
 from typing import Literal
 
 from msgspec import Struct
 
+from retinue.core.commands import RunQuery
 from retinue.core.errors import Refused
-from retinue.core.events import RunAccepted
 from retinue.core.ids import RunId, call_key
+from retinue.core.limit_text import cut_text, limit_text
 from retinue.core.ports import CallContext, ToolResult
 from retinue.core.run import Outcome
 from retinue.core.step import MODEL
@@ -82,6 +84,15 @@ def error_of(outcome: Outcome) -> str:
     return outcome.error or outcome.reason
 
 
+def _detail(outcome: Outcome) -> str:
+    """What the document's texts do not say about a limit on tokens or cost; empty if there is nothing to add."""
+    if (limit := outcome.limit) is None:
+        return ""
+    if outcome.result == "completed":
+        return f"The output was {cut_text(limit)}."
+    return limit_text(limit) if limit.reason == "max_tokens" and limit.needed and limit.left else ""
+
+
 def status(view: RunView, now: float, *, last_words: str = "") -> dict[str, object]:
     """The answer to `agent_status`, without fields that do not apply."""
     outcome = view.outcome
@@ -91,6 +102,8 @@ def status(view: RunView, now: float, *, last_words: str = "") -> dict[str, obje
         answer["output"] = output_of(outcome, last_words)
     if outcome is not None and state == "failed":
         answer["error"] = error_of(outcome)
+    if outcome is not None and (detail := _detail(outcome)):
+        answer["detail"] = detail
     answer["is_final"] = state != "running"
     answer["duration_ms"] = _milliseconds(view, now)
     if state == "completed":
@@ -112,14 +125,10 @@ class ListRow(Struct, frozen=True, gc=False, omit_defaults=True):
     running_ms: int | None = None
 
 
-def running_row(accepted: RunAccepted, now: float) -> ListRow:
-    run_id = accepted.run_id
-    since = max(0, round((now - accepted.at) * 1000))
-    return ListRow(run_id, name_of(run_id, accepted.agent), "running", accepted.depth, since)
-
-
-def ended_row(view: RunView) -> ListRow:
-    return ListRow(view.run_id, name_of(view.run_id, view.agent), state_of(view.outcome, view.agent), view.depth)
+def row(view: RunView, now: float) -> ListRow:
+    state = state_of(view.outcome, view.agent)
+    running_ms = _milliseconds(view, now) if state == "running" else None
+    return ListRow(view.run_id, name_of(view.run_id, view.agent), state, view.depth, running_ms)
 
 
 def listing(rows: Iterable[ListRow]) -> dict[str, object]:
@@ -140,7 +149,7 @@ def _milliseconds(view: RunView, now: float) -> int:
     return max(0, round((until - view.started_at) * 1000))
 
 
-# ---- runs around a caller, read from the live runs of this process --------------------------------------------------
+# ---- runs around a caller, read from the live runs of this process, and from the store for earlier trees of a chat ---
 
 
 class RunningCounts(Struct, frozen=True):
@@ -169,6 +178,8 @@ class Relatives:
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
+        self._earlier_trees: dict[RunId, list[RunView]] = {}
+        """The sub-agents of trees that have ended as a whole, by their roots."""
 
     def caller(self, context: CallContext) -> LiveView:
         """The calling run; raises `CallRefused` if it is being stopped."""
@@ -177,27 +188,42 @@ class Relatives:
             raise failed("the caller is being stopped")
         return live
 
-    def running(self, context: CallContext) -> Iterator[RunAccepted]:
-        """The running sub-agents below the caller."""
-        for live in self._supervisor.subtree(context.run_id):
-            accepted = live.run.accepted
-            if accepted.dialect == NAME and accepted.run_id != context.run_id:
-                yield accepted
+    async def known(self, context: CallContext) -> list[RunView]:
+        """The sub-agents below the caller: all that run, and the latest that have ended."""
+        others = await self._ended(context)
+        running = [live.view() for live in self._supervisor.subtree(context.run_id) if self._is_below(live, context)]
+        return [*running, *others]
 
-    def ended(self, context: CallContext) -> list[RunView]:
-        """The remembered sub-agents below the caller that have ended, in the order of their ends."""
-        ended = self._supervisor.ended_in(context.root_id, NAME).values()
-        return [view for view in ended if _is_below(view.path, context)]
-
-    def find(self, run_id: RunId, context: CallContext) -> RunView:
+    async def find(self, run_id: RunId, context: CallContext) -> RunView:
         """A sub-agent below the caller; raises `CallRefused` if there is none of that id."""
         live = self._supervisor.live(run_id)
         if live is not None and self._is_below(live, context):
             return live.view()
-        ended = self._supervisor.ended_in(context.root_id, NAME).get(run_id)
-        if ended is not None and _is_below(ended.path, context):
-            return ended
-        raise failed(f"Sub-agent not found: {run_id}")
+        found = next((view for view in await self._ended(context) if view.run_id == run_id), None)
+        if found is None:
+            raise failed(f"Sub-agent not found: {run_id}")
+        return found
+
+    async def _ended(self, context: CallContext) -> list[RunView]:
+        """The latest sub-agents below the caller that have ended, in the order of their ends."""
+        earlier = await self._earlier(context)
+        ended = self._supervisor.ended_in(context.root_id, NAME).values()
+        return [*earlier, *(view for view in ended if _is_below(view.path, context))][-MAX_ENDED:]
+
+    async def _earlier(self, context: CallContext) -> list[RunView]:
+        """The sub-agents in the earlier trees of the caller's chat, in the order of their ends; only a root has any."""
+        if context.depth > 0:
+            return []
+        found: list[RunView] = []
+        for root_id in (await self._supervisor.conversation(context.root_id))[:-1]:
+            views = self._earlier_trees.get(root_id)
+            if views is None:
+                tree = await self._supervisor.list(RunQuery(root_id=root_id))
+                views = [view for view in tree if view.dialect == NAME and view.parent_id is not None]
+                if all(view.outcome is not None for view in tree):
+                    self._earlier_trees[root_id] = views
+            found += views
+        return sorted(found, key=lambda view: (view.ended_at or inf, view.run_id))
 
     def running_counts(self, context: CallContext) -> RunningCounts:
         """The counts that concurrency limits apply to, as the calling call sees them.
@@ -217,8 +243,13 @@ class Relatives:
         )
         return RunningCounts(len(agents), children, len(agents) + calls)
 
-    def peers(self, context: CallContext) -> Iterator[Peer]:
+    async def peers(self, context: CallContext) -> list[Peer]:
         """The runs that the caller may message: its parent and its children, ended ones included."""
+        earlier = [view for view in await self._earlier(context) if view.depth == 1]
+        offline = [Peer(name_of(view.run_id, view.agent), view.run_id, is_online=False) for view in earlier]
+        return [*self._peers_in_tree(context), *offline]
+
+    def _peers_in_tree(self, context: CallContext) -> Iterator[Peer]:
         caller = self.caller(context)
         if (above := caller.run.accepted.parent_id) is not None:
             parent = self._supervisor.live(above)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from retinue.core.agent import Agent
 from retinue.core.commands import Decision, NamespaceClosed
 from retinue.core.ids import SessionId
-from retinue.core.policy import Policy, Risk, Verdict, verdict
+from retinue.core.policy import Policy, allows
 from retinue.core.ports import CallContext
 from retinue.dialects.arguments import decoded, encoded
 from retinue.dialects.context import DialectContext
@@ -203,8 +203,7 @@ class AgentStore:
     def tools(self, policy: Policy) -> tuple[str, ...]:
         """The application's tools and `shared_context`, as far as the orchestrator's policy allows them."""
         allowed = self._dialect_context.tools_within(policy)
-        shared = verdict(policy, tool=SHARED_CONTEXT, risk=Risk.LOW).verdict is not Verdict.REFUSE
-        return (*allowed, *((SHARED_CONTEXT,) if shared else ()))
+        return (*allowed, *((SHARED_CONTEXT,) if allows(policy, SHARED_CONTEXT) else ()))
 
     async def _key_value(self, context: CallContext) -> Mapping[str, bytes]:
         return await self._dialect_context.key_value.look(space_of(context.session_id))

@@ -69,6 +69,8 @@ class SpecSettings(Struct, frozen=True, kw_only=True):
         True
         """
         if limit.reason == "window":  # a window of its agent limits money, not tokens
+            if limit.dimension is not None:
+                return limit.dimension != "cost"
             return limit.limit in (self.max_input_tokens, self.max_output_tokens)
         return limit.reason == "max_tokens"
 

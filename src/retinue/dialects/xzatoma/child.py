@@ -24,7 +24,7 @@ from retinue.core.errors import BadInput, Refused, RunIsOver
 from retinue.core.ids import Key, RunId
 from retinue.core.inbox import Close, Input
 from retinue.core.ports import CallContext, Meter, NoMeter
-from retinue.core.run import CHAT, Exchange, Lifecycle, Limits
+from retinue.core.run import Exchange, Lifecycle, Limits
 from retinue.core.text import cut
 from retinue.dialects.context import DialectContext
 from retinue.dialects.log_format import quoted
@@ -248,7 +248,6 @@ class Quotas:
         """Held from the check to the start: of two calls that see one execution left, one must be refused."""
         self._dialect_context = dialect_context
         self._settings = settings
-        self._sessions: dict[RunId, tuple[RunId, ...]] = {}
 
     async def check(self, root_id: RunId) -> Used | None:
         """The usage of the session, None without quotas; raises `SubagentRefused` if a quota is used up."""
@@ -264,7 +263,7 @@ class Quotas:
         max_tokens = self._settings.max_total_tokens
         if max_tokens is None:
             return ()
-        first, *_ = await self._session(root_id)
+        first, *_ = await self._dialect_context.supervisor.conversation(root_id)
         return (Window(f"{NAME}/{first}", QUOTA_SECONDS, Caps(tokens=max_tokens), soft=True),)
 
     def seconds_left(self, used: Used | None) -> float | None:
@@ -287,38 +286,14 @@ class Quotas:
         return None if reason is None else _exceeded(reason)
 
     async def _used(self, root_id: RunId) -> Used:
-        trees = [
-            await self._dialect_context.supervisor.list(RunQuery(root_id=root)) for root in await self._session(root_id)
-        ]
+        supervisor = self._dialect_context.supervisor
+        trees = [await supervisor.list(RunQuery(root_id=root)) for root in await supervisor.conversation(root_id)]
         subagents = [view for tree in trees for view in tree if view.dialect == NAME and view.parent_id is not None]
         return Used(
             executions=len(subagents),
             tokens=sum(view.usage.total for view in subagents),
             seconds=_seconds_at_work(subagents, self._dialect_context.clock.now()),
         )
-
-    async def _session(self, root_id: RunId) -> tuple[RunId, ...]:
-        """The roots of a root's session, from the first to this one."""
-        unknown: list[RunId] = []
-        root: RunId | None = root_id
-        while root is not None and root not in self._sessions:
-            unknown.append(root)
-            root = await self._previous(root)
-        session = () if root is None else self._sessions[root]
-        for root in reversed(unknown):
-            session = self._sessions[root] = (*session, root)
-        return session
-
-    async def _previous(self, root_id: RunId) -> RunId | None:
-        """The previous root of the same chat."""
-        supervisor = self._dialect_context.supervisor
-        accepted = await supervisor.acceptance(root_id)
-        if accepted is None or accepted.label != CHAT or accepted.inherits is None:
-            return None
-        origin = await supervisor.acceptance(accepted.inherits.run_id)
-        if origin is None or origin.label != CHAT or origin.parent_id is not None:
-            return None
-        return origin.run_id
 
 
 def _exceeded(reason: str) -> SubagentRefused:

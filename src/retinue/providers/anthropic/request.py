@@ -22,7 +22,7 @@ from retinue.core.messages import AssistantMessage, Thinking, ToolCall
 from retinue.core.ports import Request
 from retinue.providers import message_encoder
 from retinue.providers.lenient_json import as_json_object, raw_json, utf8_safe
-from retinue.providers.schema_subset import ANTHROPIC_OUTPUT, restricted
+from retinue.providers.schema_subset import ANTHROPIC_OUTPUT, complete, restricted
 from retinue.providers.unsupported_options import encode_fields, is_supported, without_unsupported
 
 Step: TypeAlias = Literal["thought", "call"] | int
@@ -338,6 +338,6 @@ def _tool(spec: ToolSpec) -> bytes:
     tool = {
         "name": utf8_safe(spec.name),
         "description": utf8_safe(spec.description),
-        "input_schema": raw_json(spec.parameters),
+        "input_schema": complete(spec.parameters),
     }
     return msgspec.json.encode(tool)

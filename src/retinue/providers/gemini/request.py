@@ -19,7 +19,7 @@ from retinue.core.ports import Request
 from retinue.core.text import NOT_JSON
 from retinue.providers.lenient_json import as_json_object, raw_json, utf8_safe
 from retinue.providers.message_encoder import MessageEncoder, PendingCall, read_note, system_prompt_with_format
-from retinue.providers.schema_subset import GEMINI, restricted
+from retinue.providers.schema_subset import GEMINI, complete, restricted
 from retinue.providers.unsupported_options import nested, without_unsupported
 
 MEMO = "gemini"
@@ -208,5 +208,5 @@ def _has_parameters(schema: str) -> bool:
 def _tool(spec: ToolSpec) -> bytes:
     declaration: dict[str, object] = {"name": utf8_safe(spec.name), "description": utf8_safe(spec.description)}
     if _has_parameters(spec.parameters):
-        declaration["parametersJsonSchema"] = restricted(spec.parameters, GEMINI)
+        declaration["parametersJsonSchema"] = restricted(bytes(complete(spec.parameters)).decode(), GEMINI)
     return msgspec.json.encode(declaration)

@@ -12,9 +12,9 @@ import msgspec
 from retinue.core.agent import Output, ToolSpec
 from retinue.core.messages import AssistantMessage
 from retinue.core.ports import Request
-from retinue.providers.lenient_json import as_json_object, raw_json, utf8_safe
+from retinue.providers.lenient_json import as_json_object, utf8_safe
 from retinue.providers.message_encoder import MessageEncoder, PendingCall, system_prompt, system_prompt_with_format
-from retinue.providers.schema_subset import OPENAI_STRICT, restricted
+from retinue.providers.schema_subset import OPENAI_STRICT, complete, restricted
 from retinue.providers.unsupported_options import encode_fields, without_unsupported
 
 MEMO = "openai_chat"
@@ -161,6 +161,6 @@ def _tool(spec: ToolSpec) -> bytes:
     function = {
         "name": utf8_safe(spec.name),
         "description": utf8_safe(spec.description),
-        "parameters": raw_json(spec.parameters),
+        "parameters": complete(spec.parameters),
     }
     return msgspec.json.encode({"type": "function", "function": function})

@@ -18,8 +18,8 @@ from retinue.core.agent import Output, ToolSpec
 from retinue.core.messages import AssistantMessage, Message, Thinking
 from retinue.core.ports import Request
 from retinue.providers import message_encoder
-from retinue.providers.lenient_json import as_json_object, raw_json, utf8_safe
-from retinue.providers.schema_subset import OPENAI_STRICT, restricted
+from retinue.providers.lenient_json import as_json_object, utf8_safe
+from retinue.providers.schema_subset import OPENAI_STRICT, complete, restricted
 from retinue.providers.unsupported_options import encode_fields, is_supported, without_unsupported
 
 MEMO = "openai_responses"
@@ -238,6 +238,6 @@ def _tool(spec: ToolSpec) -> bytes:
             "type": "function",
             "name": utf8_safe(spec.name),
             "description": utf8_safe(spec.description),
-            "parameters": raw_json(spec.parameters),
+            "parameters": complete(spec.parameters),
         }
     )

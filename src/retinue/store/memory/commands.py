@@ -219,7 +219,7 @@ class MemoryCommands:
         session = self._tables.sessions.get(accepted.session_id)
         if session is None:
             return commands.NotCreated("session_unknown", accepted.session_id)
-        if session.state == "archived":
+        if session.state == "archived" and accepted.parent_id is not None:
             return commands.NotCreated("session_archived", accepted.session_id)
         parent = ancestor = self._tables.runs.get(accepted.parent_id or "")
         while ancestor is not None:

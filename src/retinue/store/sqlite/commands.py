@@ -335,7 +335,7 @@ class SqliteCommands:
         match self._session_state(accepted.session_id):
             case None:
                 return commands.NotCreated("session_unknown", accepted.session_id)
-            case "archived":
+            case "archived" if accepted.parent_id is not None:
                 return commands.NotCreated("session_archived", accepted.session_id)
             case _:
                 pass

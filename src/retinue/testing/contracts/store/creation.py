@@ -86,18 +86,22 @@ class CreationContract(fixtures.StoreTestCase):
 
         assert run_ids(store.runs(RunQuery())) == ["second", "first"]
 
-    def test_a_session_must_exist_and_be_open(self, store: Store) -> None:
+    def test_a_session_must_exist(self, store: Store) -> None:
+        answers = store.commit("alice", [accept("a", session_id="nowhere"), accept("b")])
+
+        assert answers == [NotCreated("session_unknown", "nowhere"), Accepted("b")]
+        assert run_ids(store.runs(RunQuery())) == ["b"]
+
+    def test_only_root_runs_are_created_in_an_archived_session(self, store: Store) -> None:
         commit_one(store, OpenSession(session_id="old", at=2.0))
         commit_one(store, CloseSession(session_id="old", how="archive"))
 
-        answers = store.commit("alice", [accept("a", session_id="nowhere"), accept("b", session_id="old"), accept("c")])
+        root = accept("reader", session_id="old")
+        child = accept("child", session_id="old", parent="reader", space="tasks")
 
-        assert answers == [
-            NotCreated("session_unknown", "nowhere"),
-            NotCreated("session_archived", "old"),
-            Accepted("c"),
-        ]
-        assert run_ids(store.runs(RunQuery())) == ["c"]
+        assert store.commit("alice", [root, child]) == [Accepted("reader"), NotCreated("session_archived", "old")]
+        assert run_ids(store.runs(RunQuery())) == ["reader"]
+        assert store.handles("old", "tasks") == []
 
     def test_no_run_is_created_under_a_cancelled_ancestor(self, store: Store) -> None:
         fixtures.create_tree(store)
