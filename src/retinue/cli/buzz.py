@@ -6,7 +6,6 @@ Arguments, colours, events and the line at the end are those of the program whos
 from __future__ import annotations
 
 import os
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,7 +13,7 @@ import typer
 from retinue.cli import options
 from retinue.cli.event_loop import interrupts, perform
 from retinue.cli.options import ANSWERS, OUTPUT, option
-from retinue.cli.output.terminal import INTERRUPTED, say, stdout_for_answers_alone
+from retinue.cli.output.terminal import INTERRUPTED, printable, say, stdout_for_answers_alone
 
 if TYPE_CHECKING:
     from retinue.cli.output.sse import Kind
@@ -104,7 +103,7 @@ async def _answer(work: WorkerCall, *, sse: bool, brief: bool) -> int:
     from retinue.cli.output.sse import HeldStream
     from retinue.cli.output.sse import sse as as_event
 
-    render = as_event if sse else PlainText(coloured=not os.environ.get("NO_COLOR"), on_terminal=sys.stdout.isatty())
+    render = as_event if sse else PlainText(coloured=not os.environ.get("NO_COLOR"))
     structured, wire = work.request.output is not None, work.request.provider
 
     def open_output() -> HeldStream:
@@ -134,9 +133,8 @@ class PlainText:
     '\x1b[93mhm\x1b[0m42\n\n=== [ DONE ] ===\n'
     """
 
-    def __init__(self, *, coloured: bool, on_terminal: bool = False) -> None:
+    def __init__(self, *, coloured: bool) -> None:
         self._coloured = coloured
-        self._on_terminal = on_terminal
         self._at_line_start = True
         self._failed = False
 
@@ -157,12 +155,7 @@ class PlainText:
             case "response_end":
                 return line_end if self._failed else f"{line_end}\n{DONE}\n"
             case "output_text" | "output_structured":
-                return self._printable(delta)
+                return printable(delta)
             case "reasoning_content" | "tool_call" | "tool_result":
                 colour, reset = (COLOURS[kind], RESET) if self._coloured else ("", "")
-                return f"{colour}{self._printable(delta)}{reset}"
-
-    def _printable(self, text: str) -> str:
-        from retinue.core.text import clean
-
-        return clean(text) if self._on_terminal else text
+                return f"{colour}{printable(delta)}{reset}"

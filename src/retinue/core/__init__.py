@@ -12,6 +12,7 @@ __all__ = [
     "inbox",
     "lazy_names",
     "ledger",
+    "limit_text",
     "log_context",
     "log_lines",
     "messages",

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, assert_never
 import msgspec
 
 from retinue.app.handle import RunHandle
-from retinue.cli.output.terminal import stdout_is_closed, write
+from retinue.cli.output.terminal import stdout_is_closed, write, write_styled
 from retinue.core.events import CallReturned, Event, ReplyReceived, TurnFailed
 from retinue.core.messages import (
     CallDelta,
@@ -415,7 +415,8 @@ class HeldStream:
     """
 
     def __init__(self, *, structured: bool = False, brief: bool = False, wire: str = "", render: Render = sse) -> None:
-        self._writer = WriterThread(write, stdout_is_closed)
+        # Events are JSON; any other form has styles in it and makes its texts printable itself.
+        self._writer = WriterThread(write if render is sse else write_styled, stdout_is_closed)
         self._stream = SseStream(
             self._writer.write, structured=structured, brief=brief, held=True, wire=wire, render=render
         )

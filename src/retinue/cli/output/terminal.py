@@ -67,9 +67,19 @@ def answer_lines(*lines: str) -> None:
 
 def write(text: str) -> None:
     """Write a part of the result to stdout, and flush: made printable on a terminal, else exactly as it is."""
+    write_styled(printable(text))
+
+
+def write_styled(text: str) -> None:
+    """Write a part of the result that has styles of the program in it; its texts went through `printable` before."""
     stdout = _Answers.stdout or sys.stdout
-    stdout.write(clean(text) if stdout.isatty() else text)
+    stdout.write(text)
     stdout.flush()
+
+
+def printable(text: str) -> str:
+    """A text as it is written to stdout: made printable for a terminal, else exactly as it is."""
+    return clean(text) if (_Answers.stdout or sys.stdout).isatty() else text
 
 
 def stdout_is_closed() -> bool:
