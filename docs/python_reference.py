@@ -36,7 +36,7 @@ FIELDS_ONLY = {*SETTINGS, "FunctionTool"}
 ROOT_GROUPS: Groups = {
     "Open": ("open", "open_sync", "MEMORY"),
     "Runs": ("Retinue", "RunHandle", "SyncRetinue", "SyncHandle", "RunView", "Outcome", "Exchange", "Approval"),
-    "Agents and limits": ("Agent", "Limits", "Policy", "Autonomy", "RuntimeProfile", "Usage"),
+    "Agents and limits": ("Agent", "Limits", "Sampling", "Policy", "Autonomy", "RuntimeProfile", "Usage"),
     "Tools and providers": ("tool", "CallContext", "ToolOptions", "ProviderConfig"),
     "Settings of dialects": SETTINGS,
     "Version": ("__version__",),

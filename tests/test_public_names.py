@@ -8,6 +8,8 @@ import inspect
 import pytest
 
 import retinue
+from retinue.dialects import registry
+from retinue.dialects.base import SettingsSection
 
 CONSTANTS = ("MEMORY", "__version__")
 """Values have no docstring of their own: the first is explained by the text below it, the second by its name."""
@@ -37,3 +39,8 @@ def test_memory_is_explained_where_it_is_defined() -> None:
             assert "memory" in explanation
         case other:
             pytest.fail(f"{constant} is followed by {ast.unparse(other)!r} and not by an explanation")
+
+
+@pytest.mark.parametrize("section", tuple(registry.having(lambda entry: entry.settings)), ids=lambda each: each.name)
+def test_the_settings_of_every_dialect_are_public(section: SettingsSection) -> None:
+    assert getattr(retinue, section.type.__name__) is section.type

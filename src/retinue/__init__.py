@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from retinue.app.sync import SyncRetinue as SyncRetinue
     from retinue.app.sync import open_sync as open_sync
     from retinue.core.agent import Agent as Agent
+    from retinue.core.agent import Sampling as Sampling
     from retinue.core.errors import PolicyError as PolicyError
     from retinue.core.errors import ProviderError as ProviderError
     from retinue.core.errors import Refused as Refused
@@ -65,6 +66,7 @@ _HOMES = {
     "SyncRetinue": "retinue.app.sync:SyncRetinue",
     "SyncHandle": "retinue.app.sync:SyncHandle",
     "Agent": "retinue.core.agent:Agent",
+    "Sampling": "retinue.core.agent:Sampling",
     "Policy": "retinue.core.policy:Policy",
     "Autonomy": "retinue.core.policy:Autonomy",
     "RuntimeProfile": "retinue.core.policy:RuntimeProfile",

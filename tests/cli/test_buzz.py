@@ -20,6 +20,7 @@ from tests.cli.pty_command import PtyCommand
 from tests.cli.stage import Command, Ended, open_in_a_thread, retinue, serving
 from tests.dialects.buzzllm.harness import WIRES, AnyVendor, Wire, one_by_one
 from tests.dialects.buzzllm.harness import serving as serving_wire
+from tests.internals import tune
 
 KEY = "sk-very-secret-1234"
 DONE = "\n\n=== [ DONE ] ===\n"
@@ -252,6 +253,42 @@ def test_a_key_is_never_shown(cli: Cli) -> None:
     assert KEY not in ended.stderr
 
 
+@pytest.mark.promise("BZ-BUZZ-DISCARDED")
+@pytest.mark.parametrize("answer", ["Second attempt answer", "The first attempt says more."], ids=["other", "longer"])
+def test_nothing_is_printed_of_an_attempt_that_broke_off(
+    cli: Cli, answer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tune(monkeypatch, first_pause=0.0)
+    broken = ProviderError("cut", fault="cut", partial="The first attempt says m")
+    with serving(lambda request: fails(broken, times=2, then=streams(answer))) as vendor:
+        plain = cli(*asking(vendor))
+        streamed = cli(*asking(vendor, "--sse", prompt="And now?"))
+
+    assert plain == Ended(0, f"{answer}{DONE}", "")
+    assert (streamed.code, streamed.stderr) == (0, "")
+    assert [(each.type, each.delta) for each in events(streamed.stdout)] == [
+        ("response_start", ""),
+        ("output_text", answer),
+        ("block_end", ""),
+        ("response_end", ""),
+    ]
+
+
+@pytest.mark.promise("BZ-BUZZ-DISCARDED", "BZ-BUZZ-FAILS")
+def test_of_a_question_that_fails_the_last_attempt_is_printed(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    tune(monkeypatch, first_pause=0.0)
+    attempts = iter("1234")
+
+    def broken(_: ReceivedRequest) -> Line:
+        return fails(ProviderError("cut", fault="cut", partial=f"Attempt {next(attempts)}"))
+
+    with serving(broken) as vendor:
+        ended = cli(*asking(vendor))
+
+    assert (ended.code, ended.stdout) == (1, "Attempt 4\n")
+    assert ended.stderr.startswith("error: ")
+
+
 URL = "http://127.0.0.1:9/v1/chat/completions"
 KNOWN = "openai-chat, openai-responses, anthropic, vertexai-anthropic"
 
@@ -372,9 +409,9 @@ async def test_a_closed_stdout_ends_the_command_silently(folder: Path) -> None:
 
 @pytest.mark.real_time
 async def test_escape_codes_of_a_model_do_not_reach_a_terminal(folder: Path) -> None:
-    async with FakeChat(says("red \x1b[31malert")) as vendor:
+    async with FakeChat(says("red \x1b[31malert", thinking="hm\x1b[2J")) as vendor:
         printed = (await PtyCommand(*asking(vendor), all_there=True).result()).terminal
         piped = (await retinue(*asking(vendor))).stdout
 
-    assert printed == "red ␛[31malert\r\n\r\n=== [ DONE ] ===\r\n"
-    assert piped == f"red \x1b[31malert{DONE}"
+    assert printed == f"{YELLOW}hm␛[2J{RESET}red ␛[31malert\r\n\r\n=== [ DONE ] ===\r\n"
+    assert piped == f"{YELLOW}hm\x1b[2J{RESET}red \x1b[31malert{DONE}"

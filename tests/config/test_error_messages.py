@@ -102,7 +102,7 @@ def test_duplicate_keys(tmp_path: Path, text: str, message: str) -> None:
         (
             "[providers.vllm]\napi_key = 'sk-123'\n",
             "retinue.toml:2: providers.vllm.api_key: unknown key, did you mean api_key_env? "
-            "Known: wire, base_url, api_key_env, temperature, headers, prices, context_window, responses_wire",
+            "Known: wire, base_url, api_key_env, model, temperature, headers, prices, context_window, responses_wire",
         ),
     ],
 )

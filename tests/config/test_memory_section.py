@@ -21,7 +21,7 @@ def test_backend_and_auto_save_are_read(tmp_path: Path) -> None:
     found = settings(tmp_path, '[memory]\nbackend = "markdown"\nauto_save = true\n')
 
     assert found.memory == MemoryDefaults(backend="markdown", auto_save=True)
-    assert found.tool_options.memory == "markdown"
+    assert found.tool_options.memory == "workspace"
 
 
 def test_the_backend_of_tools_holds_where_memory_names_none(tmp_path: Path) -> None:

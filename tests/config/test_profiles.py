@@ -170,7 +170,7 @@ wire = "openai-chat"
             think=True,
             workspace=f"{tmp_path}/work",
             memory_from=("b",),
-            memory="markdown",
+            memory="workspace",
         ),
     )
 

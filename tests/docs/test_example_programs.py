@@ -67,5 +67,6 @@ def test_the_bookkeeper_of_host_mode_runs(tmp_path: Path) -> None:
 def test_the_list_of_examples_is_complete() -> None:
     listed = re.findall(r"^\| \[([^\]]+)\]", (EXAMPLES / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
     others = ["host-mode/bookkeeper.py", "incident/retinue.toml"]
+    others += [f"{page.parent.name}/{page.name}" for page in EXAMPLES.glob("moving-from-*/README.md")]
 
     assert sorted(listed) == sorted([*map(name_of, PROGRAMS), *others])

@@ -130,7 +130,7 @@ async def test_the_end_says_what_was_left_and_what_the_next_call_needed(caplog: 
 
 
 async def test_an_answer_that_the_budget_cuts_off_says_what_was_held(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "retinue.engine")
+    caplog.set_level(logging.DEBUG, "retinue.engine")
     recorder = Recorder(reads(2, Usage(400, 100)), says("y" * 4_000))
     async with harness(recorder) as r:
         outcome = await r.run("go", limits=Limits(max_tokens=1_000))
@@ -146,6 +146,10 @@ async def test_an_answer_that_the_budget_cuts_off_says_what_was_held(caplog: pyt
     assert (
         f"run_id={run_id} run {run_id}: {held} output tokens are held for the next call, "
         "all that the token budget leaves: used 500, limit 1000, left 500"
+    ) in caplog.messages
+    assert (
+        f"run {run_id}: the reply was cut off after {held} output tokens, all that the token budget left "
+        f"(used {used}, limit 1000)"
     ) in caplog.messages
 
 

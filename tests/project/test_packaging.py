@@ -62,8 +62,12 @@ def test_the_extra_web_is_fetch_and_search() -> None:
 
 @pytest.mark.parametrize(
     ("message", "extra", "package"),
-    [(extract.MISSING, "fetch", "trafilatura"), (search.MISSING, "search", "ddgs")],
-    ids=["fetch", "search"],
+    [
+        (extract.MISSING, "fetch", "trafilatura"),
+        (search.MISSING, "search", "ddgs"),
+        (search.NOT_SET_UP, "search", "ddgs"),
+    ],
+    ids=["fetch", "search", "search by itself"],
 )
 def test_the_message_about_a_missing_package_names_the_extra_that_brings_it(
     message: str, extra: str, package: str

@@ -246,7 +246,14 @@ _ADDED: dict[str, Event | Item | Outcome | RunSpec] = {
 """Fields that were added after the release of their format."""
 
 EXPECTED: dict[int, dict[str, Event | Item | Outcome | RunSpec]] = {
-    1: {**_named("event", _EVENTS), **_named("item", _ITEMS), "outcome": _OUTCOME, "brief": RUN_SPEC, **_ADDED},
+    1: {
+        **_named("event", _EVENTS),
+        **_named("item", _ITEMS),
+        "outcome": _OUTCOME,
+        "brief": RUN_SPEC,
+        "brief.sampling": RunSpec(agent="researcher", max_output=4096, temperature=0.5, top_p=0.9),
+        **_ADDED,
+    },
 }
 """By format and name: the value to which the file of that name must decode."""
 

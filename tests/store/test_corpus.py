@@ -26,7 +26,7 @@ def decode(name: str, body: bytes) -> Event | Item | Outcome | RunSpec:
             return codec.item(body)
         case ["outcome"]:
             return codec.outcome(body)
-        case ["brief"]:
+        case ["brief", *_]:
             return codec.run_spec(body)
         case _:
             raise LookupError(name)

@@ -11,7 +11,7 @@ from retinue.tools.memory.memory_tools import open_memory
 
 def main(kind: str, folder: str, name: str, count: str) -> None:
     """Write under keys of this process, and with each under a key that all writers share."""
-    memory = open_memory(kind, Path(folder))
+    memory = open_memory(kind, Path(folder), folder=Path(folder))
     for number in range(int(count)):
         memory.store(Note(agent="me", key=f"{name}-{number}", content=f"words of {name}", at=float(number)))
         memory.store(Note(agent="me", key="shared", content=name, at=float(number)))

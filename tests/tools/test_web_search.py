@@ -303,5 +303,5 @@ def test_findings_are_few_short_and_each_there_once() -> None:
      "searxng:http://", "searxng:http://me:secret@localhost", "searxng:http://[", "searxng:http://localhost:99999"],
 )  # fmt: skip
 def test_a_setting_that_names_no_engine_is_refused(setting: str) -> None:
-    with pytest.raises(BadInput, match="expected ddgs, brave, or searxng: and an address"):
+    with pytest.raises(BadInput, match="expected auto, ddgs, brave, or searxng: and an address"):
         search_by(setting)

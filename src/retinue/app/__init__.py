@@ -8,6 +8,7 @@ __all__ = [
     "handle",
     "json_rows",
     "launch",
+    "memories",
     "open",
     "read_only",
     "registries",

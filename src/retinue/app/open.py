@@ -22,7 +22,7 @@ from retinue.core.errors import BadInput
 from retinue.core.ids import RandomIds, SessionId, SystemClock
 from retinue.core.log_context import logger
 from retinue.core.log_lines import announce_payloads
-from retinue.core.policy import Policy, Rules
+from retinue.core.policy import Policy, Rules, intersect
 from retinue.core.ports import Clock, Ids, KeyValue, Provider, Store, Tool, ToolLike
 from retinue.dialects.registry import DEFAULT
 from retinue.engine import Approver, build_engine
@@ -111,6 +111,11 @@ def open(
         tools = (*tool_modules.load_tools(settings.tool_modules), *tools)
         tool_options = _merge_tool_options(tool_options, settings.tool_options)
         dialect_settings = dict(settings_file.dialect_settings(settings)) | dict(dialect_settings or {})
+        if settings.policy is not None:
+            policy = settings.policy if policy is None else intersect(settings.policy, policy)
+        if not model and provider is None and base_url is None and not providers and provider_configs:
+            provider = settings_file.default_provider(settings) or provider_configs[0].name
+            model = settings_file.default_model(settings, provider) or ""
     check_agents(agents)
     table, name = _providers(model, provider, base_url, api_key_env, providers, provider_configs)
     clock, ids = clock or SystemClock(), ids or RandomIds()
@@ -125,6 +130,7 @@ def open(
             tool_dependencies(options, key_value=key_value, home=_folder(home), clock=clock),
             origins=supervisor.origins,
             memories={agent.name: agent.memory for agent in agents if agent.memory is not None},
+            workspaces={agent.name: agent.workspace for agent in agents if agent.workspace},
         )
 
     toolset = ToolRegistry(own, named=named, builtin=Builtin(dependencies))

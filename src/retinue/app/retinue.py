@@ -15,7 +15,7 @@ from retinue.app.registries import ProviderRegistry, ToolRegistry, lend_provider
 from retinue.app.run_spec import Grants, LaunchConfig, RunSpecBuilder, escalation, limits_of, narrowed_memory
 from retinue.app.sessions import Sessions
 from retinue.app.structured_output import OutputFormat, make_output
-from retinue.core.agent import Agent, RunSpec, ToolSpec
+from retinue.core.agent import NO_SAMPLING, Agent, RunSpec, Sampling, ToolSpec
 from retinue.core.commands import RunQuery
 from retinue.core.errors import BadInput, NotAdoptable, PolicyError, UnknownName
 from retinue.core.events import Event
@@ -114,6 +114,7 @@ class Retinue:
         tools: Sequence[str] | None = None,
         model: str | None = None,
         system: str = "",
+        sampling: Sampling = NO_SAMPLING,
         output: OutputFormat | None = None,
     ) -> Outcome:
         """Start a run, wait for its end and return the outcome. The parameters are those of `spawn`.
@@ -134,6 +135,7 @@ class Retinue:
             tools=tools,
             model=model,
             system=system,
+            sampling=sampling,
             output=output,
         )
         return await handle.wait()
@@ -152,6 +154,7 @@ class Retinue:
         model: str | None = None,
         system: str = "",
         think: bool = False,
+        sampling: Sampling = NO_SAMPLING,
         keep_alive: bool = False,
         per_input: bool = False,
         inherits: HistoryRef | None = None,
@@ -173,6 +176,7 @@ class Retinue:
         - `model`: `provider:name`, or a name at the default provider, instead of the model of the agent.
         - `system`: text that is appended to the agent's system prompt.
         - `think`: request extended thinking where the model supports it.
+        - `sampling`: temperature, `top_p` and the longest reply of this run; its children have their own.
         - `keep_alive`: keep the run open after its answer, for more input by `RunHandle.ask`. `stays` is the deprecated
           name of this parameter.
         - `per_input`: with `keep_alive`, the limits apply to each input instead of to the whole run, and a limit or a
@@ -190,7 +194,14 @@ class Retinue:
         spec = self._run_specs.agent(agent)
         chosen = self._chosen if dialects is None else tuple(dialects)
         run_spec = self.run_spec(
-            agent=agent, dialects=chosen, tools=tools, model=model, system=system, think=think, policy=policy
+            agent=agent,
+            dialects=chosen,
+            tools=tools,
+            model=model,
+            system=system,
+            think=think,
+            sampling=sampling,
+            policy=policy,
         )
         if output is not None:
             run_spec = replace(run_spec, output=make_output(output))
@@ -227,13 +238,14 @@ class Retinue:
         model: str | None = None,
         system: str = "",
         think: bool = False,
+        sampling: Sampling = NO_SAMPLING,
         policy: Policy | None = None,
     ) -> RunSpec:
         """The run spec of a run that is started with these arguments; see `spawn`."""
         chosen = self._chosen if dialects is None else tuple(dialects)
         spec = self._run_specs.agent(agent)
         run_spec = self._run_specs.run_spec(
-            spec, chosen, tools=tools, model=model, system=system, think=think, policy=policy
+            spec, chosen, tools=tools, model=model, system=system, think=think, sampling=sampling, policy=policy
         )
         if self.launch_config is None:
             return run_spec

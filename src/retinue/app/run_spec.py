@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from retinue.app.registries import ProviderRegistry, RegistryFamilies, ToolRegistry
-from retinue.core.agent import Agent, RunSpec
+from retinue.core.agent import NO_SAMPLING, Agent, RunSpec, Sampling
 from retinue.core.budget import Window
 from retinue.core.errors import PolicyError, UnknownName
 from retinue.core.events import RunAccepted
@@ -145,6 +145,7 @@ class RunSpecBuilder:
         model: str | None = None,
         system: str = "",
         think: bool = False,
+        sampling: Sampling = NO_SAMPLING,
         policy: Policy | None = None,
     ) -> RunSpec:
         """The spec of a run of this agent with these dialects: system prompt, tools, provider and model.
@@ -172,7 +173,9 @@ class RunSpecBuilder:
             provider=provider,
             model=name,
             fallback=tuple(self._providers.split(other, provider) for other in agent.fallback),
-            temperature=self._providers.temperature(provider),
+            max_output=sampling.max_output_tokens,
+            temperature=self._providers.temperature(provider) if sampling.temperature is None else sampling.temperature,
+            top_p=sampling.top_p,
             think=think or agent.think,
             workspace=agent.workspace or str(Path.cwd()),
             identity=agent.name,

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from retinue.config.agents import AGENTS
 from retinue.config.cron import CRON
 from retinue.config.memory import MEMORY
+from retinue.config.other_programs import Translate, Translated
 from retinue.config.profiles import RISK_PROFILES, RUNTIME_PROFILES
 from retinue.config.providers import ProviderSettings, providers_section
 from retinue.config.sections import Section
 from retinue.config.settings import Settings, load
 from retinue.config.tools import TOOLS
-from retinue.core.errors import BadInput
+from retinue.core.errors import BadInput, ConfigError
 from retinue.core.log_context import logger
 from retinue.dialects import registry
-from retinue.dialects.base import SettingsSection
+from retinue.dialects.base import ProgramSettings, SettingsSection
 from retinue.providers.catalog import WIRES, ProviderConfig, provider_config
 
 log = logger("retinue.config")
@@ -66,12 +68,26 @@ def _provider_errors(provider: ProviderSettings) -> Sequence[tuple[str, str]]:
     return ()
 
 
+def _translate(program: ProgramSettings) -> Translate:
+    def translate(values: Mapping[str, object]) -> Translated:
+        return program.translate.load()(values, os.environ)
+
+    return translate
+
+
+TRANSLATIONS: dict[str, Translate] = {
+    program.file: _translate(program) for program in registry.having(lambda entry: entry.program_settings)
+}
+"""The settings files of other programs that are read leniently, by their names."""
+
+
 def load_settings(path: str | Path | None = None, *, cwd: Path | None = None) -> Settings:
     """The settings in a file, or in the `retinue.toml` or `retinue.yaml` of the current folder.
 
-    See `retinue.config.settings.load`. Warnings about ignored keys are logged.
+    A file with the name of another program's settings file, `config.yaml` or `config.toml`, is translated and read
+    leniently if its path is given. See `retinue.config.settings.load`. Warnings about ignored keys are logged.
     """
-    settings = load(path, cwd=Path.cwd() if cwd is None else cwd, sections=SECTIONS)
+    settings = load(path, cwd=Path.cwd() if cwd is None else cwd, sections=SECTIONS, translations=TRANSLATIONS)
     for warning in settings.warnings:
         log.warning("%s", warning)
     return settings
@@ -92,6 +108,19 @@ def provider_configs(settings: Settings) -> tuple[ProviderConfig, ...]:
         )
         for name, provider in settings.providers.items()
     )
+
+
+def default_provider(settings: Settings) -> str | None:
+    """The provider that the file chooses; raises `ConfigError` if it is one that retinue does not have."""
+    if settings.unusable_provider is not None:
+        raise ConfigError(settings.unusable_provider)
+    return settings.root.provider
+
+
+def default_model(settings: Settings, provider: str) -> str | None:
+    """The model that the file names for a provider."""
+    configured = settings.providers.get(provider)
+    return None if configured is None else configured.model
 
 
 def dialect_settings(settings: Settings) -> Mapping[str, object]:

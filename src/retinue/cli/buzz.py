@@ -13,7 +13,7 @@ import typer
 from retinue.cli import options
 from retinue.cli.event_loop import interrupts, perform
 from retinue.cli.options import ANSWERS, OUTPUT, option
-from retinue.cli.output.terminal import INTERRUPTED, printable, say, stdout_for_answers_alone
+from retinue.cli.output.terminal import INTERRUPTED, printable, say, stdout_for_answers_alone, write_styled
 
 if TYPE_CHECKING:
     from retinue.cli.output.sse import Kind
@@ -107,7 +107,7 @@ async def _answer(work: WorkerCall, *, sse: bool, brief: bool) -> int:
     structured, wire = work.request.output is not None, work.request.provider
 
     def open_output() -> HeldStream:
-        return HeldStream(structured=structured, brief=brief, wire=wire, render=render)
+        return HeldStream(structured=structured, brief=brief, wire=wire, render=render, write=write_styled)
 
     with interrupts() as stop, stdout_for_answers_alone():
         outcome = await work.answer(work.open(), open_output, stop)
@@ -141,7 +141,7 @@ class PlainText:
     def __call__(self, kind: Kind, delta: str = "", id: str = "") -> str:
         text = self._text(kind, delta)
         if text:
-            self._at_line_start = text.endswith("\n")
+            self._at_line_start = text.removesuffix(RESET).endswith("\n")
         return text
 
     def _text(self, kind: Kind, delta: str) -> str:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from retinue.cli.options import JsonFlag
-from retinue.cli.output.terminal import answer, answer_json, say
-from retinue.core.errors import UnknownName
+from retinue.cli.options import ConfigFlag, JsonFlag
+from retinue.cli.output.terminal import answer, answer_json, say, say_text
+from retinue.core.errors import ConfigError, UnknownName
 from retinue.core.text import rfc3339
 
 if TYPE_CHECKING:
@@ -30,12 +30,12 @@ MaybeAgentArgument = Annotated[str | None, typer.Argument(metavar="AGENT", help=
 
 
 @app.command("list", epilog="Example: retinue memory list researcher --json")
-def list_memories(agent: MaybeAgentArgument = None, json: JsonFlag = False) -> int:
+def list_memories(agent: MaybeAgentArgument = None, config: ConfigFlag = None, json: JsonFlag = False) -> int:
     """List memories of agents, newest first."""
     from retinue.tools.memory import Search, newest_first
 
     rows: list[Memory] = []
-    for backend in _backends():
+    for backend in _backends(config):
         agents = (agent,) if agent is not None else tuple(backend.agents())
         rows += [each.memory for each in backend.recall(Search(agents=agents, limit=1_000_000))]
     rows = newest_first(rows)
@@ -49,9 +49,9 @@ def list_memories(agent: MaybeAgentArgument = None, json: JsonFlag = False) -> i
 
 
 @app.command(epilog="Example: retinue memory show researcher style")
-def show(agent: AgentArgument, key: KeyArgument, json: JsonFlag = False) -> int:
+def show(agent: AgentArgument, key: KeyArgument, config: ConfigFlag = None, json: JsonFlag = False) -> int:
     """Show the whole text of a memory."""
-    memory = next((found for backend in _backends() if (found := backend.find(agent, key)) is not None), None)
+    memory = next((found for backend in _backends(config) if (found := backend.find(agent, key)) is not None), None)
     if memory is None:
         raise UnknownName(f"memory of {agent}", key)
     if json:
@@ -62,21 +62,29 @@ def show(agent: AgentArgument, key: KeyArgument, json: JsonFlag = False) -> int:
 
 
 @app.command(epilog="Example: retinue memory forget researcher style")
-def forget(agent: AgentArgument, key: KeyArgument) -> int:
+def forget(agent: AgentArgument, key: KeyArgument, config: ConfigFlag = None) -> int:
     """Remove a memory."""
-    forgotten = [backend.forget(agent, key) for backend in _backends()]
+    forgotten = [backend.forget(agent, key) for backend in _backends(config)]
     if not any(forgotten):
         raise UnknownName(f"memory of {agent}", key)
     say(f"forgot {key} of {agent}")
     return 0
 
 
-def _backends() -> Sequence[MemoryBackend]:
-    """The memory backends that exist in the state folder; none is created."""
-    from retinue.app.open import default_home
-    from retinue.tools.memory import existing_memories
+def _backends(config: str | None) -> Sequence[MemoryBackend]:
+    """The memory backends that exist in the state folder and the workspaces of the settings; none is created."""
+    from retinue.app.memories import existing_memories
+    from retinue.app.settings_file import load_settings
+    from retinue.config.settings import Settings
 
-    return existing_memories(default_home())
+    try:
+        settings = load_settings(config)
+    except ConfigError as error:
+        if config is not None:
+            raise
+        say_text(f"warning: the memories in workspaces are not shown: {error}")
+        settings = Settings()
+    return existing_memories(settings)
 
 
 def _as_json(memory: Memory) -> dict[str, Any]:

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
+from retinue.dialects.registry import root_tools
+
 if TYPE_CHECKING:
-    from retinue.core.agent import Output
+    from retinue.core.agent import Output, Sampling
 
 ANSWERS = "Model"
 LIMITS = "Limits"
@@ -72,6 +74,32 @@ ToolsFlag = Annotated[
     str | None, option("--tools", metavar="a,b", help="Tools to offer, separated by commas; retinue tools lists them.")
 ]
 ThinkFlag = Annotated[bool, option("--think", help="Request extended thinking, where the model supports it.")]
+TemperatureFlag = Annotated[
+    float | None,
+    option(
+        "--temperature",
+        metavar="T",
+        min=0,
+        max=2,
+        help="How freely the model chooses its words, from 0 to 2. [the provider's]",
+        panel=ANSWERS,
+    ),
+]
+TopPFlag = Annotated[
+    float | None,
+    option(
+        "--top-p",
+        metavar="P",
+        min=0,
+        max=1,
+        help="The share of likely words to choose from, from 0 to 1. [the provider's]",
+        panel=ANSWERS,
+    ),
+]
+MaxOutputTokensFlag = Annotated[
+    int | None,
+    option("--max-output-tokens", metavar="N", min=1, help="Tokens of one reply. [the provider's]", panel=ANSWERS),
+]
 NoSandboxFlag = Annotated[
     bool, option("--no-sandbox", help="Let programs of shell, terminal and python_execute run without a sandbox.")
 ]
@@ -114,6 +142,13 @@ def countable(flag: str, number: float | None, *, zero: bool = True) -> float | 
         least = "from 0 to" if zero else "above 0 and up to"
         raise typer.BadParameter(f"{flag}: found {number:g}; expected a number {least} {MAX_AMOUNT}")
     return number
+
+
+def sampling_of(temperature: float | None, top_p: float | None, max_output_tokens: int | None) -> Sampling:
+    """The sampling options of a run; typer has checked the ranges, and NaN is in none."""
+    from retinue.core.agent import Sampling
+
+    return Sampling(temperature=temperature, top_p=top_p, max_output_tokens=max_output_tokens)
 
 
 def prompt_text(prompt: str) -> str:
@@ -171,6 +206,15 @@ def tools_of(names: str | None, *, agent: str | None) -> tuple[str, ...] | None:
     """The tools in `--tools`; without the flag those of the agent (None), or none without an agent."""
     tools = listed(names)
     return () if tools is None and agent is None else tools
+
+
+def default_tools_of(names: str | None, dialects: tuple[str, ...] | None) -> tuple[str, ...]:
+    """The tools of a root whose agent names none: those of the dialects, unless `--tools` has a list.
+
+    >>> default_tools_of(None, ("xzatoma",)), default_tools_of("grep", ("xzatoma",)), default_tools_of(None, None)
+    (('fetch', 'grep', 'file_ops', 'terminal'), (), ())
+    """
+    return root_tools(dialects or ()) if names is None else ()
 
 
 def exclude(flags: dict[str, bool]) -> None:

@@ -57,6 +57,9 @@ def run(
         bool, option("--detach", help="Print the run's id and exit; a background process drives the run.")
     ] = False,
     think: options.ThinkFlag = False,
+    temperature: options.TemperatureFlag = None,
+    top_p: options.TopPFlag = None,
+    max_output_tokens: options.MaxOutputTokensFlag = None,
     output_schema: options.OutputSchemaFlag = None,
     output_json: options.OutputJsonFlag = False,
     sse: Annotated[bool, option("--sse", help="Print the run's events as server-sent events.", panel=OUTPUT)] = False,
@@ -86,8 +89,10 @@ def run(
         session=session,
         system=system,
         tools=options.tools_of(tools, agent=agent),
+        default_tools=options.default_tools_of(tools, dialects),
         more_tools=more_tools,
         think=think,
+        sampling=options.sampling_of(temperature, top_p, max_output_tokens),
         limits=LimitOptions(
             max_turns=max_turns,
             max_tokens=max_tokens,
@@ -127,6 +132,7 @@ async def _run(
             if not output.quiet and await retinue.sessions.is_archived(retinue.session_id):
                 say(f"session {retinue.session_id} is archived: it can be read, and not changed")
             root = await launch.spawn(retinue, task, output=required, detached=approval.detached if detach else "")
+            await launch.save_message(retinue, root.run_id, task, launch_options.dialects)
             outcome = None
             if not detach:
                 work = follow(retinue, root, stop, approver=approver, output=output)

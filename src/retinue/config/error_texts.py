@@ -55,11 +55,12 @@ class Document:
     """A parsed settings file: tables, arrays, strings, numbers, booleans and dates.
 
     `line_of` returns the line of a key, counted from 1, or None. It is called only for errors, so a parser may compute
-    lines lazily.
+    lines lazily. `origin` returns the path in the file of a value whose path in `values` is another one.
     """
 
     values: Mapping[str, object]
     line_of: Callable[[KeyPath], int | None]
+    origin: Callable[[KeyPath], KeyPath] = lambda path: path
 
     def nearest_line(self, path: KeyPath) -> int | None:
         """The line of a key, or of the innermost enclosing table that has one."""

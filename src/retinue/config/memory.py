@@ -10,7 +10,8 @@ from msgspec import Meta, Struct
 from retinue.config.sections import Section
 from retinue.config.validation import Issue
 
-SupportedBackend: TypeAlias = Literal["sqlite", "markdown", "none"]
+SupportedBackend: TypeAlias = Literal["sqlite", "workspace", "none"]
+"""Kinds of `retinue.tools.memory`; `workspace` is Markdown in the workspace of an agent."""
 
 Backend = Annotated[
     Literal["sqlite", "markdown", "none", "postgres", "qdrant", "lucid"],
@@ -20,12 +21,18 @@ Backend = Annotated[
 
 
 def supported_backend(backend: str | None) -> SupportedBackend | None:
-    """The backend, or None if retinue does not support it.
+    """The kind of a backend, or None if retinue does not support it.
 
     >>> supported_backend("markdown"), supported_backend("qdrant")
-    ('markdown', None)
+    ('workspace', None)
     """
-    return backend if backend == "sqlite" or backend == "markdown" or backend == "none" else None
+    match backend:
+        case "sqlite" | "none":
+            return backend
+        case "markdown":
+            return "workspace"
+        case _:
+            return None
 
 
 class MemoryDefaults(Struct, frozen=True, kw_only=True):
@@ -34,7 +41,7 @@ class MemoryDefaults(Struct, frozen=True, kw_only=True):
     backend: Annotated[
         Backend | None,
         Meta(
-            description="sqlite, markdown (readable files) or none; by default as set in [tools].",
+            description="sqlite, markdown (MEMORY.md in the workspace) or none; by default as set in [tools].",
             examples=["sqlite"],
         ),
     ] = None
@@ -52,5 +59,5 @@ MEMORY = Section(name="memory", type=MemoryDefaults, about="The memory of agents
 
 def backend_issues(path: tuple[str, ...], backend: str | None) -> Iterator[Issue]:
     """A warning about a backend that is not supported."""
-    if backend != supported_backend(backend):
+    if backend is not None and supported_backend(backend) is None:
         yield Issue(path=path, message=f"{backend} is not supported and ignored", is_warning=True)

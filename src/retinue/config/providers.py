@@ -55,6 +55,10 @@ class ProviderSettings(Struct, frozen=True, kw_only=True):
             examples=["LOCAL_API_KEY"],
         ),
     ] = None
+    model: Annotated[
+        Annotated[str, Meta(min_length=1)] | None,
+        Meta(description="Its model where none is named.", examples=["qwen3"]),
+    ] = None
     temperature: Annotated[
         Annotated[float, Meta(ge=0, le=2)] | None, Meta(description="From 0 to 2.", examples=[0.2])
     ] = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -14,14 +14,17 @@ from msgspec.structs import replace
 from retinue.config.agents import AGENTS, AgentSettings, reference_issues
 from retinue.config.error_texts import Document, KeyPath, Parser, dotted
 from retinue.config.memory import MEMORY, MemoryDefaults, backend_issues
+from retinue.config.other_programs import LenientDocument, Translate, translated
 from retinue.config.profiles import RISK_PROFILES, RUNTIME_PROFILES, RiskSettings, RuntimeSettings, unsupported_options
 from retinue.config.providers import ProviderSettings
+from retinue.config.root import ROOT, RootDefaults
 from retinue.config.sections import Section
 from retinue.config.toml import read_toml
 from retinue.config.tools import TOOLS, ToolsSettings, module_files, module_issues
 from retinue.config.validation import Issue, check
 from retinue.core.agent import Agent
 from retinue.core.errors import ConfigError, Problem
+from retinue.core.policy import Policy, Rules
 from retinue.tools.dependencies import ToolOptions
 
 S = TypeVar("S", bound=Struct)
@@ -29,6 +32,14 @@ S = TypeVar("S", bound=Struct)
 FILE = "retinue.toml"
 FILES = (FILE, "retinue.yaml", "retinue.yml")
 """The settings file of a folder: one of these."""
+
+MAX_BYTES = 1 << 20
+"""The largest settings file."""
+
+EMPTY = Document(values={}, line_of=lambda path: None)
+"""The document of a folder without a settings file."""
+
+NO_TRANSLATIONS: Mapping[str, Translate] = {}
 
 
 def _read_yaml(text: str, file: str) -> Document:
@@ -56,6 +67,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     risk_profiles: Mapping[str, RiskSettings] = {}
     runtime_profiles: Mapping[str, RuntimeSettings] = {}
     memory: MemoryDefaults = MemoryDefaults()
+    root: RootDefaults = RootDefaults()
+    """Defaults of root runs; only settings files of other programs have some."""
+    unusable_provider: Problem | None = None
+    """The provider of `root` if retinue does not have it; an error where no flag names another one."""
     source: Path | None = None
     warnings: tuple[Problem, ...] = ()
     """Settings in the file that are ignored."""
@@ -71,20 +86,53 @@ class Settings(Struct, frozen=True, kw_only=True):
         return tuple(self._core_agent(name, agent) for name, agent in self.agents.items() if agent.enabled)
 
     def _core_agent(self, name: str, agent: AgentSettings) -> Agent:
-        folder = self.source.parent if self.source is not None else Path()
-        risk = self.risk_profiles.get(agent.risk_profile or "", RiskSettings())
-        runtime = self.runtime_profiles.get(agent.runtime_profile or "", RuntimeSettings())
-        has_profile = agent.risk_profile is not None or agent.runtime_profile is not None
+        risk, runtime = self._profiles(agent.risk_profile, agent.runtime_profile)
         return agent.agent(
             name,
-            policy=risk.policy(runtime, folder) if has_profile else None,
+            policy=self._policy(agent.risk_profile, agent.runtime_profile),
             runtime=runtime.profile(risk),
-            folder=folder,
+            folder=self._folder,
         )
 
+    @property
+    def policy(self) -> Policy | None:
+        """The policy of every run; None where the file sets none."""
+        return self._policy(self.root.risk_profile, self.root.runtime_profile)
 
-def load(path: str | Path | None = None, *, cwd: Path, sections: Sequence[Section]) -> Settings:
+    def policy_for(self, agent: Agent) -> Policy | None:
+        """The policy of an agent, within that of every run; None where neither is set."""
+        own = {} if agent.policy is None else {agent.name: agent.policy}
+        return Rules(session=self.policy, agents=own).policy_for(agent.name)
+
+    def _policy(self, risk_profile: str | None, runtime_profile: str | None) -> Policy | None:
+        """The policy of two profiles, or None without any."""
+        if risk_profile is None and runtime_profile is None:
+            return None
+        risk, runtime = self._profiles(risk_profile, runtime_profile)
+        return risk.policy(runtime, self._folder)
+
+    def _profiles(self, risk_profile: str | None, runtime_profile: str | None) -> tuple[RiskSettings, RuntimeSettings]:
+        return (
+            self.risk_profiles.get(risk_profile or "", RiskSettings()),
+            self.runtime_profiles.get(runtime_profile or "", RuntimeSettings()),
+        )
+
+    @property
+    def _folder(self) -> Path:
+        return self.source.parent if self.source is not None else Path()
+
+
+def load(
+    path: str | Path | None = None,
+    *,
+    cwd: Path,
+    sections: Sequence[Section],
+    translations: Mapping[str, Translate] = NO_TRANSLATIONS,
+) -> Settings:
     """The settings in `path`, or in `retinue.toml` or `retinue.yaml` in the folder `cwd` if there is one.
+
+    A file whose name is in `translations` is the settings file of another program if its path is given: it is
+    translated and read leniently, so that what retinue does not have is ignored with one warning.
 
     Raises `ConfigError` for a missing, unreadable or invalid file, with all errors.
     """
@@ -92,11 +140,14 @@ def load(path: str | Path | None = None, *, cwd: Path, sections: Sequence[Sectio
     if path is None:
         path = _find_file(cwd)
     if path is None:
-        return _settings({}, None, FILE, sections)
+        return _settings(EMPTY, None, FILE, sections)
     source = Path(os.path.abspath(cwd / path))
     _check_file_type(source, str(path), named=named)
     document = PARSERS.get(source.suffix.lower(), read_toml)(_text(source, str(path)), str(path))
-    return _settings(document.values, source, str(path), sections, document)
+    if named and (translate := translations.get(source.name)) is not None:
+        lenient = translated(document, translate)
+        return _settings(lenient.document, source, str(path), (*sections, ROOT), lenient)
+    return _settings(document, source, str(path), sections)
 
 
 def _find_file(cwd: Path) -> str | None:
@@ -128,12 +179,15 @@ def _check_file_type(source: Path, file: str, *, named: bool) -> None:
 
 def _text(source: Path, file: str) -> str:
     try:
-        body = source.read_bytes()
+        with source.open("rb") as file_object:
+            body = file_object.read(MAX_BYTES + 1)
     except FileNotFoundError:
         raise ConfigError(Problem(file=file, complaint="there is no such file", found="nothing")) from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise ConfigError(Problem(file=file, complaint=f"cannot be read: {reason}")) from None
+    if len(body) > MAX_BYTES:
+        raise ConfigError(Problem(file=file, complaint=f"not readable: larger than {MAX_BYTES >> 20} MiB"))
     try:
         return body.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -144,18 +198,21 @@ def _text(source: Path, file: str) -> str:
 
 
 def _settings(
-    values: Mapping[str, object],
+    document: Document,
     source: Path | None,
     file: str,
     sections: Sequence[Section],
-    document: Document | None = None,
+    lenient: LenientDocument | None = None,
 ) -> Settings:
-    checked, issues = check(values, sections)
+    values = document.values
+    checked, issues = check(values, sections, lenient=lenient is not None)
     named_tables = {name: tables for name, tables in checked.items() if isinstance(tables, dict)}
     tools = checked.pop(TOOLS.name, None)
     tools = tools if isinstance(tools, ToolsSettings) else ToolsSettings()
     memory = checked.pop(MEMORY.name, None)
     memory = memory if isinstance(memory, MemoryDefaults) else MemoryDefaults()
+    root = checked.pop(ROOT.name, None)
+    root = root if isinstance(root, RootDefaults) else RootDefaults()
     folder = source.parent if source is not None else Path()
     modules = module_files(tools.modules, folder)
     issues += module_issues(modules)
@@ -182,6 +239,7 @@ def _settings(
                 Issue(path=(*path, key), message=message, is_complete=section.has_complete_messages)
                 for key, message in found
             ]
+    issues += lenient.errors if lenient is not None else ()
     if errors := [issue for issue in issues if not issue.is_warning]:
         raise ConfigError(*_sorted_problems(errors, file, document))
     references = [issue for issue in _tool_references(agents, risk_profiles) if _is_written(issue.path, values)]
@@ -190,7 +248,7 @@ def _settings(
         providers=providers,
         risk_profiles=risk_profiles,
         runtime_profiles=runtime_profiles,
-        warnings=tuple(_sorted_problems(issues, file, document)),
+        warnings=tuple(_sorted_problems(issues, file, document) if lenient is None else lenient.warnings(issues, file)),
         tool_references=tuple(_sorted_problems(references, file, document)),
         tool_modules=modules,
         tool_options=replace(
@@ -199,9 +257,27 @@ def _settings(
             protected=tuple(map(os.path.abspath, (*filter(None, (source,)), *modules))),
         ),
         memory=memory,
+        root=root,
+        unusable_provider=_unusable_provider(root.provider, {*providers, *_wires(sections)}, file, document),
         sections={name: value for name, value in checked.items() if isinstance(value, Struct)},
         source=source,
     )
+
+
+def _wires(sections: Sequence[Section]) -> Iterator[str]:
+    for section in sections:
+        yield from section.choices.get("wire", ())
+
+
+def _unusable_provider(name: str | None, known: Collection[str], file: str, document: Document) -> Problem | None:
+    """The error of a run that takes the provider of the file, if there is no such provider here."""
+    if name is None or name in known:
+        return None
+    allowed = ", ".join(sorted(known))
+    message = f"{name} is not supported; set it to one of: {allowed}, or give --provider W --model M"
+    issue = Issue(path=(ROOT.name, "provider"), message=message, found=name, allowed=allowed)
+    (problem,) = _sorted_problems([issue], file, document)
+    return problem
 
 
 def _tool_references(agents: Mapping[str, AgentSettings], risk_profiles: Mapping[str, RiskSettings]) -> Iterator[Issue]:
@@ -237,18 +313,18 @@ def _tables(section: Struct | dict[str, Struct] | None, kind: type[S]) -> dict[s
     return {name: table for name, table in tables.items() if isinstance(table, kind)}
 
 
-def _sorted_problems(issues: Sequence[Issue], file: str, document: Document | None) -> list[Problem]:
-    """The issues as problems with their lines, in the order of the file."""
+def _sorted_problems(issues: Sequence[Issue], file: str, document: Document) -> list[Problem]:
+    """The issues as problems with their keys and lines in the file, in the order of the file."""
     problems = [
         Problem(
             file=file,
-            line=None if document is None else document.nearest_line(issue.path),
-            key=dotted(issue.path),
+            line=document.nearest_line(path),
+            key=dotted(path),
             complaint=issue.message,
             found=issue.found,
             allowed=issue.allowed,
             is_complete=issue.is_complete,
         )
-        for issue in issues
+        for issue, path in ((issue, document.origin(issue.path)) for issue in issues)
     ]
     return sorted(problems, key=lambda problem: problem.line or 0)

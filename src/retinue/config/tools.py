@@ -43,12 +43,16 @@ class ToolsSettings(Struct, frozen=True, kw_only=True):
     web_search: Annotated[
         str,
         Meta(
-            description="Web search engine: ddgs (no key), brave (BRAVE_API_KEY) or searxng:ADDRESS.", examples=["ddgs"]
+            description="Web search: ddgs, brave (BRAVE_API_KEY), searxng:ADDRESS, or auto, the first that is set up.",
+            examples=["auto"],
         ),
-    ] = "ddgs"
+    ] = "auto"
     memory: Annotated[
         Literal["sqlite", "markdown"],
-        Meta(description="Memory backend of agents: sqlite, or markdown (readable files).", examples=["sqlite"]),
+        Meta(
+            description="Memory backend of agents: sqlite, or markdown (files in the state folder).",
+            examples=["sqlite"],
+        ),
     ] = "sqlite"
     max_result: Annotated[
         int,

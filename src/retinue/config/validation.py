@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
@@ -18,6 +18,8 @@ from retinue.config.sections import Section, Tree, tree_of
 Mismatch: TypeAlias = Literal["kind", "form", "too_small", "too_large"]
 Checked: TypeAlias = dict[str, Struct | dict[str, Struct]]
 """The validated values of each section, by its name."""
+
+NOT_SUPPORTED = "not supported and ignored"
 
 NO_CHOICES: Mapping[str, Sequence[str]] = {}
 
@@ -33,6 +35,22 @@ class Issue:
     is_warning: bool = False
     is_complete: bool = False
     """Whether a dialect's document prescribes the message, which is then printed without the key in front."""
+    is_unknown: bool = False
+    """Whether there is no such key or section; a file that is read leniently may have some."""
+
+
+class _Issues:
+    """The issues of a file; unknown keys and sections are warnings if it is read leniently."""
+
+    def __init__(self, lenient: bool) -> None:
+        self.found: list[Issue] = []
+        self._lenient = lenient
+
+    def add(self, *issues: Issue) -> int:
+        """Add issues; the number of errors among them."""
+        added = [replace(each, is_warning=True) if each.is_unknown and self._lenient else each for each in issues]
+        self.found += added
+        return sum(not each.is_warning for each in added)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +61,23 @@ class ExpectedType:
     notes: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
-def check(values: Mapping[str, object], sections: Sequence[Section]) -> tuple[Checked, list[Issue]]:
-    """All sections as typed values, with defaults for missing ones, and all issues."""
+def check(
+    values: Mapping[str, object], sections: Sequence[Section], *, lenient: bool = False
+) -> tuple[Checked, list[Issue]]:
+    """All sections as typed values, with defaults for missing ones, and all issues.
+
+    With `lenient`, unknown keys and sections are warnings.
+    """
     checked: Checked = {section.name: {} if section.named else section.type() for section in sections}
     known = [section.name for section in sections]
-    issues: list[Issue] = []
+    issues = _Issues(lenient)
     for section, path, value in _written_sections(values, tree_of(sections), (), known, issues):
         if section.named is None:
             if (table := _checked_table(section, path, value, issues)) is not None:
                 checked[section.name] = table
         else:
             checked[section.name] = _named_tables(section, path, value, issues)
-    return checked, issues
+    return checked, issues.found
 
 
 def expected_type(declared: inspect.Type) -> ExpectedType:
@@ -72,7 +95,7 @@ def expected_type(declared: inspect.Type) -> ExpectedType:
 
 
 def _written_sections(
-    values: Mapping[str, object], tree: Tree, above: KeyPath, known: Sequence[str], issues: list[Issue]
+    values: Mapping[str, object], tree: Tree, above: KeyPath, known: Sequence[str], issues: _Issues
 ) -> Iterator[tuple[Section, KeyPath, object]]:
     """The sections in the file; adds an issue for everything else in it."""
     for name, value in values.items():
@@ -83,26 +106,30 @@ def _written_sections(
         elif branch is not None and isinstance(value, dict):
             yield from _written_sections(cast("dict[str, object]", value), branch, path, known, issues)
         elif branch is not None:
-            issues.append(_mismatch_issue(path, value, "kind", "a table"))
+            issues.add(_mismatch_issue(path, value, "kind", "a table"))
         elif isinstance(value, dict):
             message = error_texts.unknown_name("section", dotted(path), known)
-            issues.append(Issue(path=path, message=message, found=name, allowed=", ".join(known)))
+            issues.add(_unknown_issue(path, message, known))
         else:
             message = f"unknown key; settings belong in sections: {', '.join(known)}"
-            issues.append(Issue(path=path, message=message, found=name, allowed=", ".join(known)))
+            issues.add(_unknown_issue(path, message, known))
 
 
-def _named_tables(section: Section, path: KeyPath, value: object, issues: list[Issue]) -> dict[str, Struct]:
+def _unknown_issue(path: KeyPath, message: str, known: Sequence[str]) -> Issue:
+    return Issue(path=path, message=message, found=str(path[-1]), allowed=", ".join(known), is_unknown=True)
+
+
+def _named_tables(section: Section, path: KeyPath, value: object, issues: _Issues) -> dict[str, Struct]:
     assert section.named is not None
     if not isinstance(value, dict):
-        issues.append(_mismatch_issue(path, value, "kind", f"tables [{section.name}.<name>]"))
+        issues.add(_mismatch_issue(path, value, "kind", f"tables [{section.name}.<name>]"))
         return {}
     tables: dict[str, Struct] = {}
     for name, below in cast("dict[str, object]", value).items():
         if not re.fullmatch(section.named.pattern, name):
             allowed = section.named.expected
             message = f"invalid name; expected {allowed}"
-            issues.append(Issue(path=(*path, name), message=message, found=name, allowed=allowed))
+            issues.add(Issue(path=(*path, name), message=message, found=name, allowed=allowed))
             continue
         if isinstance(below, dict):
             below = {**section.implied(name), **cast("dict[str, object]", below)}
@@ -111,15 +138,14 @@ def _named_tables(section: Section, path: KeyPath, value: object, issues: list[I
     return tables
 
 
-def _checked_table(section: Section, path: KeyPath, value: object, issues: list[Issue]) -> Struct | None:
+def _checked_table(section: Section, path: KeyPath, value: object, issues: _Issues) -> Struct | None:
     for key in section.unsupported:
         value = _without_key(key, value, path, issues)
-    errors = list(_value_issues(value, ExpectedType(inspect.type_info(section.type)), path, section.choices))
-    issues.extend(errors)
-    return None if errors else msgspec.convert(value, section.type)
+    found = _value_issues(value, ExpectedType(inspect.type_info(section.type)), path, section.choices)
+    return None if issues.add(*found) else msgspec.convert(value, section.type)
 
 
-def _without_key(key: str, value: object, path: KeyPath, issues: list[Issue]) -> object:
+def _without_key(key: str, value: object, path: KeyPath, issues: _Issues) -> object:
     """The table without an unsupported key; adds a warning if it has one."""
     first, _, rest = key.partition(".")
     if not isinstance(value, dict) or first not in (table := cast("dict[str, object]", value)):
@@ -127,7 +153,7 @@ def _without_key(key: str, value: object, path: KeyPath, issues: list[Issue]) ->
     here = (*path, first)
     if rest:
         return {**table, first: _without_key(rest, table[first], here, issues)}
-    issues.append(Issue(path=here, message="not supported and ignored", is_warning=True))
+    issues.add(Issue(path=here, message=NOT_SUPPORTED, is_warning=True))
     return {name: below for name, below in table.items() if name != first}
 
 
@@ -160,7 +186,7 @@ def _key_issues(
     known = [key.name for key in fields]
     for name in (name for name in table if name not in known):
         message = error_texts.unknown_name("key", name, known)
-        yield Issue(path=(*path, name), message=message, found=name, allowed=", ".join(known))
+        yield _unknown_issue((*path, name), message, known)
     for key in fields:
         here, expected = (*path, key.name), expected_type(key.type)
         options = choices.get(key.name)

@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct, field
 
+from retinue.core.errors import BadInput
 from retinue.core.policy import Policy, RuntimeProfile
 from retinue.core.run import Limits
 
@@ -71,7 +72,7 @@ class Agent(Struct, frozen=True, kw_only=True, omit_defaults=True):
     runtime: RuntimeProfile = RuntimeProfile()
     workspace: str = ""
     memory_from: tuple[str, ...] = ()
-    memory: Literal["sqlite", "markdown", "none"] | None = None
+    memory: Literal["sqlite", "markdown", "workspace", "none"] | None = None
     think: bool = False
     no_tools: bool = False
 
@@ -110,6 +111,40 @@ class ValidatedOutput(Struct, frozen=True, omit_defaults=True):
     error: str = ""
 
 
+class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a run's model chooses its words; None leaves that to the settings of the provider, or to the vendor.
+
+    `temperature` is from 0 to 2, `top_p` from 0 to 1, and `max_output_tokens` limits each reply. They hold for one run:
+    its children have their own. Raises `BadInput` for a value out of range.
+
+    >>> Sampling(temperature=0.2, max_output_tokens=4096).top_p is None
+    True
+    >>> Sampling(top_p=1.5)
+    Traceback (most recent call last):
+    retinue.core.errors.BadInput: top_p: found 1.5; expected a number from 0 to 1
+    """
+
+    temperature: float | None = None
+    top_p: float | None = None
+    max_output_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_range("temperature", self.temperature, 0, MAX_TEMPERATURE)
+        _check_range("top_p", self.top_p, 0, 1)
+        _check_range("max_output_tokens", self.max_output_tokens, 1, MAX_REPLY_TOKENS)
+
+
+def _check_range(name: str, number: float | None, least: int, most: int) -> None:
+    if number is not None and not least <= number <= most:
+        raise BadInput(f"{name}: found {number:g}; expected a number from {least} to {most}")
+
+
+MAX_TEMPERATURE = 2
+MAX_REPLY_TOKENS = 1_000_000_000
+
+NO_SAMPLING = Sampling()
+
+
 RESULTS_PLACEHOLDER = "\x1eresults\x1e"
 """Placeholder in a system text for the results of a run's dependencies, which are not known when it is written."""
 
@@ -133,6 +168,7 @@ class RunSpec(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     fallback: tuple[tuple[str, str], ...] = ()
     max_output: int | None = None
     temperature: float | None = None
+    top_p: float | None = None
     think: bool = False
     output: Output | None = None
     launch_config: str = field(default="", name="setup")

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from retinue.core.run import Outcome
     from retinue.core.state import Run
     from retinue.dialects.context import DialectContext, ProviderHost
+    from retinue.dialects.translation import Translation
     from retinue.engine import RunView, Supervisor
 
 T = TypeVar("T")
@@ -113,6 +114,15 @@ class SettingsSection(Struct, frozen=True, kw_only=True):
     """Whether the dialect's document prescribes the messages of both checks, printed without the key in front."""
 
 
+class ProgramSettings(Struct, frozen=True, kw_only=True):
+    """The settings file of the program that a dialect comes from, and its translation into retinue's layout."""
+
+    file: str
+    """Its name; a file of another name is not translated."""
+    translate: Deferred[Callable[[Mapping[str, object], Mapping[str, str]], Translation]]
+    """Called with the values of a file and the environment, for the variables in which that program looks for keys."""
+
+
 class NamedPrompt(NamedTuple):
     """A system prompt that has a name, and the tools that are offered with it."""
 
@@ -139,6 +149,16 @@ class PolicyTexts(Struct, frozen=True, kw_only=True):
     """With the field `refusal`."""
     memory: str
     """With the field `alias`: an agent whose memory the parent may not read, in quotes."""
+
+
+class AutoSave(Struct, frozen=True, kw_only=True):
+    """Which messages of the user are stored as memories of the agent where the settings say so, and how."""
+
+    least_characters: int
+    """Shorter messages are not stored."""
+    key: str
+    """The beginning of the key, before a UUID."""
+    category: str
 
 
 class CronTexts(Protocol):
@@ -220,10 +240,14 @@ class DialectEntry(Struct, frozen=True, kw_only=True):
     tool_names: tuple[str, ...]
     factory: Deferred[DialectFactory]
     settings: SettingsSection | None = None
+    program_settings: ProgramSettings | None = None
+    root_tools: tuple[str, ...] = ()
+    """Built-in tools of a root run that is started from the command line, where neither it nor its agent names any."""
     prompts: Mapping[str, NamedPrompt] = {}
     """Prompts that `retinue run --system NAME` knows by name."""
     chat: ChatDelegation | None = None
     cron: CronTexts | None = None
+    auto_save: AutoSave | None = None
     policy_texts: PolicyTexts | None = None
     processes: ChildProcesses | None = None
     transcripts: Deferred[MakeTranscripts] | None = None

@@ -116,7 +116,6 @@ class DialectContext(Struct, frozen=True, kw_only=True):
         provider, name = self.resolve(model, caller_spec)
         own = replace(caller_spec, provider=provider, model=name)
         others = tuple(self.resolve(other, own) for other in fallback)
-        temperature = caller_spec.temperature if provider == caller_spec.provider else self.temperature(provider)
         known = self.known(agent)
         if known is not None and agent != caller_spec.identity:
             caller_spec = replace(
@@ -134,7 +133,9 @@ class DialectContext(Struct, frozen=True, kw_only=True):
             provider=provider,
             model=name,
             fallback=others if model or fallback else caller_spec.fallback,
-            temperature=temperature,
+            max_output=None,  # what the caller was started with holds for the caller alone
+            temperature=self.temperature(provider),
+            top_p=None,
             output=None,  # a child answers its caller in plain text
             launch_config="",
         )

@@ -70,6 +70,18 @@ def tool_names() -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for dialect in entries() for name in dialect.tool_names))
 
 
+def root_tools(dialects: Iterable[str]) -> tuple[str, ...]:
+    """The tools that these dialects give to a root run which is started from the command line without a list.
+
+    The name of an unknown dialect adds none: the start of the run reports it.
+
+    >>> root_tools(["xzatoma"]), root_tools(["spec"])
+    (('fetch', 'grep', 'file_ops', 'terminal'), ())
+    """
+    known = [entry(dialect) for dialect in dialects if dialect in PACKAGES]
+    return tuple(dict.fromkeys(name for dialect in known for name in dialect.root_tools))
+
+
 def prompt_named(system: str) -> NamedPrompt:
     """The system prompt that a dialect registered under this name; any other text is itself a prompt without tools.
 

@@ -22,7 +22,7 @@ from retinue.core.usage import NO_USAGE, Usage, add_cost
 from retinue.engine.budgets import InputEstimate
 from retinue.engine.context import EngineContext
 from retinue.engine.live_run import LiveRun
-from retinue.engine.model_call import ModelCall, NoReply, Replied, fail, first_reply, temperature_for
+from retinue.engine.model_call import ModelCall, NoReply, Replied, fail, first_reply, sampling_for
 
 log = logger("retinue.engine")
 
@@ -134,7 +134,7 @@ def _request(name: str, model: str, live: LiveRun, overflow: compaction.ContextO
         system=compaction.SUMMARY_SYSTEM_PROMPT,
         messages=(UserMessage(text, "engine"),),
         max_output=run_spec.max_output if overflow.window is None else overflow.reserved,
-        temperature=temperature_for(name, run_spec),
+        **sampling_for(name, run_spec),
         run_id=run.accepted.run_id,
         agent=run.accepted.agent,
         path=run.accepted.path,

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace as replace_in
 from functools import reduce
-from typing import TypeAlias, assert_never
+from typing import TypeAlias, TypedDict, assert_never
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,7 +19,7 @@ from retinue.core.compaction import ContextOverflow, is_near_limit, reserved
 from retinue.core.errors import BadInput, ProviderError
 from retinue.core.events import ReplyReceived, TurnFailed
 from retinue.core.ledger import Held
-from retinue.core.limit_text import held_text, limit_text
+from retinue.core.limit_text import cut_text, held_text, limit_text
 from retinue.core.log_context import logger
 from retinue.core.messages import AssistantMessage, Delta, Reply, StartDelta
 from retinue.core.ports import Provider, Request, cached_price_of, price_of
@@ -222,7 +222,7 @@ async def _reply(
                 log.info("run %s: %s", run.run_id, limit_text(room))
                 return room
             if room.shortage is not None:
-                log.info("run %s: %s", run.run_id, held_text(limit_met(room.shortage, run.run_id, held=room.output)))
+                log.debug("run %s: %s", run.run_id, held_text(limit_met(room.shortage, run.run_id, held=room.output)))
             held, request = room, replace_in(request, max_output=room.output)
         rate_limiter = engine.rate_limiters.at(name, model)
         reply = await _attempts(provider, rate_limiter, request, live, call.publish, engine)
@@ -232,7 +232,9 @@ async def _reply(
             reply = replace(reply, model=model)
         if held is None:
             return Replied(reply, ())
-        return Replied(reply, engine.budgets.settle(held, reply), _cut_by(held, reply))
+        if (cut_by := _cut_by(held, reply)) is not None:
+            log.info("run %s: the reply was %s", run.run_id, cut_text(cut_by))
+        return Replied(reply, engine.budgets.settle(held, reply), cut_by)
     except ProviderError as error:
         if held is not None and error.usage.total:
             charges += engine.budgets.settle(held, Reply(AssistantMessage(), usage=error.usage, cost=error.cost))
@@ -293,7 +295,7 @@ def _request(provider: str, model: str, live: LiveRun, step: CallModel) -> Reque
         messages=run.history,
         tools=live.tool_set.specs if step.tools else (),
         max_output=run_spec.max_output,
-        temperature=temperature_for(provider, run_spec),
+        **sampling_for(provider, run_spec),
         think=run_spec.think,
         output=run_spec.output,
         run_id=run.accepted.run_id,
@@ -304,9 +306,17 @@ def _request(provider: str, model: str, live: LiveRun, step: CallModel) -> Reque
     )
 
 
-def temperature_for(provider: str, run_spec: RunSpec) -> float | None:
-    """The temperature of a run, which is meant for its first provider only."""
-    return run_spec.temperature if provider == run_spec.provider else None
+class ForFirstProvider(TypedDict):
+    """Options of a request that a run has for its first provider only."""
+
+    temperature: float | None
+    top_p: float | None
+
+
+def sampling_for(provider: str, run_spec: RunSpec) -> ForFirstProvider:
+    if provider != run_spec.provider:
+        return {"temperature": None, "top_p": None}
+    return {"temperature": run_spec.temperature, "top_p": run_spec.top_p}
 
 
 async def _attempts(

@@ -23,7 +23,7 @@ from retinue.core.policy import Policy, Rules
 from retinue.core.ports import CallContext, Clock
 from retinue.core.run import CHAT, Approval, EndReason, Exchange, HandleRef, HistoryRef, Outcome
 from retinue.core.state import Run
-from retinue.engine.admission import SpawnRequest, admit, current_policy, with_visible_tools
+from retinue.engine.admission import SpawnRequest, admit, current_policy, with_readable_memory, with_visible_tools
 from retinue.engine.context import EngineContext, Hook, LogFields, OnAdopt, OnEnd, OutcomeTexts
 from retinue.engine.driver_table import DriverTable
 from retinue.engine.live_run import LiveRun, ToolSet
@@ -515,9 +515,14 @@ class Supervisor:
 
     def visible_tools(self, run_spec: RunSpec) -> tuple[ToolSpec, ...]:
         """The tools that a root run is shown: those offered that the policy of its agent does not exclude."""
+        admitted = self.admitted(run_spec)
         policy = self.rules.ceiling_of(run_spec.identity)
-        visible = with_visible_tools(run_spec, policy)
-        return ToolSet(visible.offered, visible.dialects, policy, self._engine).specs
+        return ToolSet(admitted.offered, admitted.dialects, policy, self._engine).specs
+
+    def admitted(self, run_spec: RunSpec) -> RunSpec:
+        """The run spec that a root run has once it is admitted: without what the policy of its agent excludes."""
+        visible = with_visible_tools(run_spec, self.rules.ceiling_of(run_spec.identity))
+        return with_readable_memory(visible, run_spec.agent, self.rules)
 
     # Sessions and the store as a whole
 

@@ -208,6 +208,19 @@ variable, never a key itself
         )
 
 
+def check_temperature(config: ProviderConfig, temperature: float | None) -> None:
+    """Raise `BadInput` for a temperature that the wire of a provider does not take.
+
+    >>> check_temperature(provider_config("anthropic"), 1.5)
+    Traceback (most recent call last):
+    retinue.core.errors.BadInput: temperature: found 1.5; expected a number from 0 to 1, as the wire anthropic takes it
+    """
+    most = WIRES[config.wire].max_temperature
+    if temperature is not None and temperature > most:
+        expected = f"expected a number from 0 to {most:g}, as the wire {config.wire} takes it"
+        raise BadInput(f"temperature: found {temperature:g}; {expected}")
+
+
 def _check_address(address: str, *, full_url: bool) -> None:
     """Raise `BadInput` for an address with a key in it: addresses are printed and stored, keys never are."""
     field = "url" if full_url else "base URL"

@@ -12,6 +12,8 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
+from retinue.core.agent import MAX_TEMPERATURE
+
 Family: TypeAlias = Literal["anthropic", "openai", "gemini"]
 """The vendor whose request format a wire speaks."""
 
@@ -41,6 +43,7 @@ class Wire(Struct, frozen=True, kw_only=True):
     """The beginning of `request_path` that a base URL may already end with."""
     explicit_options: dict[str, object] = {}
     """Options of the provider class that make requests state their defaults."""
+    max_temperature: float = MAX_TEMPERATURE
     seed_options: dict[str, object] = {}
     """Options of the provider class for `responses_wire = "seed"`; empty if the wire has no such spelling."""
 

@@ -22,8 +22,9 @@ class ToolOptions(Struct, frozen=True, kw_only=True):
     - `sandbox`: with `required`, a program of an agent is refused where the machine has no sandbox; with `off`, it runs
       without one.
     - `network`: whether programs of agents may use the network.
-    - `web_search`: the search engine: `ddgs`, `brave` or `searxng:ADDRESS`.
-    - `memory`: how memories of agents are stored, `sqlite` or `markdown`.
+    - `web_search`: the search engine: `ddgs`, `brave` or `searxng:ADDRESS`; `auto` is the first that is set up.
+    - `memory`: how memories of agents are stored: `sqlite`, `markdown` (files in the state folder), `workspace`
+      (`MEMORY.md` in the workspace of each agent) or `none`.
     - `max_result`: characters of a result that a model reads at once; it can page through the rest.
 
     >>> ToolOptions(network=True).sandbox
@@ -32,7 +33,7 @@ class ToolOptions(Struct, frozen=True, kw_only=True):
 
     sandbox: Literal["required", "off"] = "required"
     network: bool = False
-    web_search: str = "ddgs"
+    web_search: str = "auto"
     memory: str = "sqlite"
     max_result: int = 50_000
     program_memory_mb: int = PROGRAM_MEMORY_MB
@@ -56,17 +57,20 @@ class ToolDependencies:
     """What a `ToolFactory` makes tools from.
 
     `home` is the state folder (None keeps everything in memory); no tool may show it to a model. `web_search` names the
-    search engine, `memory` the backend of agents' memories: `sqlite`, or `markdown`, which people can read.
+    search engine, `memory` the backend of agents' memories: `sqlite`, or `markdown` or `workspace`, which people can
+    read, or `none`.
     """
 
     sandbox: Sandbox
     key_value: KeyValue
     clock: Clock
     home: Path | None = None
-    web_search: str = "ddgs"
+    web_search: str = "auto"
     memory: str = "sqlite"
     memories: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Agents with another memory backend: `sqlite`, `markdown`, or `none`."""
+    """Agents with another memory backend: `sqlite`, `markdown`, `workspace` or `none`."""
+    workspaces: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Agents whose workspace is not the current folder."""
     max_result: int = 50_000
     """Characters of a result that a model gets at once."""
     program_memory_mb: int = PROGRAM_MEMORY_MB

@@ -92,6 +92,7 @@ PROMISES = (
     Promise("BZ-BUZZ-COLOURS", "API 3.2", "Calls are cyan, results green, reasoning yellow; NO_COLOR is honoured."),
     Promise("BZ-BUZZ-SSE", "API 3", "With `-S` it prints the events of the document; `-b` hides calls and results."),
     Promise("BZ-BUZZ-DONE", "Structured 4", "After an answer come a blank line and `=== [ DONE ] ===`."),
+    Promise("BZ-BUZZ-DISCARDED", "API 3", "It prints nothing of an attempt that broke off and was made again."),
     Promise("BZ-BUZZ-FAILS", "API 1.3", "A failure is a line on stderr and exit 1, Ctrl-C exit 130, without DONE."),
     Promise("BZ-BUZZ-MISTAKES", "API 2.1", "A bad argument, address, key variable or schema is exit 2."),
     # Structured outputs

@@ -16,6 +16,11 @@ PROMISES = (
     Promise("XZ-SUMMARY", "summary_prompt", "The summary prompt follows the task's answer in the same conversation."),
     Promise("XZ-SUMMARY-DEFAULT", "summary_prompt", "Without one it is `Summarize your findings concisely`."),
     Promise("XZ-SUMMARY-NO-TOOLS", "summary_prompt", "It is sent without tools, and calls made anyway are not made."),
+    Promise(
+        "XZ-ROOT-TOOLS",
+        "allowed_tools",
+        "A root of `run` and `chat` without a list has `file_ops`, `grep`, `fetch` and `terminal`.",
+    ),
     Promise("XZ-TOOLS-INHERITED", "allowed_tools", "A subagent is offered the tools that its caller is offered."),
     Promise("XZ-TOOLS-ALLOWED", "allowed_tools", "With allowed_tools it is offered those only, in the caller's order."),
     Promise("XZ-TOOLS-TOLD", "allowed_tools", "The schema of allowed_tools lists the tools that it may name."),
@@ -169,6 +174,12 @@ PROMISES = (
     Promise("XZ-CHAT-WORDS", "Chat mode", "Seven expressions in a prompt switch delegation on."),
     Promise("XZ-CHAT-STATUS", "Chat mode", "`/status` shows `Subagents:        ENABLED` or `disabled`."),
     Promise("XZ-CHAT-ENABLED", "Chat mode", "With chat_enabled a chat begins with delegation."),
+    # The program's own settings file
+    Promise(
+        "XZ-CONFIG-FILE",
+        "Configuration Reference",
+        "A whole `config.yaml` loads, its provider section chooses the model, and one warning names what is ignored.",
+    ),
     # Several at once
     Promise("XZ-PARALLEL", "parallel_subagent", "The tasks work at the same time, and the call returns after all."),
     Promise("XZ-PARALLEL-ROOT", "parallel_subagent", "It is offered to the root alone."),

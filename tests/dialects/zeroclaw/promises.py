@@ -255,12 +255,27 @@ SETTINGS = (
         "Of thirteen axes the first that exceeds the parent's is named, in the published text.",
     ),
     Promise("ZC-KEYS", "risk_profile", "A key without a meaning here is a warning, and an unknown key an error."),
+    Promise(
+        "ZC-CONFIG-FILE",
+        "risk_profile",
+        "A whole `config.toml` loads: known tables are used, and one warning names what is ignored.",
+    ),
 )
 
 MEMORY = (
     Promise("ZC-MEMORY-TEXTS", "Memory tools", "Storing, recalling and forgetting answer with the published texts."),
     Promise(
         "ZC-MEMORY-SCOPE", "Memory tools", "An agent reads its own rows and those of its allowlist, and writes its own."
+    ),
+    Promise(
+        "ZC-MEMORY-WORKSPACE",
+        "What gets delivered back",
+        "With the backend `markdown` memories are in the workspace of the agent, which its subagents share.",
+    ),
+    Promise(
+        "ZC-MEMORY-AUTO-SAVE",
+        "What gets delivered back",
+        "With `memory.auto_save` messages of the user from 20 characters on are memories of their conversation.",
     ),
     Promise("ZC-MEMORY-GATED", "Memory tools", "Storing and forgetting are actions, and recalling is none."),
 )

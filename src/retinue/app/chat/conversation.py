@@ -122,11 +122,13 @@ class Conversation:
             item = Input(key=supervisor.new_id(), text=text)
             with suppress(RunIsOver):
                 await supervisor.post(run_id, item, durable=True)
+                await self._launch.save_message(self._retinue, run_id, text, dialects)
                 return run_id, item.key
         await self.close()
         run = await self._new_run(text, dialects)
         self._segment = Segment(run, dialects, run.events())
         self.runs.append(self._segment.run.run_id)
+        await self._launch.save_message(self._retinue, self._segment.run.run_id, text, dialects)
         return self._segment.run.run_id, None
 
     async def answer(self, key: Key | None, receive: Receive, stop: asyncio.Event) -> Outcome:
@@ -213,8 +215,7 @@ class Conversation:
             return None
         run = live.run
         self._set_launch_config(dialects)
-        today = self._launch.run_spec(retinue, dialects=dialects)
-        today = replace(today, offered=retinue.supervisor.visible_tools(today))
+        today = retinue.supervisor.admitted(self._launch.run_spec(retinue, dialects=dialects))
         handle = retinue.handle(last)
         segment = Segment(handle, dialects, retinue.supervisor.events(last, after=run.seq))
         if (run.run_spec, run.accepted.limits) == (today, self._limits(dialects)) and run.accepted.lifecycle.per_input:

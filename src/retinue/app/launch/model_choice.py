@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from retinue.app.settings_file import provider_configs
+from retinue.app.settings_file import default_model, default_provider, provider_configs
 from retinue.config.precedence import Flags, ModelSelection, resolve
 from retinue.config.settings import Settings
 from retinue.core.agent import Agent, split_model
@@ -65,6 +65,8 @@ async def choose_model(
         canonical=partial(canonical_name, configured=settings.providers),
     )
     configured = provider_configs(settings)
+    if choice.provider is None and choice.base_url is None:
+        choice = replace(choice, provider=default_provider(settings))
     chosen = _named(choice, configured) or _by_key(choice, environ)
     if chosen is None:
         known = {each.name: each for each in configured}
@@ -74,7 +76,7 @@ async def choose_model(
         chosen, model = _on_server(servers, choice.model)
     else:
         check_key(chosen, environ)
-        model = choice.model or await _only_model(chosen)
+        model = choice.model or default_model(settings, chosen.name) or await _only_model(chosen)
         if chosen.wire == SCRIPTED:
             model = script_of(model)
     others = tuple(each for each in configured if each.name != chosen.name)

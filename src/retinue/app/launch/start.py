@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from retinue.app.handle import RunHandle
 from retinue.app.launch.model_choice import ModelChoice, choose_model, unpriced
+from retinue.app.memories import save_message
 from retinue.app.open import open as open_retinue
 from retinue.app.retinue import Retinue
 from retinue.app.run_spec import MAX_TURNS, DetachedApprovals, LaunchConfig
@@ -26,15 +27,15 @@ from retinue.app.structured_output import OutputFormat
 from retinue.app.tool_modules import load_tools
 from retinue.config.precedence import Flags
 from retinue.config.settings import Settings
-from retinue.core.agent import Agent, RunSpec
+from retinue.core.agent import NO_SAMPLING, Agent, RunSpec, Sampling
 from retinue.core.errors import UnknownName
-from retinue.core.ids import Key, SessionId
+from retinue.core.ids import Key, RunId, SessionId
 from retinue.core.policy import Policy
 from retinue.core.ports import Provider
 from retinue.core.run import HistoryRef, Limits
 from retinue.core.usage import NANO
 from retinue.engine import Approver
-from retinue.providers.catalog import ProviderConfig
+from retinue.providers.catalog import ProviderConfig, check_temperature
 from retinue.tools.builtin import with_reader
 
 NO_FLAGS = Flags()
@@ -74,9 +75,12 @@ class LaunchOptions:
     system: str = ""
     tools: tuple[str, ...] | None = None
     """Names; None offers what the agent has."""
+    default_tools: tuple[str, ...] = ()
+    """Names that are offered where no list is given, neither here nor by the agent."""
     more_tools: tuple[str, ...] = ()
     """Names that are offered on top of `tools`, or of what the agent has."""
     think: bool = False
+    sampling: Sampling = NO_SAMPLING
     limits: LimitOptions = LimitOptions()
     no_sandbox: bool = False
     """Programs of the tools run without a sandbox, whatever the settings say now and on resume."""
@@ -93,8 +97,9 @@ def settings_for(config: str | None, *, agent: str | None) -> Settings:
 async def prepare(settings: Settings, options: LaunchOptions) -> Launch:
     """Choose the model and set the limits; nothing is opened or written yet."""
     model_choice = await choose_model(options.flags, settings, agent=options.agent)
+    check_temperature(model_choice.provider_config, options.sampling.temperature)
     # A dialect's limits are exact; without a dialect the last turn is reserved for an answer.
-    limits = Limits(max_turns=MAX_TURNS, wrap_up=not options.dialects)
+    limits = settings.root.limits_over(Limits(max_turns=MAX_TURNS, wrap_up=not options.dialects))
     if options.agent is not None:
         limits = settings.agents[options.agent].limits_over(limits)
     return Launch(settings=settings, options=options, model_choice=model_choice, limits=options.limits.over(limits))
@@ -113,13 +118,14 @@ class Launch:
     def tools(self) -> tuple[str, ...] | None:
         """Names of the tools that the run is offered; None offers what the agent has."""
         options = self.options
-        if not options.more_tools:
-            return options.tools
         own = None if options.agent is None else self.settings.agents[options.agent].tools
         listed = own if options.tools is None else options.tools
         if not listed and own is None:  # no list of tools was given, which would be exact
-            return with_reader(options.more_tools)
-        return (*(listed or ()), *options.more_tools)
+            # An agent without a list has what its dialects give it; those of several dialects do not combine.
+            is_default = options.agent is None or len(options.dialects) == 1
+            chosen = (*(options.default_tools if is_default else ()), *options.more_tools)
+            return with_reader(chosen) if chosen else options.tools
+        return (*(listed or ()), *options.more_tools) if options.more_tools else options.tools
 
     def warnings(self) -> list[str]:
         """One warning for each model without a known price, where a limit on cost applies to it.
@@ -156,6 +162,7 @@ class Launch:
             model=self.model_choice.full_name,
             system=self.options.system,
             think=self.options.think,
+            sampling=self.options.sampling,
         )
 
     async def spawn(
@@ -189,12 +196,19 @@ class Launch:
             model=self.model_choice.full_name,
             system=self.options.system,
             think=self.options.think,
+            sampling=self.options.sampling,
             keep_alive=keep_alive,
             per_input=per_input,
             inherits=inherits,
             detached=bool(detached),
             output=output,
             label=label,
+        )
+
+    async def save_message(self, retinue: Retinue, run_id: RunId, text: str, dialects: Sequence[str]) -> None:
+        """Store a message of the user as a memory of the agent, if the settings and a dialect of the run say so."""
+        await save_message(
+            self.settings, self.options.agent, dialects, text, run_id=run_id, session_id=retinue.session_id
         )
 
 
@@ -244,6 +258,7 @@ def open_config(
         dialects=config.dialects,
         dialect_settings=dialect_settings(settings),
         agents=config.agents,
+        policy=settings.policy,
         session=session,
         home=home,
         approvals=approvals,

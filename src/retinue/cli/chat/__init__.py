@@ -45,6 +45,9 @@ def chat(
     yes: options.YesFlag = False,
     no_sandbox: options.NoSandboxFlag = False,
     think: options.ThinkFlag = False,
+    temperature: options.TemperatureFlag = None,
+    top_p: options.TopPFlag = None,
+    max_output_tokens: options.MaxOutputTokensFlag = None,
     quiet: options.QuietFlag = False,
     verbose: options.VerboseFlag = False,
 ) -> int:
@@ -72,7 +75,9 @@ def chat(
         session=session,
         system=system,
         tools=options.tools_of(tools, agent=agent),
+        default_tools=options.default_tools_of(tools, dialects),
         think=think,
+        sampling=options.sampling_of(temperature, top_p, max_output_tokens),
         limits=limits,
         no_sandbox=no_sandbox,
     )

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, assert_never
 import msgspec
 
 from retinue.app.handle import RunHandle
-from retinue.cli.output.terminal import stdout_is_closed, write, write_styled
+from retinue.cli.output.terminal import stdout_is_closed, write
 from retinue.core.events import CallReturned, Event, ReplyReceived, TurnFailed
 from retinue.core.messages import (
     CallDelta,
@@ -414,9 +414,16 @@ class HeldStream:
     Readers of this contract join all `output_text`; nothing of a discarded attempt may be among it.
     """
 
-    def __init__(self, *, structured: bool = False, brief: bool = False, wire: str = "", render: Render = sse) -> None:
-        # Events are JSON; any other form has styles in it and makes its texts printable itself.
-        self._writer = WriterThread(write if render is sse else write_styled, stdout_is_closed)
+    def __init__(
+        self,
+        *,
+        structured: bool = False,
+        brief: bool = False,
+        wire: str = "",
+        render: Render = sse,
+        write: Callable[[str], None] = write,
+    ) -> None:
+        self._writer = WriterThread(write, stdout_is_closed)
         self._stream = SseStream(
             self._writer.write, structured=structured, brief=brief, held=True, wire=wire, render=render
         )

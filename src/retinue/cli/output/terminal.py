@@ -70,16 +70,16 @@ def write(text: str) -> None:
     write_styled(printable(text))
 
 
+def printable(text: str) -> str:
+    """The text as `write` writes it: with visible control characters if stdout is a terminal."""
+    return clean(text) if (_Answers.stdout or sys.stdout).isatty() else text
+
+
 def write_styled(text: str) -> None:
-    """Write a part of the result that has styles of the program in it; its texts went through `printable` before."""
+    """Write a part of the result with escape codes for its colours; texts of others in it are `printable` already."""
     stdout = _Answers.stdout or sys.stdout
     stdout.write(text)
     stdout.flush()
-
-
-def printable(text: str) -> str:
-    """A text as it is written to stdout: made printable for a terminal, else exactly as it is."""
-    return clean(text) if (_Answers.stdout or sys.stdout).isatty() else text
 
 
 def stdout_is_closed() -> bool:

@@ -41,6 +41,7 @@ class Request:
     tools: tuple[ToolSpec, ...] = ()
     max_output: int | None = None
     temperature: float | None = None
+    top_p: float | None = None
     think: bool = False
     output: Output | None = None
     run_id: RunId = ""

@@ -88,6 +88,8 @@ class CallSubagent(DialectTool):
             run_spec=replace(
                 run_spec,
                 provider=provider,
+                max_output=caller.max_output,
+                temperature=caller.temperature,
                 dialects=(),
                 fallback=tuple((name, model) for name, model in fallback if name is not None),
             ),

@@ -70,11 +70,7 @@ class StartTool(AgentTool):
         run_spec = replace(own, agent=agent)
         if (resolved.provider, resolved.model) == (caller_spec.provider, caller_spec.model):
             return run_spec
-        temperature = (
-            caller_spec.temperature
-            if resolved.provider == caller_spec.provider
-            else self._dialect_context.temperature(resolved.provider)
-        )
+        temperature = self._dialect_context.temperature(resolved.provider)
         return replace(run_spec, provider=resolved.provider, model=resolved.model, temperature=temperature, fallback=())
 
     async def _start(self, spawn_request: SpawnRequest, context: CallContext) -> RunId:
@@ -209,8 +205,10 @@ class ForkTool(StartTool):
             offered = context.offered
         else:
             offered = (*access.among(self._inherited(context.offered)), *comms.names(self._settings))
-        system = self._relatives.caller(context).run.system
-        run_spec = self._run_spec(context, resolved, FORK_AGENT, system, offered)
+        caller = self._relatives.caller(context).run
+        run_spec = self._run_spec(context, resolved, FORK_AGENT, caller.system, offered)
+        if run_spec.provider == caller.run_spec.provider:
+            run_spec = _continued(run_spec, caller.run_spec)
         spawn_request = SpawnRequest(
             agent=FORK_AGENT,
             run_spec=run_spec,
@@ -338,3 +336,10 @@ def _checked(resolved: ResolvedModel, allowed: tuple[str, ...], *, shown: tuple[
             f"Allowed models: {', '.join(shown)}"
         )
     return resolved
+
+
+def _continued(run_spec: RunSpec, caller_spec: RunSpec) -> RunSpec:
+    """The run spec with the sampling of the caller, whose conversation a fork continues."""
+    return replace(
+        run_spec, max_output=caller_spec.max_output, temperature=caller_spec.temperature, top_p=caller_spec.top_p
+    )

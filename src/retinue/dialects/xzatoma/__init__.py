@@ -1,6 +1,6 @@
 """The `xzatoma` dialect: `subagent` waits for another instance of the caller and returns its summary."""
 
-from retinue.dialects.base import ChatDelegation, Deferred, DialectEntry, SettingsSection
+from retinue.dialects.base import ChatDelegation, Deferred, DialectEntry, ProgramSettings, SettingsSection
 from retinue.dialects.xzatoma.requests import PARALLEL, SUBAGENT
 from retinue.dialects.xzatoma.settings import SECTION, XzatomaSettings, unknown_providers
 
@@ -27,6 +27,10 @@ DIALECT = DialectEntry(
         about="The dialect xzatoma (--dialect xzatoma).",
         unknown_providers=unknown_providers,
         has_complete_messages=True,
+    ),
+    root_tools=("fetch", "grep", "file_ops", "terminal"),
+    program_settings=ProgramSettings(
+        file="config.yaml", translate=Deferred("retinue.dialects.xzatoma.program_settings:translate")
     ),
     chat=CHAT,
     transcripts=Deferred("retinue.dialects.xzatoma.transcripts:KeptTranscripts"),

@@ -1,6 +1,6 @@
 """The `zeroclaw` dialect: an agent runs itself again for a subtask, or delegates to another agent."""
 
-from retinue.dialects.base import Deferred, DialectEntry, PolicyTexts
+from retinue.dialects.base import AutoSave, Deferred, DialectEntry, PolicyTexts, ProgramSettings
 from retinue.dialects.zeroclaw.requests import DELEGATE, SPAWN, ZeroclawCronTexts
 
 __all__ = ["DIALECT", "NAME", "SETTINGS", "TOOL_NAMES"]
@@ -13,7 +13,11 @@ DIALECT = DialectEntry(
     name=NAME,
     tool_names=TOOL_NAMES,
     factory=Deferred("retinue.dialects.zeroclaw.dialect:ZeroclawDialect"),
+    program_settings=ProgramSettings(
+        file="config.toml", translate=Deferred("retinue.dialects.zeroclaw.program_settings:translate")
+    ),
     cron=ZeroclawCronTexts(),
+    auto_save=AutoSave(least_characters=20, key="user_msg_", category="conversation"),
     policy_texts=PolicyTexts(
         escalation="subagent policy override escalates beyond parent: {refusal}",
         memory="subagent allowlist override contains alias {alias} not present on parent's memory allowlist; "

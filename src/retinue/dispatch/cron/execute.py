@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from retinue.app.follow import failure_text, unless_stopped
 from retinue.app.handle import RunHandle
 from retinue.app.launch.start import LaunchOptions, prepare
+from retinue.app.memories import memory_of
 from retinue.app.open import default_home, tool_dependencies
 from retinue.app.read_only import ReadOnlyClient
 from retinue.app.retinue import Retinue
@@ -246,9 +247,10 @@ async def execute(execution: Execution) -> JobResult | None:
     job = execution.job
     settings = _settings_of(job)
     agent = _agent_of(job, settings)
-    policy = agent.policy or Policy()
+    configured = settings.policy_for(agent)
+    policy = configured or Policy()
     _check_may_act(job, policy)
-    window = windows_of(agent.name, policy)[0] if agent.policy is not None and not execution.counted else None
+    window = windows_of(agent.name, policy)[0] if configured is not None and not execution.counted else None
     if window is not None and await _used(execution.client, window) >= (window.caps.calls or 0):
         raise Blocked(_texts().blocked("rate limit exceeded"))
     now = time.time()
@@ -355,16 +357,14 @@ async def _run_agent(
 
 async def _memories(work: AgentWork, agent: Agent, settings: Settings) -> list[tuple[str, str]]:
     """The memories of the agent that match the prompt: key and content."""
-    from retinue.tools.memory import Search, open_memory
+    from retinue.tools.memory import Search
 
-    kind = agent.memory or settings.tool_options.memory
-    if kind == "none":
-        return []
     search = Search(
         agents=(agent.name, *agent.memory_from), query=work.prompt, limit=MAX_MEMORIES, without=("conversation",)
     )
     try:
-        found = await asyncio.to_thread(lambda: open_memory(kind, default_home()).recall(search))
+        memory = memory_of(settings, agent)
+        found = [] if memory is None else await asyncio.to_thread(memory.recall, search)
     except ToolError as error:
         log.warning("%s", error)  # the job runs without them; the memory tools of the agent report the error themselves
         return []

@@ -40,7 +40,7 @@ from retinue.core.text import NOT_JSON
 from retinue.core.usage import NO_USAGE, add_cost
 from retinue.dialects import child_process, registry
 from retinue.engine import SpawnRequest
-from retinue.providers.catalog import WIRES, ProviderConfig, create_provider, provider_config
+from retinue.providers.catalog import WIRES, ProviderConfig, check_temperature, create_provider, provider_config
 from retinue.store.memory import MemoryStore
 from retinue.tools.builtin import Builtin
 from retinue.tools.dependencies import NoKeyValue
@@ -222,7 +222,9 @@ def command_call(request: child_process.CallRequest, *, output: Output | None = 
     resolved = _resolve(replace(request, system_prompt=named.text, tool_subset=named.tools))
     delegation = registry.entry(registry.CALL).tool_names if named.tools else ()
     resolved = replace(resolved, delegation=delegation, output=output)
-    return _call(resolved, _default_grant(resolved), None)
+    call = _call(resolved, _default_grant(resolved), None)
+    check_temperature(call.provider, resolved.temperature)
+    return call
 
 
 def _call(request: ResolvedCall, grant: child_process.Grant, parent: Parent | None) -> WorkerCall:

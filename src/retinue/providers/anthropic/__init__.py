@@ -32,6 +32,7 @@ WIRE = Wire(
     call_name="anthropic",
     request_path=MESSAGES_PATH,
     version_path=VERSION_PATH,
+    max_temperature=1,
 )
 
 VERTEX_WIRE = Wire(
@@ -40,4 +41,5 @@ VERTEX_WIRE = Wire(
     base_url_example="https://REGION-aiplatform.googleapis.com/v1/projects/PROJECT/locations/REGION",
     call_name="vertexai-anthropic",
     request_path=VERTEX_PATH,
+    max_temperature=1,
 )

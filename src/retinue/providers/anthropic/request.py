@@ -163,9 +163,10 @@ def options(request: Request, unsupported: Collection[str] = ()) -> dict[str, ob
             budget = min(THINKING_BUDGET, _max_tokens(request) * THINKING_BUDGET // MAX_TOKENS_THINKING)
             if budget >= MIN_THINKING_BUDGET:
                 found[_BUDGET] = {"type": "enabled", "budget_tokens": budget}
-    # Thinking excludes a temperature, and newer models reject one in any case.
-    if request.temperature is not None and not found and not is_adaptive:
-        found["temperature"] = request.temperature
+    # Thinking excludes a temperature and most values of `top_p`, and newer models reject both in any case.
+    if not found and not is_adaptive:
+        chosen = {"temperature": request.temperature, "top_p": request.top_p}
+        found |= {name: value for name, value in chosen.items() if value is not None}
     if request.output is not None and request.output.mode == "json_schema":
         schema = restricted(request.output.schema, ANTHROPIC_OUTPUT)
         found["output_config.format"] = {"type": "json_schema", "schema": schema}

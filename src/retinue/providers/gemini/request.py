@@ -172,6 +172,8 @@ def options(request: Request, unsupported: Collection[str] = ()) -> dict[str, ob
         found["maxOutputTokens"] = request.max_output
     if request.temperature is not None:
         found["temperature"] = request.temperature
+    if request.top_p is not None:
+        found["topP"] = request.top_p
     if request.think:
         found["thinkingConfig.includeThoughts"] = True
         if _NEEDS_BUDGET.match(request.model):

@@ -21,7 +21,7 @@ MEMO = "openai_chat"
 """The key of the encoded conversation in a request's memo."""
 
 # Reasoning models count their reasoning as output and reject `max_tokens`, want the role `developer` instead of
-# `system`, and take no temperature. Their chat variants differ from other models in `max_tokens` only.
+# `system`, and take neither temperature nor `top_p`. Their chat variants differ from other models in `max_tokens` only.
 _COUNTS_REASONING = re.compile(r"(?:.*/)?(?:o\d|gpt-5)")
 _CHAT_VARIANT = re.compile(r"(?:.*/)?gpt-5(?:\.\d+)?-chat")
 _ACCEPTS_NO_EFFORT = re.compile(r"(?:.*/)?gpt-5\.1(?!\d)")
@@ -57,6 +57,8 @@ def options(request: Request, unsupported: Collection[str] = (), *, explicit: bo
             found[field] = request.max_output
     if request.temperature is not None and not is_reasoning:
         found["temperature"] = request.temperature
+    if request.top_p is not None and not is_reasoning:
+        found["top_p"] = request.top_p
     if is_reasoning and (request.think or explicit):
         found["reasoning_effort"] = "high" if request.think or not _ACCEPTS_NO_EFFORT.match(request.model) else "none"
     if request.output is not None:

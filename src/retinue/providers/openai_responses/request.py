@@ -89,6 +89,8 @@ def options(
         found["max_output_tokens"] = request.max_output
     if request.temperature is not None:
         found["temperature"] = request.temperature
+    if request.top_p is not None:
+        found["top_p"] = request.top_p
     # A model without a reasoning effort has no reasoning to summarize.
     if is_supported("reasoning.effort", unsupported):
         if request.think:

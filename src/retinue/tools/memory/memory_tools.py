@@ -23,9 +23,10 @@ from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.memory import backend, markdown, sqlite
 from retinue.tools.memory.markdown import MarkdownMemory
 from retinue.tools.memory.sqlite import SqliteMemory
+from retinue.tools.memory.workspace import WorkspaceMemory
 from retinue.tools.threads import in_thread
 
-BACKENDS = ("sqlite", "markdown")
+BACKENDS = ("sqlite", "markdown", "workspace")
 NONE = "none"
 """The backend of an agent without memory."""
 
@@ -45,18 +46,37 @@ _RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\
 Fields: TypeAlias = Mapping[str, object]
 
 
-def open_memory(kind: str, home: Path | None) -> backend.MemoryBackend:
+NO_WORKSPACES: Mapping[str, str] = {}
+
+
+def open_memory(
+    kind: str,
+    home: Path | None,
+    workspaces: Mapping[str, str] = NO_WORKSPACES,
+    *,
+    folder: Path | None = None,
+    with_state_folder: bool = True,
+) -> backend.MemoryBackend:
     """The memory backend of that kind in the state folder `home`, or in memory if that is None.
+
+    The kind `workspace` stores in the workspaces of agents: those in `workspaces`, else `folder`, by default the
+    current one. With `with_state_folder`, what agents have in Markdown files of the state folder is read, too.
 
     >>> open_memory("clay", None)
     Traceback (most recent call last):
-    retinue.core.errors.BadInput: memory backend 'clay': expected one of: sqlite, markdown
+    retinue.core.errors.BadInput: memory backend 'clay': expected one of: sqlite, markdown, workspace
     """
     match kind:
         case "sqlite":
             return SqliteMemory(home and home / sqlite.FILE)
         case "markdown":
             return MarkdownMemory(home / markdown.FOLDER) if home else SqliteMemory(None)
+        case "workspace":
+            if home is None:
+                return SqliteMemory(None)
+            folders = {agent: Path(path) for agent, path in workspaces.items() if path}
+            earlier = MarkdownMemory(home / markdown.FOLDER) if with_state_folder else None
+            return WorkspaceMemory(folders, folder or Path.cwd(), earlier)
         case _:
             raise BadInput(f"memory backend {kind!r}: expected one of: {', '.join(BACKENDS)}")
 
@@ -85,7 +105,7 @@ def _configured_memory(dependencies: ToolDependencies) -> backend.MemoryBackend:
     """The configured backend; a router if some agents have another one."""
     by_agent = dependencies.memories
     kinds = (kind for kind in (dependencies.memory, *by_agent.values()) if kind != NONE)
-    backends = {kind: open_memory(kind, dependencies.home) for kind in dict.fromkeys(kinds)}
+    backends = {kind: open_memory(kind, dependencies.home, dependencies.workspaces) for kind in dict.fromkeys(kinds)}
     default = backends.get(dependencies.memory) or backend.NoMemory()
     if not by_agent:
         return default

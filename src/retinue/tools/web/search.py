@@ -1,8 +1,8 @@
 """Web search engines by the name that a setting gives them, each a function from a query to its findings.
 
 `ddgs` needs no key: it asks public engines as a browser would, one after the other until one has something. `searxng`
-asks an instance of your own, `brave` an API that needs a key. An engine that does not answer finds nothing; what
-a person has to fix (a missing package, a key) is an error.
+asks an instance of your own, `brave` an API that needs a key. `auto` is the first of these that is set up here. An
+engine that does not answer finds nothing; what a person has to fix (a missing package, a key) is an error.
 
 The package ddgs has its own HTTP transport, which looks like a browser; the engines hardly answer other clients. It
 does not use `retinue.net.guard`, so each engine is confined to its one host, over https and without redirects: nothing
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import importlib.util
 import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, cast
@@ -59,13 +60,18 @@ def _line(value: object, limit: int) -> str:
 
 
 BRAVE = "https://api.search.brave.com/res/v1/web/search"
-BRAVE_KEY = "BRAVE_API_KEY"
+BRAVE_KEYS = ("BRAVE_API_KEY", "BRAVE_SEARCH_AI_API_KEY")
+"""The environment variables of the key; the first that is set is used."""
+
+SEARXNG_URL = "SEARXNG_URL"
 
 
 def search_by(setting: str) -> Search:
-    """The search that a setting names: `ddgs`, `brave`, or `searxng:` and the address of an instance."""
+    """The search that a setting names: `auto`, `ddgs`, `brave`, or `searxng:` and the address of an instance."""
     name, _, rest = setting.partition(":")
     match name, rest:
+        case "auto", "":
+            return Automatic().search
         case "ddgs", "":
             return Ddgs().search
         case "brave", "":
@@ -74,7 +80,7 @@ def search_by(setting: str) -> Search:
             return Searxng(base).search
         case _:
             raise BadInput(
-                f"web search is {setting!r}; expected ddgs, brave, or searxng: and an address, as in "
+                f"web search is {setting!r}; expected auto, ddgs, brave, or searxng: and an address, as in "
                 "searxng:http://localhost:8888"
             )
 
@@ -95,14 +101,19 @@ class Brave:
         self._address = address
 
     async def search(self, query: str) -> list[Finding]:
-        key = os.environ.get(BRAVE_KEY)
-        if not key:
-            raise ToolError(f"searching with Brave needs a key in {BRAVE_KEY}, which is not set here")
+        variable = brave_key()
+        if variable is None:
+            raise ToolError(f"searching with Brave needs a key in {BRAVE_KEYS[0]}, which is not set here")
         url = URL(self._address).with_query(q=query, count=str(MAX_FINDINGS), text_decorations="false")
-        headers = {"X-Subscription-Token": key, "Accept": "application/json"}
-        refusal = f"Brave refuses: is the key in {BRAVE_KEY} right?"
+        headers = {"X-Subscription-Token": os.environ[variable], "Accept": "application/json"}
+        refusal = f"Brave refuses: is the key in {variable} right?"
         rows = _rows(await _json(self._fetcher, url, headers=headers, refusal=refusal), "web", "results")
         return findings((row.get("title"), row.get("url"), row.get("description")) for row in rows)
+
+
+def brave_key() -> str | None:
+    """The environment variable that holds the key for Brave's API; None if there is no key."""
+    return next((name for name in BRAVE_KEYS if os.environ.get(name)), None)
 
 
 class Searxng:
@@ -233,3 +244,40 @@ class Ddgs:
             raise ToolError(MISSING) from missing
         except Exception:  # engines read pages that change without notice: after any failure the next one is asked
             return []
+
+
+NOT_SET_UP = (
+    f"searching the web is not set up here; set {SEARXNG_URL} to the address of a SearXNG, or {BRAVE_KEYS[0]} to a key "
+    "for Brave's API, or install the extra `search` from the repository: pip install '.[search]'"
+)
+
+
+class Searches(Protocol):
+    """An engine."""
+
+    async def search(self, query: str) -> list[Finding]: ...
+
+
+class Automatic:
+    """The first engine that is set up here: an instance of SearXNG, ddgs, then Brave, whose requests cost money.
+
+    It is chosen for each search, so that a variable that is set later counts.
+    """
+
+    def __init__(self, *, ddgs: Searches | None = None, brave: Searches | None = None) -> None:
+        self._ddgs = ddgs or Ddgs()
+        self._brave = brave or Brave(Fetcher())
+
+    async def search(self, query: str) -> list[Finding]:
+        return await self._engine()(query)
+
+    def _engine(self) -> Search:
+        if base := os.environ.get(SEARXNG_URL):
+            if not _is_instance(base):
+                raise ToolError(f"{SEARXNG_URL} is not an address; it has to be like http://localhost:8888")
+            return Searxng(base).search
+        if importlib.util.find_spec("ddgs") is not None:
+            return self._ddgs.search
+        if brave_key() is not None:
+            return self._brave.search
+        raise ToolError(NOT_SET_UP)

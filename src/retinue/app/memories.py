@@ -1,0 +1,80 @@
+"""Memories of agents outside of tool calls: the backends of the settings, and messages of the user that are stored."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from retinue.app.open import default_home
+from retinue.config.settings import Settings
+from retinue.core.agent import Agent
+from retinue.core.errors import ToolError
+from retinue.core.ids import RunId, SessionId, SystemClock
+from retinue.core.log_context import logger
+from retinue.dialects import registry
+
+if TYPE_CHECKING:
+    from retinue.tools.memory import MemoryBackend
+
+log = logger("retinue.app")
+
+PLAIN = "main"
+"""The agent of a run that names none."""
+
+
+def memory_of(settings: Settings, agent: Agent | None) -> MemoryBackend | None:
+    """The memory backend of an agent as the settings say; None if it keeps no memory."""
+    kind = (agent.memory if agent is not None else None) or settings.tool_options.memory
+    return None if kind == "none" else _open(kind, settings)
+
+
+def existing_memories(settings: Settings) -> list[MemoryBackend]:
+    """The memory backends that have stored something: in the state folder, and in workspaces that the settings name."""
+    from retinue.tools.memory import existing_memories as in_state_folder
+
+    found = in_state_folder(default_home())
+    if "workspace" in (settings.tool_options.memory, *(agent.memory for agent in settings.core_agents())):
+        found.append(_open("workspace", settings, with_state_folder=False))
+    return found
+
+
+def _open(kind: str, settings: Settings, *, with_state_folder: bool = True) -> MemoryBackend:
+    from retinue.tools.memory import open_memory
+
+    workspaces = {agent.name: agent.workspace for agent in settings.core_agents()}
+    return open_memory(kind, default_home(), workspaces, with_state_folder=with_state_folder)
+
+
+async def save_message(
+    settings: Settings, agent: str | None, dialects: Sequence[str], text: str, *, run_id: RunId, session_id: SessionId
+) -> None:
+    """Store a message of the user, if `auto_save` is on and a dialect of the run stores messages of its length.
+
+    A memory that cannot be reached is logged: the run goes on without it.
+    """
+    auto_save = next((each for name in dialects if (each := registry.entry(name).auto_save) is not None), None)
+    if not settings.memory.auto_save or auto_save is None:
+        return
+    if len(text) < auto_save.least_characters or not text.strip():
+        return
+    name = agent or PLAIN
+    memory = memory_of(settings, next((each for each in settings.core_agents() if each.name == name), None))
+    if memory is None:
+        return
+    from retinue.tools.memory import Note
+
+    note = Note(
+        agent=name,
+        key=f"{auto_save.key}{uuid.uuid4()}",
+        content=text,
+        category=auto_save.category,
+        at=SystemClock().now(),
+        run_id=run_id,
+        session_id=session_id,
+    )
+    try:
+        await asyncio.to_thread(memory.store, note)
+    except ToolError as error:
+        log.warning("the message is not stored as a memory: %s", error)

@@ -1,0 +1,97 @@
+"""Settings files of other programs: translated into retinue's layout, and read leniently.
+
+A translation is a pure function of the file's values. Errors and warnings name the keys of the file, not those that
+they were translated to; what has no counterpart is ignored, and one warning lists it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol, TypeAlias
+
+from retinue.config.error_texts import Document, KeyPath, dotted
+from retinue.config.root import ROOT
+from retinue.config.validation import NOT_SUPPORTED, Issue
+from retinue.core.errors import Problem
+
+Ignored: TypeAlias = tuple[KeyPath, str]
+"""A setting that has no counterpart, and the reason where it is worth a word."""
+
+MAX_LISTED = 200
+"""Ignored settings that the warning names; a file with more says how many more."""
+
+
+class Translated(Protocol):
+    """The values of a file in retinue's layout."""
+
+    @property
+    def values(self) -> Mapping[str, object]: ...
+
+    @property
+    def origins(self) -> Mapping[KeyPath, KeyPath]:
+        """Where a value stands in the file, by its path in `values`; a path that is not here is the same in both."""
+        ...
+
+    @property
+    def ignored(self) -> Sequence[Ignored]:
+        """Settings of the file that `values` does not have."""
+        ...
+
+    @property
+    def errors(self) -> Sequence[tuple[KeyPath, str]]:
+        """Errors, by the path in the file."""
+        ...
+
+
+Translate: TypeAlias = Callable[[Mapping[str, object]], Translated]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LenientDocument:
+    """A settings file of another program: its document in retinue's layout, and what has no place there."""
+
+    document: Document
+    ignored: Sequence[Ignored] = ()
+    errors: Sequence[Issue] = ()
+
+    def warnings(self, issues: Sequence[Issue], file: str) -> list[Problem]:
+        """At most one warning, which names every ignored setting in the order of the file.
+
+        `issues` are the warnings of the validation, unknown keys and sections included.
+        """
+        document = self.document
+        found = [(document.origin(issue.path), "" if issue.is_unknown else issue.message) for issue in issues]
+        ignored = sorted((*self.ignored, *found), key=lambda each: document.nearest_line(each[0]) or 0)
+        reasons = {dotted(path): "" if reason == NOT_SUPPORTED else reason for path, reason in ignored}
+        named = [f"{key} ({reason})" if reason else key for key, reason in reasons.items()]
+        if not named:
+            return []
+        more = f", and {len(named) - MAX_LISTED} more" if len(named) > MAX_LISTED else ""
+        return [Problem(file=file, complaint=f"ignored: {', '.join(named[:MAX_LISTED])}{more}")]
+
+
+def translated(document: Document, translate: Translate) -> LenientDocument:
+    """The document in retinue's layout."""
+    values = {name: value for name, value in document.values.items() if name != ROOT.name}
+    translation = translate(values)
+    own: list[Ignored] = [((ROOT.name,), "")] if ROOT.name in document.values else []
+    return LenientDocument(
+        document=replace(document, values=translation.values, origin=partial(_origin, translation.origins)),
+        ignored=(*own, *translation.ignored),
+        errors=[Issue(path=path, message=message) for path, message in translation.errors],
+    )
+
+
+def _origin(origins: Mapping[KeyPath, KeyPath], path: KeyPath) -> KeyPath:
+    """The path in the file of a value in retinue's layout.
+
+    >>> moved = {("providers", "ollama"): ("provider", "ollama")}
+    >>> _origin(moved, ("providers", "ollama", "headers", "X")), _origin(moved, ("tools", "network"))
+    (('provider', 'ollama', 'headers', 'X'), ('tools', 'network'))
+    """
+    for end in range(len(path), 0, -1):
+        if (place := origins.get(path[:end])) is not None:
+            return (*place, *path[end:])
+    return path
