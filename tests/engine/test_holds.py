@@ -125,7 +125,8 @@ async def test_the_end_says_what_was_left_and_what_the_next_call_needed(caplog: 
     assert outcome.error == (
         "the token budget leaves too little for the next call: used 5000, limit 9000, left 4000, needed at least 4053"
     )
-    assert f"run {r.run_of('main')}: {outcome.error}" in caplog.messages
+    run_id = r.run_of("main")
+    assert f"run_id={run_id} run {run_id}: {outcome.error}" in caplog.messages
 
 
 async def test_an_answer_that_the_budget_cuts_off_says_what_was_held(caplog: pytest.LogCaptureFixture) -> None:
@@ -143,8 +144,8 @@ async def test_an_answer_that_the_budget_cuts_off_says_what_was_held(caplog: pyt
     assert (outcome.result, outcome.reason, outcome.error) == ("completed", "length", "")
     assert (reply.cut_by, outcome.limit) == (met, met)
     assert (
-        f"run {run_id}: {held} output tokens are held for the next call, all that the token budget leaves: "
-        "used 500, limit 1000, left 500"
+        f"run_id={run_id} run {run_id}: {held} output tokens are held for the next call, "
+        "all that the token budget leaves: used 500, limit 1000, left 500"
     ) in caplog.messages
     assert (
         f"run {run_id}: the reply was cut off after {held} output tokens, all that the token budget left "

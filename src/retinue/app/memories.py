@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -13,12 +12,13 @@ from retinue.config.settings import Settings
 from retinue.core.agent import Agent
 from retinue.core.errors import ToolError
 from retinue.core.ids import RunId, SessionId, SystemClock
+from retinue.core.log_context import logger
 from retinue.dialects import registry
 
 if TYPE_CHECKING:
     from retinue.tools.memory import MemoryBackend
 
-log = logging.getLogger("retinue.app")
+log = logger("retinue.app")
 
 PLAIN = "main"
 """The agent of a run that names none."""

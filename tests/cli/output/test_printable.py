@@ -194,6 +194,16 @@ async def test_an_answer_on_a_terminal_keeps_its_lines_and_loses_its_escape_code
     assert ended.terminal.replace("\r\n", "\n") == "one\n\ttwo ␛[31mred\nthree\n"
 
 
+async def test_buzz_on_a_terminal_keeps_its_own_colours_alone(folder: Path) -> None:
+    async with FakeChat(ChatScript().play(says("one\ntwo \x1b[31mred", thinking="hm \x1b[2J"))) as vendor:
+        url = f"{vendor.base_url}/chat/completions"
+        flags = ("--provider", "openai-chat", "--api-key-name", "KEY")
+        ended = await PtyCommand("buzz", "m", url, "Go.", *flags, all_there=True, KEY="sk-test").result()
+
+    shown = "\x1b[93mhm ␛[2J\x1b[0mone\ntwo ␛[31mred\n\n=== [ DONE ] ===\n"
+    assert ended.terminal.replace("\r\n", "\n") == shown
+
+
 async def test_a_live_tree_has_one_line_for_each_run(folder: Path) -> None:
     async with FakeChat(delegation()) as vendor:
         ended = await PtyCommand(

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
 from retinue.app.read_only import ReadOnlyClient
 from retinue.config.cron import CronSettings
+from retinue.core.log_context import logger
 from retinue.core.text import plural
 from retinue.dispatch.cron.daemon import is_left, job_daemon
 from retinue.dispatch.cron.table import CronTable
 from retinue.dispatch.daemon.runs import KeptTrees, RunsDaemon, Tree, launcher
 from retinue.dispatch.processes import Processes, supervise
 
-log = logging.getLogger("retinue.daemon")
+log = logger("retinue.daemon")
 
 MAX_RUNS = 8
 """Trees that a daemon continues at the same time."""
