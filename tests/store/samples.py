@@ -242,6 +242,14 @@ _ADDED: dict[str, Event | Item | Outcome | RunSpec] = {
         items=(Input(key="k1", text="Are you sure?"),),
         spent_before=Amount(input=900, output=80, cost=1_500_000, turns=3, calls=2),
     ),
+    "event.reply_cut_by": ReplyReceived(
+        at=1763200003.0,
+        turn=1,
+        reply=Reply(AssistantMessage(text="So f"), stop="length"),
+        cut_by=LimitMet(
+            "max_tokens", 990, 1000, dimension="tokens", left=10, needed=57, held=8, account="researcher/hour"
+        ),
+    ),
 }
 """Fields that were added after the release of their format."""
 
