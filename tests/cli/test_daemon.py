@@ -54,9 +54,9 @@ class SilentOnce:
 
 
 @asynccontextmanager
-async def running_daemon(cli: Cli) -> AsyncGenerator[Command]:
+async def running_daemon(cli: Cli, log: str = "") -> AsyncGenerator[Command]:
     """A daemon that has started; it is killed with the block if it still runs."""
-    daemon = await Command.start("daemon")
+    daemon = await Command.start("daemon", env={"RETINUE_LOG": log} if log else None)
     try:
         await daemon.expect_stderr("daemon: ")
         yield daemon
@@ -184,15 +184,24 @@ async def test_a_detached_run_left_by_a_killed_process_is_finished(cli: Cli, hom
     silent = SilentOnce(calls("shared_context", action="list_keys"))
     async with FakeChat(ChatScript().play(silent, silent)) as vendor:
         run_id = await killed_detached_run(cli, vendor, silent)
-        async with running_daemon(cli) as daemon:
+        async with running_daemon(cli, log="retinue.daemon=info") as daemon:
             await daemon.expect_stderr(f"run {run_id}: done")
             stopped = await cli("daemon", "stop")
+            ended = await daemon.ended()
         turns = [count_replies(heard) + 1 for heard in vendor.requests]
     result = await cli("runs", "resume", run_id)
 
     assert (stopped.code, result.code, result.stdout) == (0, 0, "It was the pool.\n")
     assert turns == [1, 2, 2]
     assert (home / "logs" / f"{run_id}.log").read_text().endswith("It was the pool.\n")
+    logged = [line.partition("retinue.daemon ")[2] for line in ended.stderr.splitlines() if "retinue.daemon" in line]
+    assert logged == [
+        "event=started jobs=0 runs=1",
+        f"event=run_continued run_id={run_id}",
+        f"event=run_ended run_id={run_id} exit_code=0",
+        "event=stopping",
+        "event=stopped",
+    ]
 
 
 async def test_a_stopped_daemon_leaves_its_runs_to_the_next_one(cli: Cli) -> None:

@@ -14,7 +14,7 @@ from retinue.testing.fake_chat import FakeChat, Playable
 from tests.cli.conftest import Cli
 from tests.cli.stage import serving
 
-OWN = ["file_ops", "grep", "fetch", "terminal"]
+OWN = ["fetch", "grep", "file_ops", "terminal"]
 """The tools that the document of xzatoma names."""
 
 READER = ["artifact_read"]
@@ -58,7 +58,7 @@ def test_the_input_example_of_the_document_works_as_printed(cli: Cli) -> None:
     assert (ended.code, ended.stdout) == (0, "Done.\n")
     root, child, summary, after = (request.body for request in vendor.requests)
     assert offered(root) == [*OWN, *READER, *DELEGATION]
-    assert offered(child) == ["grep", "fetch", "subagent"]
+    assert offered(child) == ["fetch", "grep", "subagent"]
     assert child["messages"][-1] == {"role": "user", "content": EXAMPLE["task_prompt"]}
     assert summary["messages"][-1] == {"role": "user", "content": EXAMPLE["summary_prompt"]}
     result = json.loads(after["messages"][-1]["content"])

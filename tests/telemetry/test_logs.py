@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from retinue import telemetry
 from retinue.core.errors import BadInput
-from retinue.telemetry.logs import parse, turn_on
+from retinue.telemetry.logs import is_on, parse, turn_on
 
 NAMES = ("retinue", "retinue.spec", "retinue.tools.subagent")
 
@@ -81,3 +84,44 @@ def test_tracebacks_are_written_on_request(tracebacks: bool) -> None:
 
     assert "a run ended by a bug" in stream.getvalue()
     assert ("Traceback" in stream.getvalue()) is tracebacks
+
+
+@pytest.mark.parametrize("tracebacks", [False, True])
+def test_no_text_in_a_record_or_a_traceback_looks_like_a_record(tracebacks: bool) -> None:
+    stream = io.StringIO()
+    turn_on("", stream, tracebacks=tracebacks)
+    forged = "x\n2026-01-01T00:00:00Z ERROR retinue.engine forged\r\x1b[2J\u2028"
+    try:
+        raise RuntimeError(forged)
+    except RuntimeError:
+        logging.getLogger("retinue.engine").exception("tool %s failed", forged)
+
+    first, *others = stream.getvalue().splitlines()
+    assert first.endswith(" tool x 2026-01-01T00:00:00Z ERROR retinue.engine forged ␛[2J  failed")
+    assert [line for line in others if not line.startswith("  ")] == []
+    assert "\x1b" not in stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, False),
+        ({"RETINUE_LOG": "info"}, True),
+        ({"RUST_LOG": "info"}, True),
+        ({"RETINUE_LOG": "", "RUST_LOG": "info"}, False),
+    ],
+)
+def test_a_live_tree_gives_way_to_log_lines_of_either_variable(environment: dict[str, str], expected: bool) -> None:
+    assert is_on(environment) is expected
+
+
+def test_every_logger_adds_the_fields_of_the_run_to_its_lines() -> None:
+    """Modules get their logger from `retinue.core.log_context`; these two set up logging itself."""
+    source = Path(telemetry.__file__).parents[1]
+    direct = [
+        path.relative_to(source).as_posix()
+        for path in sorted(source.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "logging.getLogger"
+    ]
+    assert sorted(set(direct)) == ["core/log_context.py", "telemetry/logs.py"]

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-
 from retinue.core.commands import RunQuery
 from retinue.core.errors import BadInput, StoreError, UnknownName
 from retinue.core.ids import RunId
+from retinue.core.log_context import logger
 from retinue.core.run import Approval
 from retinue.engine import Supervisor
 
-log = logging.getLogger("retinue.app")
+log = logger("retinue.app")
 
 MIN_LENGTH = 4
 """Characters of a run's id that a shortened question id needs at least."""

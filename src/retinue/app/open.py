@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,6 +20,8 @@ from retinue.core.agent import Agent, split_model
 from retinue.core.commands import DEFAULT_LEASE
 from retinue.core.errors import BadInput
 from retinue.core.ids import RandomIds, SessionId, SystemClock
+from retinue.core.log_context import logger
+from retinue.core.log_lines import announce_payloads
 from retinue.core.policy import Policy, Rules, intersect
 from retinue.core.ports import Clock, Ids, KeyValue, Provider, Store, Tool, ToolLike
 from retinue.dialects.registry import DEFAULT
@@ -29,7 +30,7 @@ from retinue.providers.catalog import WIRES, ProviderConfig, canonical_name, pro
 from retinue.tools.builtin import BUILTIN, Builtin
 from retinue.tools.dependencies import NoKeyValue, ToolDependencies, ToolOptions
 
-log = logging.getLogger("retinue.app")
+log = logger("retinue.app")
 
 MEMORY = ":memory:"
 """As `home`: keep everything in memory, and drop it when the retinue closes."""
@@ -99,6 +100,7 @@ def open(
     >>> asyncio.run(main())
     'Hello.'
     """
+    announce_payloads(log.warning)
     check_choices(approvals=approvals, durability=durability, lease=lease, dialects=dialects)
     if config is not None:
         from retinue.app import settings_file, tool_modules

@@ -16,13 +16,15 @@ from retinue.core.agent import NO_SAMPLING, Agent, RunSpec, Sampling
 from retinue.core.budget import Window
 from retinue.core.errors import PolicyError, UnknownName
 from retinue.core.events import RunAccepted
+from retinue.core.log_context import RunFields
+from retinue.core.log_lines import line
 from retinue.core.policy import Policy, allows, inherit, intersect, narrowed_windows, windows_of
 from retinue.core.run import Limits, Outcome
 from retinue.core.state import Run
 from retinue.dialects import registry
 from retinue.dialects.base import Dialect, PolicyTexts
 from retinue.dialects.context import DialectContext
-from retinue.engine import PlainOutcomeTexts, Supervisor
+from retinue.engine import PlainOutcomeTexts, Supervisor, plain_log_fields
 from retinue.providers.catalog import ProviderConfig
 from retinue.telemetry import otel
 from retinue.tools.builtin import with_reader
@@ -76,6 +78,13 @@ class DialectOutcomeTexts(PlainOutcomeTexts):
         return super().handover(accepted, outcome) if result is None else result
 
 
+def log_fields(run: Run, dialects: Mapping[str, Dialect]) -> RunFields:
+    """The fields with which the log lines of a run begin: those of its dialects, else the engine's."""
+    present = [dialects[name] for name in run.run_spec.dialects if name in dialects]
+    named = {dialect.name: line(**fields) for dialect in present if (fields := dialect.log_fields(run))}
+    return named or plain_log_fields(run)
+
+
 class RunSpecBuilder:
     """Builds the specs of root runs, and their dialects; `agents` are those configured, `model` is the default one."""
 
@@ -117,6 +126,7 @@ class RunSpecBuilder:
         )
         self._together(chosen)
         self._supervisor.use_outcome_texts(DialectOutcomeTexts(self._dialects))
+        self._supervisor.use_log_fields(lambda run: log_fields(run, self._dialects))
 
     def agent(self, name: str | None) -> Agent:
         """The agent with this name, or an agent `main` with all tools and no system prompt."""

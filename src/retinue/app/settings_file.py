@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,11 +16,12 @@ from retinue.config.sections import Section
 from retinue.config.settings import Settings, load
 from retinue.config.tools import TOOLS
 from retinue.core.errors import BadInput, ConfigError
+from retinue.core.log_context import logger
 from retinue.dialects import registry
 from retinue.dialects.base import ProgramSettings, SettingsSection
 from retinue.providers.catalog import WIRES, ProviderConfig, provider_config
 
-log = logging.getLogger("retinue.config")
+log = logger("retinue.config")
 
 
 def _section(declared: SettingsSection) -> Section:

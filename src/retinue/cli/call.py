@@ -44,11 +44,11 @@ def call() -> int:
     """
     from retinue.cli.output.sse import HeldStream
     from retinue.dispatch.worker import read_call
-    from retinue.telemetry.logs import VARIABLE, turn_on
+    from retinue.telemetry.logs import turn_on_from
 
     gc.enable()
     try:
-        turn_on(os.environ.get(VARIABLE, ""), sys.stderr)
+        turn_on_from(os.environ, sys.stderr)
         work = read_call(sys.stdin.buffer)  # a process that is kept ready waits here, with everything imported
         if work is None:
             return 1

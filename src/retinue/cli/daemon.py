@@ -11,7 +11,7 @@ from retinue.cli import options
 from retinue.cli.event_loop import interrupts, perform
 from retinue.cli.options import option
 from retinue.cli.output.terminal import answer, answer_json, answer_lines, say
-from retinue.core.text import plural, rfc3339
+from retinue.core.text import rfc3339
 
 if TYPE_CHECKING:
     from retinue.dispatch.daemon.lock import DaemonFacts
@@ -51,7 +51,7 @@ async def _run(config: str | None, *, quiet: bool) -> int:
     from retinue.app.settings_file import load_settings
     from retinue.config.cron import CRON, CronSettings
     from retinue.dispatch.daemon.lock import DaemonLock
-    from retinue.dispatch.daemon.service import duties, serve
+    from retinue.dispatch.daemon.service import serve
 
     settings = load_settings(config)
     home = default_home().absolute()
@@ -66,16 +66,10 @@ async def _run(config: str | None, *, quiet: bool) -> int:
                     if not quiet:
                         say(line)
 
-                report(f"daemon: {_work(await duties(client))}; Ctrl-C stops it")
                 await serve(client, settings.section(CRON.name, CronSettings), stop, report, lock.note_stopping)
-                report("daemon: stopped")
         finally:
             lock.release()
     return 0
-
-
-def _work(work: Duties) -> str:
-    return f"{plural(work.jobs, 'job')}, {plural(len(work.trees), 'run')} to keep going"
 
 
 @app.command(epilog="Examples:\n\nretinue daemon status\n\nretinue daemon status --json")

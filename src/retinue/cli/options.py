@@ -212,7 +212,7 @@ def default_tools_of(names: str | None, dialects: tuple[str, ...] | None) -> tup
     """The tools of a root whose agent names none: those of the dialects, unless `--tools` has a list.
 
     >>> default_tools_of(None, ("xzatoma",)), default_tools_of("grep", ("xzatoma",)), default_tools_of(None, None)
-    (('file_ops', 'grep', 'fetch', 'terminal'), (), ())
+    (('fetch', 'grep', 'file_ops', 'terminal'), (), ())
     """
     return root_tools(dialects or ()) if names is None else ()
 

@@ -1,4 +1,4 @@
-"""Domain model: frozen data types and pure functions, without I/O and without `await`."""
+"""Domain model: frozen data types and pure functions, without I/O and without `await`; and the loggers."""
 
 __all__ = [
     "agent",
@@ -13,6 +13,8 @@ __all__ = [
     "lazy_names",
     "ledger",
     "limit_text",
+    "log_context",
+    "log_lines",
     "messages",
     "policy",
     "ports",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from retinue.core.ids import RunId
     from retinue.core.ports import Provider
     from retinue.core.run import Outcome
+    from retinue.core.state import Run
     from retinue.dialects.context import DialectContext, ProviderHost
     from retinue.dialects.translation import Translation
     from retinue.engine import RunView, Supervisor
@@ -58,6 +59,10 @@ class Dialect(ABC):
     def default_tools(self, agent: Agent) -> tuple[str, ...]:
         """The tools of an agent that names none; its policy may take some of them away."""
         return ()
+
+    def log_fields(self, run: Run) -> Mapping[str, object]:
+        """The fields with which the log lines of a run with this dialect begin; empty for those of the engine."""
+        return {}
 
     def notice(self, accepted: RunAccepted, outcome: Outcome) -> str | None:
         """The message to a parent's model about a child that has ended; None for the engine's own text."""

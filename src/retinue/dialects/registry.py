@@ -73,10 +73,13 @@ def tool_names() -> tuple[str, ...]:
 def root_tools(dialects: Iterable[str]) -> tuple[str, ...]:
     """The tools that these dialects give to a root run which is started from the command line without a list.
 
+    The name of an unknown dialect adds none: the start of the run reports it.
+
     >>> root_tools(["xzatoma"]), root_tools(["spec"])
-    (('file_ops', 'grep', 'fetch', 'terminal'), ())
+    (('fetch', 'grep', 'file_ops', 'terminal'), ())
     """
-    return tuple(dict.fromkeys(name for dialect in dialects for name in entry(dialect).root_tools))
+    known = [entry(dialect) for dialect in dialects if dialect in PACKAGES]
+    return tuple(dict.fromkeys(name for dialect in known for name in dialect.root_tools))
 
 
 def prompt_named(system: str) -> NamedPrompt:

@@ -4,7 +4,7 @@
 """
 
 from retinue.engine.admission import SpawnRequest
-from retinue.engine.context import Approver, PlainOutcomeTexts, Tuning
+from retinue.engine.context import Approver, PlainOutcomeTexts, Tuning, plain_log_fields
 from retinue.engine.driver import Driver, build_engine
 from retinue.engine.driver_table import is_gone, this_host, this_process
 from retinue.engine.run_view import LiveView, RunView
@@ -24,6 +24,7 @@ __all__ = [
     "Unanswered",
     "build_engine",
     "is_gone",
+    "plain_log_fields",
     "this_host",
     "this_process",
 ]

@@ -6,7 +6,6 @@ middle leaves the history as it was, and the next driver of the run finds again 
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -14,6 +13,7 @@ from retinue.core import compaction
 from retinue.core.commands import Charge
 from retinue.core.errors import ProviderError
 from retinue.core.events import CompactedBy, HistoryCompacted
+from retinue.core.log_context import logger
 from retinue.core.messages import Delta, Message, UserMessage
 from retinue.core.ports import Provider, Request
 from retinue.core.run import LimitMet
@@ -24,7 +24,7 @@ from retinue.engine.context import EngineContext
 from retinue.engine.live_run import LiveRun
 from retinue.engine.model_call import ModelCall, NoReply, Replied, fail, first_reply, sampling_for
 
-log = logging.getLogger("retinue.engine")
+log = logger("retinue.engine")
 
 SHARES = (1, 4, 16)
 """Divisors for the length of the text to be summarised, tried in this order while it is too long."""

@@ -10,6 +10,8 @@ from typing import Literal, Protocol, TypeAlias
 from msgspec import Struct
 
 from retinue.core.events import RunAccepted
+from retinue.core.log_context import RunFields
+from retinue.core.log_lines import line
 from retinue.core.policy import Rules
 from retinue.core.ports import Clock, Ids, OutputValidator, Providers, Store, Toolbox
 from retinue.core.run import Approval, Outcome
@@ -64,6 +66,14 @@ class PlainOutcomeTexts:
         return (True, outcome.text) if outcome.ok else (False, outcome.error or outcome.result)
 
 
+LogFields: TypeAlias = Callable[[Run], RunFields]
+
+
+def plain_log_fields(run: Run) -> RunFields:
+    """The fields with which the log lines of a run begin, if no dialect of the run has any."""
+    return {"": line(run_id=run.accepted.run_id)}
+
+
 @dataclass(slots=True, kw_only=True)
 class EngineContext:
     """The dependencies of the engine; one instance per process."""
@@ -82,6 +92,7 @@ class EngineContext:
     approver: Approver = "deny"
     tuning: Tuning = field(default_factory=Tuning)
     outcome_texts: OutcomeTexts = field(default_factory=PlainOutcomeTexts)
+    log_fields: LogFields = plain_log_fields
     deadlines: Deadlines = field(default_factory=Deadlines)
     ticks: LoopTicks = field(default_factory=LoopTicks)
     on_end: list[OnEnd] = field(default_factory=list[OnEnd])

@@ -7,12 +7,12 @@ is accepted. Reading runs never starts any: a process adopts runs only on reques
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 
 from retinue.core.commands import DEFAULT_LEASE, DriverRow, Heartbeat, RegisterDriver, UnregisterDriver
 from retinue.core.errors import Fenced, StoreError, StoreUnavailable
 from retinue.core.ids import DriverId, RunId
+from retinue.core.log_context import logger
 from retinue.core.policy import Rules
 from retinue.core.ports import Clock, Ids, OutputValidator, Providers, Store, Toolbox
 from retinue.engine.budgets import Budgets
@@ -26,7 +26,7 @@ from retinue.engine.registry import RunRegistry
 from retinue.engine.stored import Handles, OpenSessions, Replay
 from retinue.engine.supervisor import Supervisor
 
-log = logging.getLogger("retinue.engine")
+log = logger("retinue.engine")
 
 POLL_INTERVAL = 0.25
 """Seconds between two looks for inbox items that other processes posted."""

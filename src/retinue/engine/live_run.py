@@ -7,7 +7,6 @@ change together, so that no other task sees half an event.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import TypeAlias
@@ -22,12 +21,14 @@ from retinue.core.errors import StoreError
 from retinue.core.events import CallReturned, Event, HistoryCompacted, MailTaken, RunEnded
 from retinue.core.ids import Key, RunId
 from retinue.core.inbox import URGENT, Item
+from retinue.core.log_context import logger
 from retinue.core.messages import Delta, DiscardDelta, StartDelta, TextDelta, ToolCall
 from retinue.core.policy import Policy
 from retinue.core.ports import PreparedCall, Provider, Tool, window_of
 from retinue.core.run import LimitMet, State, WaitingFor
 from retinue.core.state import Run, apply
 from retinue.core.step import MODEL, StepInput, answer_to_validate
+from retinue.engine import payload_log
 from retinue.engine.budgets import InputEstimate
 from retinue.engine.context import EngineContext
 from retinue.engine.foreign_errors import is_recordable, repr_of
@@ -165,7 +166,7 @@ class Subscriptions:
             reader.stop(error)
 
 
-log = logging.getLogger("retinue.engine")
+log = logger("retinue.engine")
 
 GRACE = 0.05
 """Seconds that cancelled calls have to stop, before they are abandoned and reported as not stopped."""
@@ -368,6 +369,8 @@ class LiveRun:
             )
         )
         self.subscriptions.publish_event(seq, event)
+        if payload_log.is_on():
+            payload_log.log_event(seq, event, self._engine.log_fields(run))
         return self.last_write
 
     def progress(self, at: float) -> Progress:

@@ -6,7 +6,6 @@ Memory is ahead of the store, never beside it: decisions are queued in the journ
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias, assert_never
 
@@ -18,6 +17,7 @@ from retinue.core.events import ExchangeEnded, RepairAsked, RunAccepted, RunEnde
 from retinue.core.ids import RunId
 from retinue.core.inbox import Cancel, ChildEnded, Deadline, DependencyEnded, Input, Item
 from retinue.core.limit_text import short_limit_text
+from retinue.core.log_context import begin_run_log, logger
 from retinue.core.policy import Policy
 from retinue.core.run import EndReason, Exchange, Outcome, WaitingFor
 from retinue.core.state import Run
@@ -36,6 +36,7 @@ from retinue.core.step import (
     WrapUp,
     next_step,
 )
+from retinue.engine import payload_log
 from retinue.engine.compaction import compact
 from retinue.engine.context import EngineContext
 from retinue.engine.foreign_errors import repr_of
@@ -46,7 +47,7 @@ from retinue.engine.registry import RunRegistry
 from retinue.engine.stored import Replay
 from retinue.engine.tool_calls import perform, request_approvals
 
-log = logging.getLogger("retinue.engine")
+log = logger("retinue.engine")
 
 WRAP_UP = (
     "You have reached the {what} of this task. Do not call any tools. "
@@ -267,6 +268,9 @@ class Executor:
         live.task = asyncio.get_running_loop().create_task(self._drive(live), name=f"run {live.run_id}")
 
     async def _drive(self, live: LiveRun) -> None:
+        begin_run_log(lambda: self._engine.log_fields(live.run))
+        if live.run.seq == 1 and payload_log.is_on():
+            payload_log.log_start(live.run, self._engine.log_fields(live.run))
         try:
             await drive(live, self._engine, self)
         except StoreError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections.abc import Callable
 from dataclasses import replace as replace_in
@@ -21,6 +20,7 @@ from retinue.core.errors import BadInput, ProviderError
 from retinue.core.events import ReplyReceived, TurnFailed
 from retinue.core.ledger import Held
 from retinue.core.limit_text import cut_text, held_text, limit_text
+from retinue.core.log_context import logger
 from retinue.core.messages import AssistantMessage, Delta, Reply, StartDelta
 from retinue.core.ports import Provider, Request, cached_price_of, price_of
 from retinue.core.run import LimitMet, Limits
@@ -33,7 +33,7 @@ from retinue.engine.live_run import LiveRun
 from retinue.engine.rate_limiter import RateLimiter
 from retinue.engine.timeouts import RESOLUTION, Deadline, Deadlines
 
-log = logging.getLogger("retinue.engine")
+log = logger("retinue.engine")
 
 MAX_ATTEMPTS = 4
 MAX_PAUSE = 600.0

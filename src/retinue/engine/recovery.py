@@ -5,8 +5,6 @@ A tree is adopted as a whole or not at all, and only by a process that has every
 
 from __future__ import annotations
 
-import logging
-
 from msgspec.structs import replace
 
 from retinue.core.budget import Amount
@@ -14,6 +12,7 @@ from retinue.core.commands import Adopt, RunQuery, RunRow
 from retinue.core.errors import BadInput, NotAdoptable, StoreError
 from retinue.core.events import FORMAT, RunAdopted
 from retinue.core.ids import DriverId, RandomIds, RunId
+from retinue.core.log_context import logger
 from retinue.core.policy import Policy
 from retinue.engine.admission import current_policy, current_windows, with_readable_memory
 from retinue.engine.context import EngineContext
@@ -23,7 +22,7 @@ from retinue.engine.registry import EndedRun, RunRegistry
 from retinue.engine.run_view import view_of_row
 from retinue.engine.stored import Replay
 
-log = logging.getLogger("retinue.engine")
+log = logger("retinue.engine")
 
 REMEMBERED_IN_TREE = 256
 """Runs that ended before their tree was adopted and are remembered; older ones are read from the store."""

@@ -17,13 +17,14 @@ from retinue.core.errors import Fenced, RunIsOver, SessionClosed, TooManyRunning
 from retinue.core.events import Event, ResultCollected, RunAccepted, RunEnded
 from retinue.core.ids import DriverId, Key, RunId, SessionId
 from retinue.core.inbox import ApprovalAnswer, Item
+from retinue.core.log_context import RunFields
 from retinue.core.messages import Delta
 from retinue.core.policy import Policy, Rules
 from retinue.core.ports import CallContext, Clock
 from retinue.core.run import CHAT, Approval, EndReason, Exchange, HandleRef, HistoryRef, Outcome
 from retinue.core.state import Run
 from retinue.engine.admission import SpawnRequest, admit, current_policy, with_readable_memory, with_visible_tools
-from retinue.engine.context import EngineContext, Hook, OnAdopt, OnEnd, OutcomeTexts
+from retinue.engine.context import EngineContext, Hook, LogFields, OnAdopt, OnEnd, OutcomeTexts
 from retinue.engine.driver_table import DriverTable
 from retinue.engine.live_run import LiveRun, ToolSet
 from retinue.engine.loop import Executor
@@ -580,6 +581,15 @@ class Supervisor:
     def use_outcome_texts(self, texts: OutcomeTexts) -> None:
         """Set the texts about the ends of runs."""
         self._engine.outcome_texts = texts
+
+    def use_log_fields(self, fields: LogFields) -> None:
+        """Set the fields with which the log lines of a run begin."""
+        self._engine.log_fields = fields
+
+    def log_fields(self, run_id: RunId) -> RunFields:
+        """The fields of the log lines of a live run; none for any other."""
+        live = self.live(run_id)
+        return {} if live is None else self._engine.log_fields(live.run)
 
     def on_end(self, callback: OnEnd) -> None:
         """Call `callback` when a run ends here; it must neither raise nor block."""

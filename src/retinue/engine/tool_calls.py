@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 from typing import cast
 
 from retinue.core.agent import ToolSpec
@@ -17,6 +16,7 @@ from retinue.core.errors import StoreError, ToolError
 from retinue.core.events import CallParked, CallReturned
 from retinue.core.ids import Key, call_key
 from retinue.core.inbox import ApprovalAnswer
+from retinue.core.log_context import logger
 from retinue.core.policy import NO_ACTIONS_LEFT, Verdict, allows, verdict
 from retinue.core.ports import CallContext, PreparedCall, Tool, ToolResult
 from retinue.core.run import Approval
@@ -25,7 +25,7 @@ from retinue.engine.context import Approver, EngineContext
 from retinue.engine.foreign_errors import is_recordable, message_of, type_and_message_of
 from retinue.engine.live_run import LiveRun
 
-log = logging.getLogger("retinue.engine")
+log = logger("retinue.engine")
 
 INTERRUPTED = (
     "Interrupted: the process stopped while this call was running. It may or may not have happened; "

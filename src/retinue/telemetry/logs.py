@@ -1,12 +1,17 @@
-"""Log lines on stderr: levels of retinue's loggers, as `RETINUE_LOG` sets them."""
+"""Log lines on stderr: levels of retinue's loggers, as `RETINUE_LOG` sets them, or `RUST_LOG` where that is unset."""
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import TextIO
 
 from retinue.core.errors import BadInput
+from retinue.core.log_lines import announce_payloads
+from retinue.core.text import clean, clean_line
+from retinue.telemetry import rust_log
 
 VARIABLE = "RETINUE_LOG"
 """Environment variable: a level for all loggers, `target=level` for one, or several of these with commas."""
@@ -41,15 +46,44 @@ def parse(filters: str) -> dict[str, int]:
     return levels
 
 
+def is_on(environment: Mapping[str, str]) -> bool:
+    """Whether the environment asks for log lines besides warnings."""
+    return bool(environment.get(VARIABLE, environment.get(rust_log.VARIABLE)))
+
+
+def turn_on_from(environment: Mapping[str, str], stream: TextIO, *, tracebacks: bool = False) -> None:
+    """Write warnings, and what the environment asks for, to `stream`; parts of `RUST_LOG` that are ignored are named.
+
+    If contents are logged, a notice says so first.
+    """
+    complaints: list[str] = []
+    if VARIABLE in environment:
+        turn_on(environment[VARIABLE], stream, tracebacks=tracebacks)
+    else:
+        levels, complaints = rust_log.parse(environment.get(rust_log.VARIABLE, ""))
+        _write_to(stream, levels, tracebacks=tracebacks)
+    announce_payloads(lambda notice: _warn(stream, notice))
+    for complaint in complaints:
+        _warn(stream, complaint)
+
+
+def _warn(stream: TextIO, message: str) -> None:
+    with suppress(OSError):  # of a closed stderr; the work goes on
+        print(f"warning: {clean_line(message)}", file=stream, flush=True)
+
+
 def turn_on(filters: str, stream: TextIO, *, tracebacks: bool = False) -> None:
     """Write warnings, and what the filters select, to `stream`; without `tracebacks` only the line of an error."""
-    levels = {ROOT: logging.WARNING} | parse(filters)
+    _write_to(stream, parse(filters), tracebacks=tracebacks)
+
+
+def _write_to(stream: TextIO, levels: Mapping[str, int], *, tracebacks: bool) -> None:
     root = logging.getLogger(ROOT)
     for handler in tuple(root.handlers):
         if isinstance(handler, _Lines):
             root.removeHandler(handler)
     root.addHandler(_Lines(stream, tracebacks=tracebacks))
-    for target, level in levels.items():
+    for target, level in ({ROOT: logging.WARNING} | dict(levels)).items():
         logging.getLogger(target).setLevel(level)
 
 
@@ -67,6 +101,9 @@ class _Format(logging.Formatter):
         self._tracebacks = tracebacks
 
     def format(self, record: logging.LogRecord) -> str:
-        if not self._tracebacks:
-            record = logging.makeLogRecord(record.__dict__ | {"exc_info": None, "exc_text": None, "stack_info": None})
-        return super().format(record)
+        """The record on one line; each line of a traceback is indented, so that no text in it looks like a record."""
+        bare = logging.makeLogRecord(record.__dict__ | {"exc_info": None, "exc_text": None, "stack_info": None})
+        lines = [clean_line(super().format(bare))]
+        if self._tracebacks and record.exc_info:
+            lines += [f"  {line}" for line in clean(self.formatException(record.exc_info)).split("\n")]
+        return "\n".join(lines)

@@ -19,16 +19,16 @@ PROGRAM_MEMORY_MB = 2048
 class ToolOptions(Struct, frozen=True, kw_only=True):
     """Options of the built-in tools, for `retinue.open(tool_options=...)`.
 
-        - `sandbox`: with `required`, a program of an agent is refused where the machine has no sandbox; with `off`, it runs
-          without one.
-        - `network`: whether programs of agents may use the network.
-        - `web_search`: the search engine: `ddgs`, `brave` or `searxng:ADDRESS`; `auto` is the first that is set up.
+    - `sandbox`: with `required`, a program of an agent is refused where the machine has no sandbox; with `off`, it runs
+      without one.
+    - `network`: whether programs of agents may use the network.
+    - `web_search`: the search engine: `ddgs`, `brave` or `searxng:ADDRESS`; `auto` is the first that is set up.
     - `memory`: how memories of agents are stored: `sqlite`, `markdown` (files in the state folder), `workspace`
       (`MEMORY.md` in the workspace of each agent) or `none`.
-        - `max_result`: characters of a result that a model reads at once; it can page through the rest.
+    - `max_result`: characters of a result that a model reads at once; it can page through the rest.
 
-        >>> ToolOptions(network=True).sandbox
-        'required'
+    >>> ToolOptions(network=True).sandbox
+    'required'
     """
 
     sandbox: Literal["required", "off"] = "required"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -252,6 +253,9 @@ def test_every_log_line_of_a_job_has_its_span(cli: Cli, at_vendor: tuple[str, ..
     span = f'subagent category="cron" agent_alias=dig cron_job_id=a run_id={run["run_id"]} spawn_site="cron" '
     assert len(lines) > 2
     assert [line for line in lines if span not in line] == []
+    keys = {found for line in lines for found in re.findall(r"session_key=(\S+)", line)}
+    assert {key for key in keys if not key.startswith("subagent-")} == {run["run_id"]}
+    assert [line for line in lines if "session_key=" not in line] == []
     assert "Dig twice." not in result.stderr
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 import retinue
+from retinue.core.log_lines import line
 from retinue.core.ports import ToolResult
 from retinue.core.run import HandleRef
-from retinue.dialects.log_format import line
 from retinue.dialects.spec.dialect import LoggedTool
 from retinue.providers.scripted import calls, hangs, says, together
 from retinue.testing.virtual_time import VirtualClock

@@ -100,6 +100,11 @@ PROMISES = (
         "Telemetry Events",
         "Every event is one line of `retinue.tools.subagent`: the fields in their order, then the message.",
     ),
+    Promise(
+        "XZ-RUST-LOG",
+        "Enable Logging",
+        "`RUST_LOG=info` and `RUST_LOG=xzatoma::tools::subagent=debug` show these lines where `RETINUE_LOG` is unset.",
+    ),
     Promise("XZ-TELEMETRY-SPAWN", "Event: spawn", "At info, when a subagent exists: with the tools it is offered."),
     Promise("XZ-TELEMETRY-COMPLETE", "Event: complete", "At info, when a subagent has given its summary."),
     Promise("XZ-TELEMETRY-ERROR", "Event: error", "At error, when a subagent fails: with the reason."),

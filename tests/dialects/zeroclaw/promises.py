@@ -48,6 +48,11 @@ SPAWNING = (
         "how to verify it actually fired",
         "Every line of a subagent carries `agent_alias`, `session_key` and the span `agent.<alias>.subagent.<run_id>`.",
     ),
+    Promise(
+        "ZC-DELEGATE-LINES",
+        "Delegate: how to verify it actually fired",
+        "The start and the end of a target of `delegate` are lines with its own `agent_alias` and `session_key`.",
+    ),
     Promise("ZC-SESSION-KEY", "What gets delivered back", "A subagent's session key is `subagent-<run_id>`."),
     Promise(
         "ZC-OVERRIDE-POLICY",

@@ -9,7 +9,6 @@ those of today, with the descendants that were at work.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
@@ -24,12 +23,13 @@ from retinue.core.errors import NotAdoptable, RunIsOver, SessionClosed, StoreErr
 from retinue.core.events import Event, ExchangeEnded, MailTaken, RunEnded
 from retinue.core.ids import Key, RunId
 from retinue.core.inbox import Input
+from retinue.core.log_context import logger
 from retinue.core.messages import Delta
 from retinue.core.run import CHAT, HistoryRef, Limits, Outcome
 from retinue.dialects.registry import cancelled_notice
 from retinue.engine import RunView
 
-log = logging.getLogger("retinue.app")
+log = logger("retinue.app")
 
 Receive = Callable[[Event | Delta], None]
 

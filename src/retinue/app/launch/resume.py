@@ -8,7 +8,6 @@ async with retinue:
 
 from __future__ import annotations
 
-import logging
 import os
 import subprocess
 import sys
@@ -34,13 +33,14 @@ from retinue.core.commands import DriverRow
 from retinue.core.errors import NotAdoptable, RunIsOver
 from retinue.core.ids import RunId
 from retinue.core.inbox import Close
+from retinue.core.log_context import logger
 from retinue.core.messages import Reply
 from retinue.core.policy import intersect
 from retinue.core.ports import Provider, Publish, Request, cached_price_of, price_of, window_of
 from retinue.engine import Approver, RunView
 from retinue.providers.catalog import SCRIPTED, ProviderConfig, create_provider
 
-log = logging.getLogger("retinue.app")
+log = logger("retinue.app")
 
 LOGS = "logs"
 """The folder of the output of background processes, below the state folder."""

@@ -25,7 +25,7 @@ from retinue.core.limit_text import cut_text
 from retinue.core.run import Outcome
 from retinue.core.text import plural
 from retinue.dialects.registry import cancelled_notice
-from retinue.telemetry.logs import VARIABLE
+from retinue.telemetry import logs
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -104,7 +104,7 @@ def display(*, quiet: bool, verbose: bool) -> Generator[Screen]:
 def redrawable() -> Console | None:
     """The terminal behind stderr, if a tree can be redrawn on it. Rich is not loaded for a pipe."""
     # Log lines and a tree that is redrawn in place would overwrite each other.
-    if not sys.stderr.isatty() or os.environ.get(VARIABLE):
+    if not sys.stderr.isatty() or logs.is_on(os.environ):
         return None
     screen = console(stderr=True)
     return screen if can_redraw(screen) else None

@@ -10,7 +10,9 @@ that end is closed, also because the parent was killed, the child stops and exit
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -22,6 +24,8 @@ import msgspec
 from retinue.core.agent import RunSpec
 from retinue.core.errors import ProviderError
 from retinue.core.ids import RunId
+from retinue.core.log_context import logger
+from retinue.core.log_lines import logs_payloads
 from retinue.core.messages import AssistantMessage, Reply, StartDelta, TextDelta, UserMessage
 from retinue.core.ports import Provider, Publish, Request, cached_price_of, price_of
 from retinue.core.run import Limits
@@ -34,6 +38,8 @@ from retinue.dialects.context import ProviderFamilies, ProviderHost
 from retinue.engine import LiveView
 from retinue.providers.catalog import WIRES, ProviderConfig, request_url
 from retinue.sandbox.subprocess import end_group, wait_for_exit
+
+log = logger("retinue.payloads")
 
 MARGIN = 5.0
 """Seconds that a child has to report by itself that its time is up."""
@@ -259,6 +265,16 @@ def _last_error(stderr: str) -> str:
     return errors[-1].removeprefix("error: ") if errors else ""
 
 
+_PAYLOAD_LINE = re.compile(r"\S+ INFO retinue\.payloads (.*)")
+
+
+def _log_payloads(lines: Sequence[bytes]) -> None:
+    """Log what a child has logged about the contents of its run; its other lines are not shown."""
+    for line in lines:
+        if found := _PAYLOAD_LINE.fullmatch(line.decode("utf-8", "replace")):
+            log.info("child %s", found[1])
+
+
 class ChildProcess:
     """One child process, from its start until it is reaped."""
 
@@ -310,10 +326,13 @@ class ChildProcess:
         return _pieces(_number(self._process.stdout))
 
     async def stderr(self) -> str:
-        """The last part of its stderr, after it was closed."""
-        kept = b""
+        """The last part of its stderr, after it was closed; contents that it logs are logged here."""
+        kept = unfinished = b""
         async for piece in _pieces(_number(self._process.stderr)):
             kept = (kept + piece)[-MAX_STDERR_BYTES:]
+            if log.isEnabledFor(logging.INFO) and logs_payloads():
+                *lines, unfinished = (unfinished + piece).split(b"\n")
+                _log_payloads(lines)
         return kept.decode("utf-8", "replace")
 
     def tally(self) -> Tally:

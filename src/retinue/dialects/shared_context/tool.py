@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import assert_never
 
 from retinue.core.agent import ToolSpec
 from retinue.core.commands import Decision, NamespaceClosed
+from retinue.core.log_context import logger
+from retinue.core.log_lines import line, with_payloads
 from retinue.core.ports import CallContext, ToolResult
 from retinue.core.text import rfc3339
 from retinue.dialects.arguments import compact, decoded
 from retinue.dialects.base import DialectTool
 from retinue.dialects.context import DialectContext
 from retinue.dialects.error_codes import CodedRefusal, JsonObject
-from retinue.dialects.log_format import line, with_payloads
 from retinue.dialects.shared_context import actions, requests
 from retinue.dialects.shared_context.actions import Entry
 from retinue.dialects.shared_context.requests import Delete, Write
 
-log = logging.getLogger("retinue.context")
+log = logger("retinue.context", dialect="spec")
 
 
 class SharedContextTool(DialectTool):

@@ -17,15 +17,18 @@ from retinue.core.agent import Agent, ToolSpec
 from retinue.core.budget import Window
 from retinue.core.errors import BadInput, SessionClosed, TooManyRunning, UnknownName
 from retinue.core.ids import RunId, SessionId
+from retinue.core.log_context import logger
+from retinue.core.log_lines import line, with_payloads
 from retinue.core.policy import Policy
 from retinue.core.ports import CallContext, CallRisk, Clock, PreparedCall, Tool, ToolResult
-from retinue.core.run import Lifecycle, LimitMet, Limits, Outcome
+from retinue.core.run import HandleRef, Lifecycle, LimitMet, Limits, Outcome
+from retinue.core.state import Run
 from retinue.core.text import rfc3339
 from retinue.dialects.arguments import compact
 from retinue.dialects.base import Dialect, DialectTool
 from retinue.dialects.context import DialectContext
 from retinue.dialects.error_codes import CodedRefusal, JsonObject
-from retinue.dialects.log_format import LoggingTool, line, with_payloads
+from retinue.dialects.logging_tool import LoggingTool
 from retinue.dialects.shared_context import NAME as SHARED_CONTEXT
 from retinue.dialects.shared_context import session_archived, session_not_found
 from retinue.dialects.shared_context.tool import SharedContextTool
@@ -41,7 +44,7 @@ POLL_SECONDS = 10.0
 REMEMBERED = 10_000
 """Tasks whose status requests are counted; beyond it, the tasks that were polled least recently are forgotten."""
 
-log = logging.getLogger("retinue.spec")
+log = logger("retinue.spec", dialect=NAME)
 
 
 class SpecDialect(Dialect):
@@ -67,6 +70,9 @@ class SpecDialect(Dialect):
     def system_text(self, agents: Sequence[Agent], offered: tuple[str, ...]) -> str:
         return texts.orchestrator_text(agents, offered, self._extensions)
 
+    def log_fields(self, run: Run) -> Mapping[str, object]:
+        return _log_fields(run.accepted.session_id, run.accepted.handle, run.accepted.agent)
+
     def around(self, tool: Tool) -> Tool:
         return LoggedTool(tool, self._clock)
 
@@ -84,17 +90,20 @@ class LoggedTool(LoggingTool):
         self._clock = clock
 
     def call_line(self, context: CallContext, status: str) -> str:
-        handle = context.handle
         return line(
-            session_id=context.session_id,
-            task_id=handle.name if handle is not None and handle.space == HANDLE_SPACE else None,
-            agent=context.agent or None,
+            **_log_fields(context.session_id, context.handle, context.agent),
             action="call",
             tool=self.spec.name,
             turn=context.turn,
             status=status,
             timestamp=rfc3339(self._clock.now()),
         )
+
+
+def _log_fields(session_id: SessionId, handle: HandleRef | None, agent: str) -> dict[str, object]:
+    """The fields of a log line about a run: its session, its task id if it is a task, and its agent."""
+    task_id = handle.name if handle is not None and handle.space == HANDLE_SPACE else None
+    return {"session_id": session_id, "task_id": task_id, "agent": agent or None}
 
 
 class StatusPolls:

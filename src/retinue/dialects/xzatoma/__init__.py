@@ -28,7 +28,7 @@ DIALECT = DialectEntry(
         unknown_providers=unknown_providers,
         has_complete_messages=True,
     ),
-    root_tools=("file_ops", "grep", "fetch", "terminal"),
+    root_tools=("fetch", "grep", "file_ops", "terminal"),
     program_settings=ProgramSettings(
         file="config.yaml", translate=Deferred("retinue.dialects.xzatoma.program_settings:translate")
     ),

@@ -23,11 +23,12 @@ from retinue.core.commands import RunQuery
 from retinue.core.errors import BadInput, Refused, RunIsOver
 from retinue.core.ids import Key, RunId
 from retinue.core.inbox import Close, Input
+from retinue.core.log_context import logger
+from retinue.core.log_lines import quoted
 from retinue.core.ports import CallContext, Meter, NoMeter
 from retinue.core.run import Exchange, Lifecycle, Limits
 from retinue.core.text import cut
 from retinue.dialects.context import DialectContext
-from retinue.dialects.log_format import quoted
 from retinue.dialects.xzatoma import NAME
 from retinue.dialects.xzatoma.requests import SUBAGENT, Delegation, ErrorType, SubagentRefused, inherited, passed_on
 from retinue.dialects.xzatoma.settings import XzatomaSettings, unknown_provider
@@ -44,7 +45,7 @@ TARGET = "retinue.tools.subagent"
 MAX_CHARACTERS = 1000
 """Characters of a value in a log line."""
 
-log = logging.getLogger(TARGET)
+log = logger(TARGET, dialect=NAME)
 
 
 class ChildTask(Struct, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ from retinue.core.agent import ToolSpec
 from retinue.core.ids import RunId
 from retinue.core.policy import Policy
 from retinue.core.ports import CallContext, Tool, ToolResult
+from retinue.core.state import Run
 from retinue.dialects.arguments import compact
 from retinue.dialects.base import Dialect, DialectTool
 from retinue.dialects.context import DialectContext
@@ -39,6 +40,13 @@ class XzatomaDialect(Dialect):
 
     def offered(self, *, depth: int) -> tuple[str, ...]:
         return tuple(self._tools) if depth == 0 else (SUBAGENT,)
+
+    def log_fields(self, run: Run) -> Mapping[str, object]:
+        """The run, and the label and depth of a subagent."""
+        accepted = run.accepted
+        if accepted.dialect != NAME or accepted.parent_id is None:
+            return {"run_id": accepted.run_id}
+        return {"run_id": accepted.run_id, "subagent.label": accepted.label, "subagent.depth": accepted.depth}
 
 
 class SubagentTool(DialectTool):

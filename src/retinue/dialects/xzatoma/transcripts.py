@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from retinue.core.commands import Accept, Decide, Decision, OpenSession, Record,
 from retinue.core.errors import RetinueError
 from retinue.core.events import Event, HistoryCompacted, RunAccepted
 from retinue.core.ids import RunId
+from retinue.core.log_context import logger
 from retinue.core.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from retinue.core.run import Outcome
 from retinue.core.state import Run, fold
@@ -29,7 +29,7 @@ from retinue.dialects.xzatoma import NAME, TOOL_NAMES
 from retinue.dialects.xzatoma.settings import XzatomaSettings
 from retinue.engine import Supervisor
 
-log = logging.getLogger("retinue.tools.subagent")
+log = logger("retinue.tools.subagent", dialect=NAME)
 
 SPACE = "xzatoma-trees"
 """The namespace: the root of each tree whose retention is to be applied, and its rule."""

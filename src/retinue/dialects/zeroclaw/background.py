@@ -7,7 +7,6 @@ processes made are written when a process opens the store, and before a request 
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 from collections.abc import Sequence
 
@@ -18,6 +17,7 @@ from retinue.core.commands import RunQuery, RunRow
 from retinue.core.errors import RetinueError
 from retinue.core.events import RunAccepted
 from retinue.core.ids import RunId
+from retinue.core.log_context import logger
 from retinue.core.run import Outcome
 from retinue.core.state import Run
 from retinue.core.text import rfc3339
@@ -25,7 +25,7 @@ from retinue.dialects.context import DialectContext
 from retinue.dialects.zeroclaw.requests import BY_PARENT, BY_USER, Target, interrupted
 from retinue.dialects.zeroclaw.result_files import ResultFolder, TaskResult
 
-log = logging.getLogger("retinue.zeroclaw")
+log = logger("retinue.zeroclaw")
 
 SPACE = "zeroclaw"
 """The space of the handles of background tasks; a run with such a handle is one."""

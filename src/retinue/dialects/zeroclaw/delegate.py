@@ -25,7 +25,7 @@ from retinue.dialects.zeroclaw import NAME, requests
 from retinue.dialects.zeroclaw.background import SPACE, Background
 from retinue.dialects.zeroclaw.requests import BY_USER, DELEGATE, Answer, Handover, Target, available
 from retinue.dialects.zeroclaw.result_files import ResultFolder, TaskResult, pretty
-from retinue.dialects.zeroclaw.spawn import check_may_act, hidden, spend
+from retinue.dialects.zeroclaw.spawn import check_may_act, hidden, log_start, spend
 from retinue.engine import SpawnRequest
 
 PLAIN_SECONDS = 120.0
@@ -137,6 +137,7 @@ class DelegateTool(DialectTool):
                 _check_folder(ResultFolder(context.workspace))
             await spend(self._supervisor, context)
             run = await self._dialect_context.spawn(spawn_request, context)
+            log_start(self._supervisor, run.run_id, "delegate_started", context, spawn_request.task)
         except CallRefused:
             raise
         except Refused as refused:

@@ -7,34 +7,28 @@ from collections.abc import Mapping
 
 from retinue.core.agent import Agent
 from retinue.core.events import RunAccepted
+from retinue.core.log_context import logger
+from retinue.core.log_lines import line, with_payloads
 from retinue.core.ports import CallContext, Tool
 from retinue.core.run import Outcome
+from retinue.core.state import Run
 from retinue.dialects.base import Dialect
 from retinue.dialects.context import DialectContext
-from retinue.dialects.log_format import LoggingTool, line
+from retinue.dialects.logging_tool import LoggingTool
 from retinue.dialects.zeroclaw import NAME
 from retinue.dialects.zeroclaw.background import Background
 from retinue.dialects.zeroclaw.delegate import DelegateTool
 from retinue.dialects.zeroclaw.requests import DELEGATE, SPAWN
-from retinue.dialects.zeroclaw.spawn import SpawnSubagentTool, about, is_subagent
-from retinue.engine import Supervisor
+from retinue.dialects.zeroclaw.spawn import SUBAGENT, SpawnSubagentTool, is_subagent
 
-log = logging.getLogger("retinue.zeroclaw")
+log = logger("retinue.zeroclaw")
 
 
 class TracedTool(LoggingTool):
-    """A tool whose calls are logged with the calling agent's alias and session key."""
-
-    def __init__(self, tool: Tool, supervisor: Supervisor) -> None:
-        super().__init__(tool, log)
-        self._supervisor = supervisor
+    """A tool whose calls are logged; the run's fields are the calling agent's alias and session key."""
 
     def call_line(self, context: CallContext, status: str) -> str:
-        facts = {"tool": self.spec.name, "turn": context.turn, "status": status}
-        live = self._supervisor.live(context.run_id)
-        if live is not None and is_subagent(live.run.accepted):
-            return about(context.run_id, context.identity, **facts)
-        return line(agent_alias=context.identity, session_key=context.run_id, **facts)
+        return line(tool=self.spec.name, turn=context.turn, status=status)
 
 
 class ZeroclawDialect(Dialect):
@@ -61,9 +55,19 @@ class ZeroclawDialect(Dialect):
         return tuple(self._dialect_context.tool_names)
 
     def around(self, tool: Tool) -> Tool:
-        return TracedTool(tool, self._dialect_context.supervisor)
+        return TracedTool(tool, log)
+
+    def log_fields(self, run: Run) -> Mapping[str, object]:
+        """The agent's alias and the session key; the span of a subagent comes first."""
+        run_id, alias = run.accepted.run_id, run.run_spec.identity or run.accepted.agent
+        if not is_subagent(run.accepted):
+            return {"agent_alias": alias, "session_key": run_id}
+        span = f"agent.{alias}.subagent.{run_id}"
+        return {"span": span, "agent_alias": alias, "session_key": f"{SUBAGENT}-{run_id}"}
 
     def _ended(self, accepted: RunAccepted, outcome: Outcome) -> None:
-        if is_subagent(accepted) and log.isEnabledFor(logging.INFO):
-            facts = {"status": outcome.result, "reason": outcome.reason, "turns": outcome.turns}
-            log.info("%s", about(accepted.run_id, accepted.agent, event="subagent_ended", **facts))
+        """Log the end of a subagent or of a target of `delegate`; called in the task of the run."""
+        if accepted.dialect == NAME and accepted.parent_id is not None and log.isEnabledFor(logging.INFO):
+            event = "subagent_ended" if is_subagent(accepted) else "delegate_ended"
+            facts = line(event=event, status=outcome.result, reason=outcome.reason, turns=outcome.turns)
+            log.info("%s", with_payloads(facts, text=outcome.text))

@@ -14,10 +14,10 @@ from msgspec import Struct
 
 from retinue.core.agent import RunSpec, ToolSpec
 from retinue.core.ids import RunId
+from retinue.core.log_lines import line
 from retinue.core.run import Limits, Outcome
 from retinue.dialects.arguments import compact, decode, list_of, typed
 from retinue.dialects.error_codes import CallRefused
-from retinue.dialects.log_format import line
 
 if TYPE_CHECKING:
     from retinue.dialects.context import ProviderFamilies

@@ -10,13 +10,14 @@ from retinue.core.agent import ToolSpec
 from retinue.core.errors import Refused
 from retinue.core.events import RunAccepted
 from retinue.core.ids import RunId
+from retinue.core.log_context import logger, run_log
+from retinue.core.log_lines import line, with_payloads
 from retinue.core.policy import NO_ACTIONS_LEFT, Autonomy
 from retinue.core.ports import CallContext, ToolResult
 from retinue.core.run import Lifecycle, Limits
 from retinue.dialects.base import DialectTool
 from retinue.dialects.context import DialectContext
 from retinue.dialects.error_codes import CallRefused
-from retinue.dialects.log_format import line
 from retinue.dialects.zeroclaw import NAME
 from retinue.dialects.zeroclaw.requests import NO_OUTPUT, SPAWN, no_agent, prompt_of, spawn_failed, spawn_spec, why
 from retinue.engine import SpawnRequest, Supervisor
@@ -27,7 +28,7 @@ ROOT = "main"
 SUBAGENT = "subagent"
 """The label of every run that `spawn_subagent` starts, and the beginning of its session key in logs."""
 
-log = logging.getLogger("retinue.zeroclaw")
+log = logger("retinue.zeroclaw")
 
 
 def check_may_act(context: CallContext, tool: str) -> None:
@@ -103,7 +104,7 @@ class SpawnSubagentTool(DialectTool):
             started = await self._dialect_context.spawn(spawn_request, context)
         except Refused as refused:
             raise CallRefused(spawn_failed(str(refused))) from refused
-        log.info("%s", about(started.run_id, context.identity, event="subagent_started", parent=context.run_id))
+        log_start(self._supervisor, started.run_id, "subagent_started", context, prompt)
         return started.run_id
 
 
@@ -117,9 +118,11 @@ def hidden(tool: str, context: CallContext) -> str:
     return f"{tool}: refused — agent '{context.identity}' risk_profile does not list {tool} in allowed_tools"
 
 
-def about(run_id: RunId, alias: str, **facts: object) -> str:
-    """A log line about a subagent: its span, and the two fields of every line."""
-    return line(span=f"agent.{alias}.subagent.{run_id}", agent_alias=alias, session_key=f"{SUBAGENT}-{run_id}", **facts)
+def log_start(supervisor: Supervisor, run_id: RunId, event: str, context: CallContext, task: str) -> None:
+    """Log the start of a run with the run's own fields, although its parent calls."""
+    if log.isEnabledFor(logging.INFO):
+        with run_log(supervisor.log_fields(run_id)):
+            log.info("%s", with_payloads(line(event=event, parent=context.run_id), task=task))
 
 
 def _limits(own: Limits) -> Limits:

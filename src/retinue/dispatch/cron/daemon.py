@@ -7,13 +7,13 @@ transaction.
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal, TypeAlias
 
 from retinue.core.errors import StoreError
 from retinue.core.ids import SystemClock
+from retinue.core.log_context import logger
 from retinue.core.ports import Clock
 from retinue.core.text import rfc3339
 from retinue.dispatch.cron import claims
@@ -23,7 +23,7 @@ from retinue.dispatch.cron.table import CronTable
 from retinue.dispatch.processes import Processes, supervise
 from retinue.engine import is_gone, this_host, this_process
 
-log = logging.getLogger("retinue.cron")
+log = logger("retinue.cron")
 
 Launch: TypeAlias = Callable[[Claim], Awaitable[str]]
 """Executes a claim and waits for the end; the error if it failed."""

@@ -7,12 +7,10 @@ event, the approver, and the way in which an agent's run is followed (`FrontEnd`
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, assert_never
@@ -33,6 +31,8 @@ from retinue.core.agent import Agent
 from retinue.core.budget import Window
 from retinue.core.commands import Charge, DriverRow
 from retinue.core.errors import BadInput, NotAdoptable, Refused, RetinueError, ToolError
+from retinue.core.log_context import Span, log_span, logger, run_log
+from retinue.core.log_lines import line, with_payloads
 from retinue.core.policy import Autonomy, Policy, Verdict, verdict, windows_of
 from retinue.core.ports import CallContext, ToolResult
 from retinue.core.run import Outcome
@@ -43,7 +43,7 @@ from retinue.dispatch.cron.jobs import MAX_OUTPUT, PLAIN, AgentWork, Claim, Hist
 from retinue.dispatch.cron.table import CronTable
 from retinue.engine import Approver
 
-log = logging.getLogger("retinue.cron")
+log = logger("retinue.cron")
 
 MAX_MEMORIES = 5
 """Memories that are added to the prompt of an agent."""
@@ -259,13 +259,14 @@ async def execute(execution: Execution) -> JobResult | None:
     # Another process may have charged the last action at the same time: both see both charges, and neither goes on.
     if window is not None and await _used(execution.client, window) > (window.caps.calls or 0):
         raise Blocked(_texts().blocked("action budget exhausted"))
-    match job.work:
-        case AgentWork():
-            return await _run_agent(execution, job.work, agent, settings)
-        case ShellWork():
-            return await _run_command(execution, job.work, agent, policy, settings)
-        case _:
-            assert_never(job.work)
+    with log_span(span(job)) as job_span:
+        match job.work:
+            case AgentWork():
+                return await _run_agent(execution, job.work, agent, settings, job_span)
+            case ShellWork():
+                return await _run_command(execution, job.work, agent, policy, settings)
+            case _:
+                assert_never(job.work)
 
 
 def _settings_of(job: Job) -> Settings:
@@ -316,7 +317,9 @@ async def _used(client: ReadOnlyClient, window: Window) -> int:
 # ---- an agent --------------------------------------------------------------------------------------------------------
 
 
-async def _run_agent(execution: Execution, work: AgentWork, agent: Agent, settings: Settings) -> JobResult:
+async def _run_agent(
+    execution: Execution, work: AgentWork, agent: Agent, settings: Settings, job_span: Span
+) -> JobResult:
     job, front_end = execution.job, execution.front_end
     options = LaunchOptions(
         flags=job.place.flags,
@@ -326,9 +329,8 @@ async def _run_agent(execution: Execution, work: AgentWork, agent: Agent, settin
         no_sandbox=job.place.no_sandbox,
     )
     launch = await prepare(settings, options)
-    with in_span(span(job)):
-        for warning in launch.warnings():
-            log.warning("%s", warning)
+    for warning in launch.warnings():
+        log.warning("%s", warning)
     memories = await _memories(work, agent, settings) if work.uses_memory else []
     prompt = _texts().prompt(job.name, work.prompt, memories)
     approver = front_end.approver(settings.section(CRON.name, CronSettings))
@@ -341,11 +343,12 @@ async def _run_agent(execution: Execution, work: AgentWork, agent: Agent, settin
                 return JobResult(status="interrupted", run_id=live.run_id)
         except Refused as refused:
             raise Blocked(_texts().spawn_failed(str(refused))) from refused
+        job_span.fields = span(job, run_id=root.run_id)
         await execution.running(root.run_id)
-        with in_span(span(job, run_id=root.run_id)):
-            log.info("event=started session_key=%s", execution.session_id)
+        with run_log(retinue.supervisor.log_fields(root.run_id)):
+            log.info("%s", line(event="started", session_id=execution.session_id))
             outcome = await front_end.follow(retinue, root, approver)
-            log.info("event=ended status=%s", "interrupted" if outcome is None else outcome.result)
+            log.info("%s", line(event="ended", status="interrupted" if outcome is None else outcome.result))
     if outcome is None:
         return JobResult(status="interrupted", run_id=root.run_id)
     error = "" if outcome.ok else failure_text(outcome)
@@ -399,15 +402,14 @@ async def _run_command(
     async def run() -> None:
         results.append(await run_command(parse(work.command), context, dependencies, seconds=None, folder=""))
 
-    with in_span(span(execution.job)):
-        log.info("event=started")
-        try:
-            finished = await unless_stopped(run(), execution.front_end.stop)
-        except ToolError as error:
-            log.info("event=ended status=failed")
-            return JobResult(status="failed", error=_texts().tool_refusal(str(error)))
-        status = "interrupted" if not finished else "failed" if results[0].failed else "ok"
-        log.info("event=ended status=%s", status)
+    log.info("%s", with_payloads(line(event="started"), command=work.command))
+    try:
+        finished = await unless_stopped(run(), execution.front_end.stop)
+    except ToolError as error:
+        log.info("%s", line(event="ended", status="failed"))
+        return JobResult(status="failed", error=_texts().tool_refusal(str(error)))
+    status = "interrupted" if not finished else "failed" if results[0].failed else "ok"
+    log.info("%s", with_payloads(line(event="ended", status=status), output=results[0].text if finished else None))
     if not finished:
         return JobResult(status="interrupted", error="stopped; what it did before is not undone")
     text = results[0].text
@@ -428,24 +430,6 @@ def span(job: Job, run_id: str | None = None) -> str:
     'subagent category="cron" agent_alias=dig cron_job_id=report run_id=r1 spawn_site="cron"'
     """
     return _texts().span(job.work.agent or PLAIN, job.name, run_id)
-
-
-@contextmanager
-def in_span(prefix: str) -> Generator[None]:
-    """Put a prefix before every log line of this process, which works for one job meanwhile."""
-
-    def mark(record: logging.LogRecord) -> bool:
-        record.msg, record.args = f"{prefix} {record.getMessage()}", ()
-        return True
-
-    handlers = tuple(logging.getLogger("retinue").handlers)
-    for handler in handlers:
-        handler.addFilter(mark)
-    try:
-        yield
-    finally:
-        for handler in handlers:
-            handler.removeFilter(mark)
 
 
 # ---- takeover --------------------------------------------------------------------------------------------------------

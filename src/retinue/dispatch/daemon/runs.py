@@ -7,7 +7,6 @@ started in the foreground and interrupted is left to the person who started it.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, TypeAlias
@@ -21,10 +20,11 @@ from retinue.app.run_spec import DetachedApprovals
 from retinue.core.commands import RunQuery
 from retinue.core.errors import RetinueError, StoreError
 from retinue.core.ids import RunId
+from retinue.core.log_context import logger
 from retinue.dispatch.processes import Processes
 from retinue.engine import RunView
 
-log = logging.getLogger("retinue.daemon")
+log = logger("retinue.daemon")
 
 POLL = 1.0
 """Seconds between two looks at the store, which other processes change."""
@@ -167,6 +167,7 @@ class RunsDaemon:
 
     def _give_up(self, root_id: RunId) -> None:
         self._attempts[root_id] = Attempts(MAX_ATTEMPTS + 1)
+        log.warning("event=run_given_up run_id=%s attempts=%d", root_id, MAX_ATTEMPTS)
         self._report(
             f"run {root_id}: given up after {MAX_ATTEMPTS} attempts; go on with: retinue runs resume {root_id}"
         )
@@ -186,17 +187,20 @@ def launcher(processes: Processes, report: Callable[[str], None]) -> Launch:
     async def launch(tree: Tree) -> None:
         root_id = tree.root_id
         log_path, output = open_log(root_id)
+
+        def started() -> None:
+            report(f"run {root_id}: continued (its output: {log_path})")
+            log.info("event=run_continued run_id=%s", root_id)
+
         try:
-            code = await processes.run(
-                *resume_command(root_id, tree.approvals),
-                started=lambda: report(f"run {root_id}: continued (its output: {log_path})"),
-                output=output,
-            )
+            code = await processes.run(*resume_command(root_id, tree.approvals), started=started, output=output)
         except OSError as error:
             report(f"run {root_id}: not continued: {error}")
+            log.warning("event=run_not_continued run_id=%s error=%s", root_id, error)
             return
         finally:
             os.close(output)
         report(f"run {root_id}: {'done' if code == 0 else f'ended with exit code {code}'}")
+        log.info("event=run_ended run_id=%s exit_code=%d", root_id, code)
 
     return launch

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
 from retinue.app.read_only import ReadOnlyClient
 from retinue.config.cron import CronSettings
+from retinue.core.text import plural
 from retinue.dispatch.cron.daemon import is_left, job_daemon
 from retinue.dispatch.cron.table import CronTable
 from retinue.dispatch.daemon.runs import KeptTrees, RunsDaemon, Tree, launcher
 from retinue.dispatch.processes import Processes, supervise
+
+log = logging.getLogger("retinue.daemon")
 
 MAX_RUNS = 8
 """Trees that a daemon continues at the same time."""
@@ -44,8 +48,19 @@ async def serve(
 
     Then `stopping` is called and all processes are asked to stop: their runs are left in the store and can be resumed.
     """
+
+    def stop_now() -> None:
+        log.info("event=stopping")
+        stopping()
+
+    work = await duties(client)
+    jobs_text, runs_text = plural(work.jobs, "job"), plural(len(work.trees), "run")
+    report(f"daemon: {jobs_text}, {runs_text} to keep going; Ctrl-C stops it")
+    log.info("event=started jobs=%d runs=%d", work.jobs, len(work.trees))
     processes = Processes()
     jobs = job_daemon(CronTable(client.key_value), processes, report, max_running=settings.max_running)
     kept = KeptTrees(client, approvals=settings.approvals)
     runs = RunsDaemon(kept.look, launcher(processes, report), report, client.supervisor.clock.now, max_running=MAX_RUNS)
-    await supervise(stop, processes, stopping=stopping, work=[(jobs, jobs.run()), (runs, runs.run())])
+    await supervise(stop, processes, stopping=stop_now, work=[(jobs, jobs.run()), (runs, runs.run())])
+    report("daemon: stopped")
+    log.info("event=stopped")

@@ -1,0 +1,53 @@
+"""`RUST_LOG` where `RETINUE_LOG` is unset: levels, targets of other programs, and parts that are ignored."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from retinue.telemetry.rust_log import parse
+
+DEBUG, INFO, WARNING, ERROR, OFF = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL + 1
+
+
+@pytest.mark.parametrize(
+    ("filters", "levels"),
+    [
+        ("", {}),
+        ("info", {"retinue": INFO}),
+        ("WARN", {"retinue": WARNING}),
+        ("off", {"retinue": OFF}),
+        ("xzatoma=debug", {"retinue": DEBUG}),
+        ("xzatoma", {"retinue": DEBUG}),
+        ("xzatoma=", {"retinue": DEBUG}),
+        ("xzatoma::tools::subagent=debug", {"retinue.tools.subagent": DEBUG}),
+        ("xzatoma::tools=trace,warn", {"retinue.tools": DEBUG, "retinue": WARNING}),
+        (" info , zeroclaw::cron = error ", {"retinue": INFO, "retinue.cron": ERROR}),
+        ("xzatoma::providers::copilot=debug", {"retinue.engine": DEBUG}),
+        ("zeroclaw_runtime::agent::loop_=info", {"retinue.engine": INFO}),
+        ("retinue::spec=info", {"retinue.spec": INFO}),
+        ("hyper=trace,tokio::net=debug,h2", {}),
+        ("retinuex=debug", {}),
+    ],
+)
+def test_levels_and_targets(filters: str, levels: dict[str, int]) -> None:
+    assert parse(filters) == (levels, [])
+
+
+LEVEL = "is ignored: expected off, error, warn, info, debug or trace after the ="
+FORM = "is ignored: expected LEVEL, TARGET or TARGET=LEVEL"
+
+
+@pytest.mark.parametrize(
+    ("filters", "levels", "complaints"),
+    [
+        ("info,xzatoma=loud", {"retinue": INFO}, [f"RUST_LOG: 'xzatoma=loud' {LEVEL}"]),
+        ("a=b=c,debug", {"retinue": DEBUG}, [f"RUST_LOG: 'a=b=c' {LEVEL}"]),
+        ("=debug", {}, [f"RUST_LOG: '=debug' {FORM}"]),
+        ("xzatoma[turn]=debug", {}, [f"RUST_LOG: 'xzatoma[turn]=debug' {FORM}"]),
+        ("info/fail", {"retinue": INFO}, ["RUST_LOG: '/fail' is ignored: lines are not filtered by their text"]),
+    ],
+)
+def test_malformed_parts_are_ignored_and_named(filters: str, levels: dict[str, int], complaints: list[str]) -> None:
+    assert parse(filters) == (levels, complaints)
