@@ -436,6 +436,6 @@ async def test_a_run_may_grant_tools_that_it_is_not_offered_itself() -> None:
 
     allowed = ", ".join((*(name for name in BUILTIN if name != "fetch"), "shared_context"))
     assert results == [
-        {"error": "INVALID_TOOL", "message": f"Tool not in application registry: 'fetch'. Available: {allowed}"},
+        {"error": "INVALID_TOOL", "message": "Tool not in application registry: 'fetch'", "available_tools": allowed},
         {"defined": "b", "description": "d"},
     ]

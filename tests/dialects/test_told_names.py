@@ -129,12 +129,13 @@ async def test_a_huge_registry_is_told_in_part() -> None:
     shown = await properties("subagent", "spec", define, reads, tools=many(1000))
 
     first = ", ".join(f"tool_{number}" for number in range(MAX_LISTED))
-    told = f"Available: {first}, and {1000 + len(BUILTIN) + 1 - MAX_LISTED} more"
+    told = f"{first}, and {1000 + len(BUILTIN) + 1 - MAX_LISTED} more"
     assert enum_of(shown["tools"]) is None
-    assert shown["tools"]["description"].endswith(f"{told}.")
+    assert shown["tools"]["description"].endswith(f"Available: {told}.")
     assert json.loads(answers[0]) == {
         "error": "INVALID_TOOL",
-        "message": f"Tool not in application registry: 'nope'. {told}",
+        "message": "Tool not in application registry: 'nope'",
+        "available_tools": told,
     }
 
 

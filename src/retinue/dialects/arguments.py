@@ -104,8 +104,8 @@ def decoded(stored: bytes) -> JsonObject:
     retinue.dialects.error_codes.CodedRefusal: No room.
     """
     match msgspec.json.decode(stored, type=JsonObject):
-        case {"error": str(code), "message": str(message)}:
-            raise CodedRefusal(cast("ErrorCode", code), message)
+        case {"error": str(code), "message": str(message), **details}:
+            raise CodedRefusal(cast("ErrorCode", code), message, **details)
         case answer:
             return answer
 

@@ -40,14 +40,17 @@ class CodedRefusal(CallRefused):
 
     >>> CodedRefusal("KEY_NOT_FOUND", "Key not found: 'scope'").answer
     {'error': 'KEY_NOT_FOUND', 'message': "Key not found: 'scope'"}
+
+    `details` are further fields of the answer.
     """
 
-    def __init__(self, code: ErrorCode, message: str) -> None:
+    def __init__(self, code: ErrorCode, message: str, **details: object) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
+        self.details = details
 
     @property
     def answer(self) -> JsonObject:
         """The error that the model reads."""
-        return {"error": self.code, "message": self.message}
+        return {"error": self.code, "message": self.message, **self.details}

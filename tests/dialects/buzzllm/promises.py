@@ -28,7 +28,7 @@ PROMISES = (
     Promise(
         "BZ-UNKNOWN-TOOLS",
         "API 1.3",
-        "Other names are `Error: Unknown tool names: a, b`, sorted, and then those that are available.",
+        "Other names are `Error: Unknown tool names: a, b`, sorted.",
     ),
     Promise("BZ-INVALID", "API 1.1", "Arguments of a wrong shape are `Error: Invalid arguments: <why>`."),
     Promise("BZ-NO-PROCESS", "API 1.3", "A call that is refused starts no process."),

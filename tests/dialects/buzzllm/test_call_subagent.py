@@ -47,7 +47,6 @@ from tests.providers.fakes.gemini import FakeGemini
 
 pytestmark = pytest.mark.real_time
 BYE = says("Thanks.")
-AVAILABLE = "Available: search_web, scrape_webpage, bash_find, bash_ripgrep, bash_read, python_execute"
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=20) | st.sampled_from(CATALOG),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
@@ -163,10 +162,10 @@ async def test_without_a_subset_a_subagent_has_no_tools(subset: dict[str, object
     [
         (
             '{"prompt":"x","tool_subset":["zap","call_subagent","bash_find"]}',
-            f"Unknown tool names: call_subagent, zap. {AVAILABLE}",
+            "Unknown tool names: call_subagent, zap",
         ),
-        ('{"prompt":"x","tool_subset":[""]}', f"Unknown tool names: . {AVAILABLE}"),
-        ('{"prompt":"x","tool_subset":["shell"]}', f"Unknown tool names: shell. {AVAILABLE}"),
+        ('{"prompt":"x","tool_subset":[""]}', "Unknown tool names: "),
+        ('{"prompt":"x","tool_subset":["shell"]}', "Unknown tool names: shell"),
         ('{"prompt":"x","tool_subset":[7]}', "Invalid arguments: Expected `str`, got `int` - at `$.tool_subset[0]`"),
         (
             '{"prompt":"x","tool_subset":"a"}',
@@ -182,7 +181,7 @@ async def test_without_a_subset_a_subagent_has_no_tools(subset: dict[str, object
         ("[]", "Invalid arguments: Expected `object`, got `array`"),
         ("nonsense", "Invalid arguments: JSON is malformed: invalid character (byte 4)"),
         ("", "Invalid arguments: Input data was truncated"),
-        ('{"prompt":"x","tool_subset":["' + "y" * 100_000 + '"]}', f"Unknown tool names: {'y' * 200}. {AVAILABLE}"),
+        ('{"prompt":"x","tool_subset":["' + "y" * 100_000 + '"]}', f"Unknown tool names: {'y' * 200}"),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -237,10 +236,7 @@ async def test_a_tool_that_the_policy_takes_away_is_unknown() -> None:
     policy = retinue.Policy(excluded_tools=("bash_read",))
     cast = Cast((call_subagent(tool_subset=["bash_read", "bash_find"]), BYE), says("Never."))
 
-    assert await read(cast, policy=policy) == [
-        "Error: Unknown tool names: bash_read. "
-        "Available: search_web, scrape_webpage, bash_find, bash_ripgrep, python_execute"
-    ]
+    assert await read(cast, policy=policy) == ["Error: Unknown tool names: bash_read"]
 
 
 @pytest.mark.promise("BZ-POLICY", "BZ-WORKSPACE", "BZ-NO-APPROVALS")

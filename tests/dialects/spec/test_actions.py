@@ -207,11 +207,11 @@ async def test_a_definition_may_name_the_tools_that_the_policy_allows() -> None:
         says("enough"),
     )
 
-    available = f"Available: {', '.join(('work', *BUILTIN, 'shared_context'))}"
+    available = {"available_tools": ", ".join(("work", *BUILTIN, "shared_context"))}
     assert played.answers == [
         {"defined": "a", "description": "d"},
-        {"error": "INVALID_TOOL", "message": f"Tool not in application registry: 'search_logs'. {available}"},
-        {"error": "INVALID_TOOL", "message": f"Tool not in application registry: 'rm_rf'. {available}"},
+        {"error": "INVALID_TOOL", "message": "Tool not in application registry: 'search_logs'", **available},
+        {"error": "INVALID_TOOL", "message": "Tool not in application registry: 'rm_rf'", **available},
     ]
 
 

@@ -73,7 +73,8 @@ def test_a_name_can_be_given_once() -> None:
 def test_uniqueness_is_checked_last() -> None:
     assert Session().define("writer", tools=("nope",)) == {
         "error": "INVALID_TOOL",
-        "message": "Tool not in application registry: 'nope'. Available: shared_context, run",
+        "message": "Tool not in application registry: 'nope'",
+        "available_tools": "shared_context, run",
     }
 
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from retinue.core.agent import ToolSpec
-from retinue.core.text import listed
 from retinue.dialects.arguments import compact, decode, list_among
 from retinue.dialects.error_codes import CallRefused
 
@@ -63,10 +62,10 @@ def subset(requested: Sequence[str] | None, catalog: Sequence[str] = CATALOG) ->
     ('search_web', 'bash_read')
     >>> subset(["shell"], ["search_web", "bash_read"])
     Traceback (most recent call last):
-    retinue.dialects.error_codes.CallRefused: Unknown tool names: shell. Available: search_web, bash_read
+    retinue.dialects.error_codes.CallRefused: Unknown tool names: shell
     """
     names = set(requested or ())
     unknown = sorted(name[:MAX_NAME_CHARACTERS] for name in names - set(catalog))
     if unknown:
-        raise CallRefused(f"Unknown tool names: {', '.join(unknown)}. Available: {listed(catalog)}")
+        raise CallRefused(f"Unknown tool names: {', '.join(unknown)}")
     return tuple(name for name in catalog if name in names)

@@ -361,9 +361,8 @@ def check_prompt(system_prompt: str) -> None:
 def check_tools(tools: Iterable[str], registry: Sequence[str]) -> None:
     for tool in tools:
         if tool not in registry:
-            raise CodedRefusal(
-                "INVALID_TOOL", f"Tool not in application registry: {tool!r}. Available: {listed(registry)}"
-            )
+            message = f"Tool not in application registry: {tool!r}"
+            raise CodedRefusal("INVALID_TOOL", message, available_tools=listed(registry))
 
 
 def check_task(task: str) -> None:
