@@ -69,9 +69,13 @@ async def test_driver_of_returns_the_live_driver() -> None:
         await run.wait()
 
 
-async def test_no_run_can_be_spawned_in_an_archived_session() -> None:
+async def test_a_root_run_can_be_spawned_in_an_archived_session_and_not_in_a_deleted_one() -> None:
     async with Harness(dialects=()) as harness:
+        harness.script("main", says("Read."))
         await harness.retinue.sessions.archive("session")
 
+        assert (await harness.run("Read it.")).text == "Read."
+
+        await harness.retinue.sessions.delete("session")
         with pytest.raises(SessionClosed):
             await harness.retinue.spawn("Wait.", detached=True)

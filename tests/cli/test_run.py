@@ -272,7 +272,8 @@ def test_flags_set_tools_and_system_prompt(cli: Cli) -> None:
     spec, plain, xzatoma = (heard.body for heard in vendor.requests)
     assert [tool["function"]["name"] for tool in spec["tools"]] == ["subagent", "shared_context"]
     assert "tools" not in plain
-    assert "label" in xzatoma["tools"][0]["function"]["parameters"]["properties"]
+    declared = {tool["function"]["name"]: tool["function"]["parameters"] for tool in xzatoma["tools"]}
+    assert "label" in declared["subagent"]["properties"]
     assert spec["messages"][0]["content"].startswith("Be brief.")
     assert plain["messages"] == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hello"}]
 

@@ -49,7 +49,7 @@ def test_telemetry_is_enabled_by_its_log_target(cli: Cli, folder: Path) -> None:
     spawned, completed = result.splitlines()
     assert spawned == (
         "INFO retinue.tools.subagent subagent.event=spawn subagent.label=dig subagent.depth=1 subagent.max_turns=7 "
-        "subagent.allowed_tools=[] Spawning subagent"
+        'subagent.allowed_tools=["fetch","grep","file_ops","terminal","artifact_read"] Spawning subagent'
     )
     assert completed.startswith("INFO retinue.tools.subagent subagent.event=complete subagent.label=dig ")
     assert asked(cli, folder, settings + "    telemetry_enabled: false\n", "info")[2].count("subagent.event") == 0

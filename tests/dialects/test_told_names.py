@@ -260,10 +260,11 @@ async def test_a_call_of_an_unknown_tool_is_logged_with_its_task(caplog: pytest.
         "session_id=session task_id=t_01 agent=clerk action=call tool=grep turn=2 status=failed",
         "session_id=session agent=main action=call tool=subagent turn=3 status=ok",
     ]
+    task = "session_id=session task_id=t_01 agent=clerk"
     assert [record.getMessage() for record in caplog.records if "does not have" in record.getMessage()] == [
-        f"run {root} called the tool 'nonesuch', which it does not have",
-        f"run {child} called the tool 'zap\\nforged=yes', which it does not have",
-        f"run {child} called the tool 'grep', which it does not have",
+        f"session_id=session agent=main run {root} called the tool 'nonesuch', which it does not have",
+        f"{task} run {child} called the tool 'zap\\nforged=yes', which it does not have",
+        f"{task} run {child} called the tool 'grep', which it does not have",
     ]
     assert "secret" not in caplog.text
 

@@ -148,8 +148,8 @@ async def test_an_answer_that_the_budget_cuts_off_says_what_was_held(caplog: pyt
         "all that the token budget leaves: used 500, limit 1000, left 500"
     ) in caplog.messages
     assert (
-        f"run {run_id}: the reply was cut off after {held} output tokens, all that the token budget left "
-        f"(used {used}, limit 1000)"
+        f"run_id={run_id} run {run_id}: the reply was cut off after {held} output tokens, "
+        f"all that the token budget left (used {used}, limit 1000)"
     ) in caplog.messages
 
 
