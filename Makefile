@@ -6,7 +6,7 @@ CONSTRAINTS ?= constraints.txt
 COMMITS ?= main..HEAD
 PYTHONS ?= $(PYTHON)
 # What measuring is about; it slows tests down, so the others run without.
-MEASURED := tests/core tests/engine tests/dialects
+MEASURED := tests/core tests/engine tests/dialects tests/config tests/documents
 
 # Where the checkout cannot be written, the environment and what tools leave behind go to the user's cache folder.
 ifeq ($(shell test -w . && echo writable),)
