@@ -6,7 +6,8 @@ import logging
 
 import pytest
 
-from retinue.telemetry.rust_log import parse
+from retinue.dialects.registry import rust_programs
+from retinue.telemetry.rust_log import Programs, parse
 
 DEBUG, INFO, WARNING, ERROR, OFF = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL + 1
 
@@ -32,7 +33,7 @@ DEBUG, INFO, WARNING, ERROR, OFF = logging.DEBUG, logging.INFO, logging.WARNING,
     ],
 )
 def test_levels_and_targets(filters: str, levels: dict[str, int]) -> None:
-    assert parse(filters) == (levels, [])
+    assert parse(filters, rust_programs()) == (levels, [])
 
 
 LEVEL = "is ignored: expected off, error, warn, info, debug or trace after the ="
@@ -50,4 +51,11 @@ FORM = "is ignored: expected LEVEL, TARGET or TARGET=LEVEL"
     ],
 )
 def test_malformed_parts_are_ignored_and_named(filters: str, levels: dict[str, int], complaints: list[str]) -> None:
-    assert parse(filters) == (levels, complaints)
+    assert parse(filters, rust_programs()) == (levels, complaints)
+
+
+def test_the_names_of_programs_come_from_the_dialects() -> None:
+    dialect = Programs(names=("rusty",), loggers=("tools.web",))
+
+    assert parse("rusty_core::tools::web=info,xzatoma=debug", dialect).levels == {"retinue.tools.web": INFO}
+    assert parse("retinue::tools::web=info", Programs()).levels == {"retinue.engine": INFO}
