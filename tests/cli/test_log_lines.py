@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from retinue.core.log_lines import PAYLOADS_NOTICE
 from retinue.providers.scripted import ScriptedReply, calls, says
 from retinue.testing.fake_chat import ChatScript, FakeChat
 from tests.cli.stage import retinue
 
-NOTICE = f"warning: {PAYLOADS_NOTICE}"
+NOTICE = (
+    "warning: RETINUE_LOG_PAYLOADS=1: with RETINUE_LOG=info, prompts, answers, tool arguments and results are logged "
+    "in plain text; unset it to stop"
+)
 SECRETS = ("SECRET-SYSTEM", "SECRET-PROMPT", "SECRET-TASK", "SECRET-FILE", "SECRET-CHILD", "SECRET-ANSWER")
 
 READ = calls("file_read", path="notes.txt")

@@ -262,9 +262,9 @@ async def test_a_call_of_an_unknown_tool_is_logged_with_its_task(caplog: pytest.
     ]
     task = "session_id=session task_id=t_01 agent=clerk"
     assert [record.getMessage() for record in caplog.records if "does not have" in record.getMessage()] == [
-        f"session_id=session agent=main run {root} called the tool 'nonesuch', which it does not have",
-        f"{task} run {child} called the tool 'zap\\nforged=yes', which it does not have",
-        f"{task} run {child} called the tool 'grep', which it does not have",
+        f"session_id=session agent=main run_id={root} called the tool 'nonesuch', which it does not have",
+        f"{task} run_id={child} called the tool 'zap\\nforged=yes', which it does not have",
+        f"{task} run_id={child} called the tool 'grep', which it does not have",
     ]
     assert "secret" not in caplog.text
 
@@ -280,7 +280,9 @@ async def test_a_call_of_an_unknown_tool_is_logged_in_every_dialect(
         run_id = r.run_of("main")
         results = r.results("main")
 
-    assert f"run {run_id} called the tool 'nonesuch', which it does not have" in caplog.text
+    (logged,) = [record.getMessage() for record in caplog.records if "does not have" in record.getMessage()]
+    assert logged.endswith(" called the tool 'nonesuch', which it does not have")
+    assert logged.count(run_id) == 1
     assert results[0].startswith("There is no tool named 'nonesuch'. Tools you can use: ")
     if dialect == "zeroclaw":
         assert f"agent_alias=main session_key={run_id} tool=nonesuch turn=1 status=failed" in caplog.text

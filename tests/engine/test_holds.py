@@ -126,7 +126,7 @@ async def test_the_end_says_what_was_left_and_what_the_next_call_needed(caplog: 
         "the token budget leaves too little for the next call: used 5000, limit 9000, left 4000, needed at least 4053"
     )
     run_id = r.run_of("main")
-    assert f"run_id={run_id} run {run_id}: {outcome.error}" in caplog.messages
+    assert f"run_id={run_id} {outcome.error}" in caplog.messages
 
 
 async def test_an_answer_that_the_budget_cuts_off_says_what_was_held(caplog: pytest.LogCaptureFixture) -> None:
@@ -144,11 +144,11 @@ async def test_an_answer_that_the_budget_cuts_off_says_what_was_held(caplog: pyt
     assert (outcome.result, outcome.reason, outcome.error) == ("completed", "length", "")
     assert (reply.cut_by, outcome.limit) == (met, met)
     assert (
-        f"run_id={run_id} run {run_id}: {held} output tokens are held for the next call, "
+        f"run_id={run_id} {held} output tokens are held for the next call, "
         "all that the token budget leaves: used 500, limit 1000, left 500"
     ) in caplog.messages
     assert (
-        f"run_id={run_id} run {run_id}: the reply was cut off after {held} output tokens, "
+        f"run_id={run_id} the reply was cut off after {held} output tokens, "
         f"all that the token budget left (used {used}, limit 1000)"
     ) in caplog.messages
 

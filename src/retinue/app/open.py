@@ -21,12 +21,12 @@ from retinue.core.commands import DEFAULT_LEASE
 from retinue.core.errors import BadInput
 from retinue.core.ids import RandomIds, SessionId, SystemClock
 from retinue.core.log_context import logger
-from retinue.core.log_lines import announce_payloads
 from retinue.core.policy import Policy, Rules, intersect
 from retinue.core.ports import Clock, Ids, KeyValue, Provider, Store, Tool, ToolLike
 from retinue.dialects.registry import DEFAULT
 from retinue.engine import Approver, build_engine
 from retinue.providers.catalog import WIRES, ProviderConfig, canonical_name, provider_config, with_address
+from retinue.telemetry import payloads
 from retinue.tools.builtin import BUILTIN, Builtin
 from retinue.tools.dependencies import NoKeyValue, ToolDependencies, ToolOptions
 
@@ -100,7 +100,7 @@ def open(
     >>> asyncio.run(main())
     'Hello.'
     """
-    announce_payloads(log.warning)
+    payloads.set_from(os.environ, log.warning)
     check_choices(approvals=approvals, durability=durability, lease=lease, dialects=dialects)
     if config is not None:
         from retinue.app import settings_file, tool_modules

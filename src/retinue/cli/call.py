@@ -43,12 +43,13 @@ def call() -> int:
     docs/reference/call.md. Exit status: 0 answered, 1 failed, 130 interrupted.
     """
     from retinue.cli.output.sse import HeldStream
+    from retinue.dialects.registry import rust_programs
     from retinue.dispatch.worker import read_call
     from retinue.telemetry.logs import turn_on_from
 
     gc.enable()
     try:
-        turn_on_from(os.environ, sys.stderr)
+        turn_on_from(os.environ, sys.stderr, programs=rust_programs)
         work = read_call(sys.stdin.buffer)  # a process that is kept ready waits here, with everything imported
         if work is None:
             return 1

@@ -91,9 +91,10 @@ def main(arguments: Sequence[str]) -> int:
     never_fail_to_print()
     verbose = "-v" in arguments or "--verbose" in arguments
     try:
+        from retinue.dialects.registry import rust_programs
         from retinue.telemetry.logs import turn_on_from
 
-        turn_on_from(os.environ, sys.stderr, tracebacks=verbose)
+        turn_on_from(os.environ, sys.stderr, programs=rust_programs, tracebacks=verbose)
         columns = typer.get_terminal_size().columns
         app.rich_markup_mode = "rich" if _can_show_panels(columns) else None
         code = typer.main.get_command(app).main(

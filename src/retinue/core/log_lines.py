@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-from collections.abc import Callable
-
-PAYLOADS = "RETINUE_LOG_PAYLOADS"
-"""The environment variable that lets contents into the logs."""
-
-PAYLOADS_NOTICE = (
-    f"{PAYLOADS}=1: prompts, answers, tool arguments and results are written to the log in plain text; unset it to stop"
-)
 
 _BARE = re.compile(r"[\w.:/@+-]+", re.ASCII)
 _MAX_CHARACTERS = 80
-_announced = False
+_payloads = False
 
 
 def line(**facts: object) -> str:
@@ -42,13 +33,19 @@ def quoted(value: object, limit: int = _MAX_CHARACTERS) -> str:
     return text if _BARE.fullmatch(text) and len(text) <= limit else json.dumps(text[:limit])
 
 
+def set_payloads(*, on: bool) -> None:
+    """Let contents into the log lines of this process, or keep them out, as at the start."""
+    global _payloads
+    _payloads = on
+
+
 def logs_payloads() -> bool:
-    """Whether the environment asks for contents in the logs."""
-    return os.environ.get(PAYLOADS) == "1"
+    """Whether contents are let into log lines."""
+    return _payloads
 
 
 def with_payloads(facts: str, **contents: object) -> str:
-    """The line with contents, if the environment asks for them.
+    """The line with contents, if they are let into log lines.
 
     >>> with_payloads("action=spawn", task="Find it.")
     'action=spawn'
@@ -57,11 +54,3 @@ def with_payloads(facts: str, **contents: object) -> str:
         return facts
     payloads = (f"{name}={json.dumps(str(value))}" for name, value in contents.items() if value is not None)
     return " ".join((facts, *payloads))
-
-
-def announce_payloads(write: Callable[[str], None]) -> None:
-    """Write the notice that contents are logged, if they are; once in a process."""
-    global _announced
-    if logs_payloads() and not _announced:
-        _announced = True
-        write(PAYLOADS_NOTICE)

@@ -69,7 +69,11 @@ class Limits(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
 
 
 CHAT = "chat"
-"""Label of the root runs of a chat: a chain of runs, each of which inherits the history of the previous one."""
+"""Label of the root runs of a chat: a chain of runs, each of which inherits the history of the previous one.
+
+Stored runs are recognised as a chat by this label alone. Root runs that a caller starts with it, each with the history
+of the previous one, are a chat too.
+"""
 
 
 class HistoryRef(Struct, frozen=True, gc=False, omit_defaults=True):

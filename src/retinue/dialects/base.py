@@ -52,7 +52,7 @@ class Dialect(ABC):
         """The part of the root's system text about these tools, given the registered agents; may be empty."""
         return ""
 
-    def around(self, tool: Tool) -> Tool:
+    def wrapped(self, tool: Tool) -> Tool:
         """The tool as runs with this dialect call it: unchanged, or in a wrapper such as a log."""
         return tool
 
@@ -251,6 +251,10 @@ class DialectEntry(Struct, frozen=True, kw_only=True):
     policy_texts: PolicyTexts | None = None
     processes: ChildProcesses | None = None
     transcripts: Deferred[MakeTranscripts] | None = None
+    crate: str = ""
+    """The name in `RUST_LOG` of the program in Rust that the dialect comes from."""
+    loggers: tuple[str, ...] = ()
+    """The dialect's own loggers, without `retinue.`"""
     cancelled_notice: Deferred[Callable[[Iterable[RunView]], str | None]] | None = None
     """A line about tasks of a tree that were still running when its root ended, given the runs of the tree."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 
 from retinue.core.errors import ToolError
-from retinue.core.log_lines import with_payloads
 from retinue.core.ports import CallContext, PreparedCall, Tool, ToolResult, ToolWrapper
 
 
@@ -16,8 +15,12 @@ class LoggingTool(ToolWrapper):
         super().__init__(tool)
         self._log = log
 
-    def call_line(self, context: CallContext, status: str) -> str:
-        """The line about a call that ended with `status`: ok, failed, crashed or stopped."""
+    def call_line(self, call: PreparedCall, context: CallContext, status: str, result: str | None) -> str:
+        """The line about a call that ended with `status`: ok, failed, crashed or stopped.
+
+        `result` is None for a call without one. The engine logs the contents of all calls; a line has them only
+        if the dialect promises it.
+        """
         raise NotImplementedError
 
     async def run(self, call: PreparedCall, context: CallContext) -> ToolResult:
@@ -35,5 +38,4 @@ class LoggingTool(ToolWrapper):
             raise
         finally:
             if self._log.isEnabledFor(logging.INFO):
-                facts = self.call_line(context, status)
-                self._log.info("%s", with_payloads(facts, arguments=call.arguments, result=text))
+                self._log.info("%s", self.call_line(call, context, status, text))

@@ -15,6 +15,7 @@ from retinue.core.errors import UnknownName
 if TYPE_CHECKING:
     from retinue.dialects.base import DialectEntry, NamedPrompt
     from retinue.engine import RunView
+    from retinue.telemetry.rust_log import Programs
 
 C = TypeVar("C")
 
@@ -80,6 +81,17 @@ def root_tools(dialects: Iterable[str]) -> tuple[str, ...]:
     """
     known = [entry(dialect) for dialect in dialects if dialect in PACKAGES]
     return tuple(dict.fromkeys(name for dialect in known for name in dialect.root_tools))
+
+
+def rust_programs() -> Programs:
+    """The programs in Rust that dialects come from, and the dialects' loggers, for `RUST_LOG`."""
+    from retinue.telemetry.rust_log import Programs  # here, like `NamedPrompt` below
+
+    known = tuple(entries())
+    return Programs(
+        names=tuple(dialect.crate for dialect in known if dialect.crate),
+        loggers=tuple(name for dialect in known for name in dialect.loggers),
+    )
 
 
 def prompt_named(system: str) -> NamedPrompt:

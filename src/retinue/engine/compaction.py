@@ -165,7 +165,8 @@ def _record(
     before, size = live.context_tokens(), compaction.total(run.history) + live.fixed_size
     after = size - compaction.total(run.history[:replaced]) + compaction.total(messages)
     left = before * after // max(size, 1) + 1
-    log.info("run %s: history %s, about %d tokens became %d", live.run_id, way.replace("_", " "), before, left)
+    shown = way.replace("_", " ")
+    log.info("%shistory %s, about %d tokens became %d", engine.id_field(run), shown, before, left)
     live.record(
         HistoryCompacted(
             at=engine.clock.now(),

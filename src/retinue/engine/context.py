@@ -106,6 +106,12 @@ class EngineContext:
     background_tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
     """Small tasks that belong to no run; cancelled when the driver leaves."""
 
+    def id_field(self, run: Run) -> str:
+        """The run's id in front of the message of a log line; empty where the fields of its lines have the id."""
+        run_id = run.accepted.run_id
+        has_id = any(run_id in fields for fields in self.log_fields(run).values())
+        return "" if has_id else f"{line(run_id=run_id)} "
+
     def start_background(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self.background_tasks.add(task)

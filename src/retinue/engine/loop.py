@@ -69,7 +69,7 @@ async def drive(live: LiveRun, engine: EngineContext, executor: Executor) -> Non
     except Exception as bug:
         if isinstance(bug, StoreError) and engine.journal.broken is not None:
             raise  # not a bug: the run stays as the store knows it
-        log.exception("run %s ended by a bug", live.run_id)
+        log.exception("%sthe run ended by a bug", engine.id_field(live.run))
         failed = Exchange(result="failed", reason="bug", error=f"internal error: {repr_of(bug)}", text=live.run.text)
         await _end(live, EndRun(failed), engine, executor)
 

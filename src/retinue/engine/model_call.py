@@ -219,10 +219,11 @@ async def _reply(
                 wrap_up=call.wrap_up,
             )
             if isinstance(room, LimitMet):
-                log.info("run %s: %s", run.run_id, limit_text(room))
+                log.info("%s%s", engine.id_field(run), limit_text(room))
                 return room
             if room.shortage is not None:
-                log.debug("run %s: %s", run.run_id, held_text(limit_met(room.shortage, run.run_id, held=room.output)))
+                met = limit_met(room.shortage, run.run_id, held=room.output)
+                log.debug("%s%s", engine.id_field(run), held_text(met))
             held, request = room, replace_in(request, max_output=room.output)
         rate_limiter = engine.rate_limiters.at(name, model)
         reply = await _attempts(provider, rate_limiter, request, live, call.publish, engine)
@@ -233,7 +234,7 @@ async def _reply(
         if held is None:
             return Replied(reply, ())
         if (cut_by := _cut_by(held, reply)) is not None:
-            log.info("run %s: the reply was %s", run.run_id, cut_text(cut_by))
+            log.info("%sthe reply was %s", engine.id_field(run), cut_text(cut_by))
         return Replied(reply, engine.budgets.settle(held, reply), cut_by)
     except ProviderError as error:
         if held is not None and error.usage.total:
@@ -306,14 +307,15 @@ def _request(provider: str, model: str, live: LiveRun, step: CallModel) -> Reque
     )
 
 
-class ForFirstProvider(TypedDict):
-    """Options of a request that a run has for its first provider only."""
+class SamplingOptions(TypedDict):
+    """How the tokens of a reply are chosen."""
 
     temperature: float | None
     top_p: float | None
 
 
-def sampling_for(provider: str, run_spec: RunSpec) -> ForFirstProvider:
+def sampling_for(provider: str, run_spec: RunSpec) -> SamplingOptions:
+    """The sampling options of a request to this provider. Fallback providers get none: their ranges differ."""
     if provider != run_spec.provider:
         return {"temperature": None, "top_p": None}
     return {"temperature": run_spec.temperature, "top_p": run_spec.top_p}
@@ -352,7 +354,7 @@ async def _attempts(
                 fault=failure.fault,
                 status=failure.status,
             )
-        log.info("run %s waits %.1f s: %s", accepted.run_id, pause, failure)
+        log.info("%swaits %.1f s: %s", engine.id_field(live.run), pause, failure)
         if throttled < MAX_THROTTLED and _is_throttled(failure) and rate_limiter.successes > successes:
             # Other calls succeeded meanwhile: they share a rate limit, and this one only has to wait for its turn.
             throttled += 1

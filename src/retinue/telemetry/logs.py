@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TextIO
 
 from retinue.core.errors import BadInput
-from retinue.core.log_lines import announce_payloads
 from retinue.core.text import clean, clean_line
-from retinue.telemetry import rust_log
+from retinue.telemetry import payloads, rust_log
 
 VARIABLE = "RETINUE_LOG"
 """Environment variable: a level for all loggers, `target=level` for one, or several of these with commas."""
@@ -51,18 +50,25 @@ def is_on(environment: Mapping[str, str]) -> bool:
     return bool(environment.get(VARIABLE, environment.get(rust_log.VARIABLE)))
 
 
-def turn_on_from(environment: Mapping[str, str], stream: TextIO, *, tracebacks: bool = False) -> None:
+def turn_on_from(
+    environment: Mapping[str, str],
+    stream: TextIO,
+    *,
+    programs: Callable[[], rust_log.Programs],
+    tracebacks: bool = False,
+) -> None:
     """Write warnings, and what the environment asks for, to `stream`; parts of `RUST_LOG` that are ignored are named.
 
-    If contents are logged, a notice says so first.
+    `programs` is called if `RUST_LOG` is read. If the environment asks for contents in the lines, a notice comes first.
     """
     complaints: list[str] = []
     if VARIABLE in environment:
         turn_on(environment[VARIABLE], stream, tracebacks=tracebacks)
     else:
-        levels, complaints = rust_log.parse(environment.get(rust_log.VARIABLE, ""))
+        filters = environment.get(rust_log.VARIABLE, "")
+        levels, complaints = rust_log.parse(filters, programs()) if filters else ({}, [])
         _write_to(stream, levels, tracebacks=tracebacks)
-    announce_payloads(lambda notice: _warn(stream, notice))
+    payloads.set_from(environment, lambda notice: _warn(stream, notice))
     for complaint in complaints:
         _warn(stream, complaint)
 
@@ -103,6 +109,8 @@ class _Format(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The record on one line; each line of a traceback is indented, so that no text in it looks like a record."""
         bare = logging.makeLogRecord(record.__dict__ | {"exc_info": None, "exc_text": None, "stack_info": None})
+        # The filter of `core.log_context` has cleaned the messages of its loggers, for the handlers of an application.
+        # Here lines of other loggers below `retinue`, such as those of a user's tools, are cleaned too.
         lines = [clean_line(super().format(bare))]
         if self._tracebacks and record.exc_info:
             lines += [f"  {line}" for line in clean(self.formatException(record.exc_info)).split("\n")]

@@ -17,25 +17,19 @@ LEVELS = {
     "trace": logging.DEBUG,
 }
 ROOT = "retinue"
-ENGINE = "retinue.engine"
+ENGINE = "engine"
 
-TARGETS = {
-    "": ROOT,
-    "context": "retinue.context",
-    "cron": "retinue.cron",
-    "daemon": "retinue.daemon",
-    "engine": ENGINE,
-    "payloads": "retinue.payloads",
-    "spec": "retinue.spec",
-    "tools": "retinue.tools",
-    "tools.subagent": "retinue.tools.subagent",
-    "zeroclaw": "retinue.zeroclaw",
-}
-"""The loggers of modules of another program."""
+LOGGERS = ("cron", "daemon", ENGINE, "payloads", "tools")
+"""Loggers that belong to no dialect, without `retinue.`"""
 
-_CRATE = re.compile(r"(retinue|xzatoma|zeroclaw|meerkat)(?![a-z0-9])", re.IGNORECASE)
-"""The crates that this program takes the place of, and their parts such as `zeroclaw_runtime`."""
 _TARGET = re.compile(r"[A-Za-z_][\w-]*(::\w+)*")
+
+
+class Programs(NamedTuple):
+    """The programs that this one takes the place of, and the loggers besides `LOGGERS` that their modules have here."""
+
+    names: tuple[str, ...] = ()
+    loggers: tuple[str, ...] = ()
 
 
 class Filters(NamedTuple):
@@ -45,17 +39,18 @@ class Filters(NamedTuple):
     complaints: list[str]
 
 
-def parse(filters: str) -> Filters:
+def parse(filters: str, programs: Programs) -> Filters:
     """The levels of the loggers that take the place of the named targets.
 
     `LEVEL` is for all loggers, `TARGET=LEVEL` for one, `TARGET` alone for all its lines; `trace` is `debug`. A module
     of one of the replaced programs without a logger here is the engine. Targets of other programs have no effect: the
     variable may be meant for them.
 
-    >>> parse("warn,xzatoma::tools::subagent=debug,hyper=info").levels
-    {'retinue': 30, 'retinue.tools.subagent': 10}
-    >>> parse("xzatoma=loud").complaints
-    ["RUST_LOG: 'xzatoma=loud' is ignored: expected off, error, warn, info, debug or trace after the ="]
+    >>> programs = Programs(("rusty",), ("tools.web",))
+    >>> parse("warn,rusty::tools::web=debug,hyper=info", programs).levels
+    {'retinue': 30, 'retinue.tools.web': 10}
+    >>> parse("rusty=loud", programs).complaints
+    ["RUST_LOG: 'rusty=loud' is ignored: expected off, error, warn, info, debug or trace after the ="]
     """
     levels: dict[str, int] = {}
     directives, slash, pattern = filters.partition("/")
@@ -69,14 +64,22 @@ def parse(filters: str) -> Filters:
         elif level and level.lower() not in LEVELS:
             expected = "off, error, warn, info, debug or trace"
             complaints.append(f"{VARIABLE}: {part!r} is ignored: expected {expected} after the =")
-        elif (name := _logger(target)) is not None:
+        elif (name := _logger(target, programs)) is not None:
             levels[name] = LEVELS[level.lower() or "trace"]
     return Filters(levels, complaints)
 
 
-def _logger(target: str) -> str | None:
+def _logger(target: str, programs: Programs) -> str | None:
     """The logger in place of a target; None for a target of another program."""
     crate, _, module = target.partition("::")
-    if not _CRATE.match(crate):
+    if not any(_is_part_of(crate.lower(), program) for program in (ROOT, *programs.names)):
         return None
-    return TARGETS.get(module.replace("::", "."), ENGINE)
+    name = module.replace("::", ".")
+    if not name:
+        return ROOT
+    return f"{ROOT}.{name if name in (*LOGGERS, *programs.loggers) else ENGINE}"
+
+
+def _is_part_of(crate: str, program: str) -> bool:
+    """Whether a crate is the program or a part of it, such as `rusty_runtime` of `rusty`."""
+    return crate.startswith(program) and not crate[len(program) : len(program) + 1].isalnum()

@@ -2,12 +2,13 @@
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
 import retinue
-from retinue.core.log_lines import line
+from retinue.core.log_lines import line, set_payloads
 from retinue.core.ports import ToolResult
 from retinue.core.run import HandleRef
 from retinue.dialects.spec.dialect import LoggedTool
@@ -17,6 +18,12 @@ from tests.dialects.spec.harness import SpecHarness, context, other_work, subage
 from tests.internals import tool_of
 
 WRITER = retinue.Agent(name="writer", system_prompt="You write.", tools=("shared_context",))
+
+
+@pytest.fixture(autouse=True)
+def no_contents_in_later_tests() -> Iterator[None]:
+    yield
+    set_payloads(on=False)
 
 
 async def story() -> None:
@@ -183,9 +190,7 @@ def test_a_line_has_facts_in_order_and_cannot_be_forged() -> None:
 
 
 @pytest.mark.promise("SPEC-8.8-CALLS", "SPEC-8.8-NO-CONTENTS", "SPEC-8.8-PAYLOADS")
-async def test_a_logged_tool_behaves_like_the_tool_and_logs_its_calls(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_logged_tool_behaves_like_the_tool_and_logs_its_calls(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "retinue")
     logged = LoggedTool(search_logs, VirtualClock())
     async with waiting_orchestrator(SpecHarness()) as (_, caller):
@@ -199,7 +204,7 @@ async def test_a_logged_tool_behaves_like_the_tool_and_logs_its_calls(
         await asyncio.sleep(0)
         stopped.cancel()
         await asyncio.wait([stopped])
-        monkeypatch.setenv("RETINUE_LOG_PAYLOADS", "1")
+        set_payloads(on=True)
         await logged.call('{"query": "pool"}', subagent_call)
         said = [record.getMessage() for record in caplog.records if " action=call " in record.getMessage()]
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 
 import pytest
 
 import retinue
+from retinue.core.log_lines import set_payloads
 from retinue.providers.scripted import calls, says, together
 from tests.dialects.zeroclaw.harness import REVIEWER, ZeroclawHarness, delegate, look, spawn
 
@@ -17,6 +19,12 @@ FRONTLINE = retinue.Agent(name="frontline", system_prompt="You answer.", tools=(
 def break_it() -> str:
     """Break."""
     raise RuntimeError("broken\nFORGED")
+
+
+@pytest.fixture(autouse=True)
+def no_contents_in_later_tests() -> Iterator[None]:
+    yield
+    set_payloads(on=False)
 
 
 def lines_of(caplog: pytest.LogCaptureFixture, name: str) -> list[str]:
@@ -74,16 +82,17 @@ async def test_a_target_without_tool_calls_leaves_lines_with_its_own_alias_and_s
     ]
 
 
-async def test_contents_are_in_the_lines_if_the_environment_asks_for_them(
+async def test_contents_are_logged_once_if_the_environment_asks_for_them(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    caplog.set_level(logging.INFO, "retinue.zeroclaw")
+    caplog.set_level(logging.INFO, "retinue")
     monkeypatch.setenv("RETINUE_LOG_PAYLOADS", "1")
     harness = ZeroclawHarness(
         delegate("reviewer", "review"), says("Thanks."), tasks={("reviewer", "review"): [says("Fine.")]}
     )
     await harness.play()
 
-    started, ended, _ = lines_of(caplog, "retinue.zeroclaw")
-    assert started.endswith(' task="review"')
-    assert ended.endswith(' text="Fine."')
+    assert [line for line in lines_of(caplog, "retinue.zeroclaw") if '"review"' in line or "Fine." in line] == []
+    contents = lines_of(caplog, "retinue.payloads")
+    assert [line for line in contents if " event=accepted " in line][1].endswith(' task="review"')
+    assert any('"text":"Fine."' in line for line in contents)

@@ -16,4 +16,5 @@ DIALECT = DialectEntry(
     settings=SettingsSection(
         name=SECTION, type=SETTINGS, about="The dialect meerkat (--dialect meerkat).", cross_key_errors=mistakes
     ),
+    crate=NAME,
 )

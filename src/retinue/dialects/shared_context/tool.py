@@ -20,13 +20,17 @@ from retinue.dialects.shared_context import actions, requests
 from retinue.dialects.shared_context.actions import Entry
 from retinue.dialects.shared_context.requests import Delete, Write
 
-log = logger("retinue.context", dialect="spec")
-
 
 class SharedContextTool(DialectTool):
-    """One tool for all sessions; each call sees the entries of its own session alone."""
+    """One tool for all sessions; each call sees the entries of its own session alone.
 
-    def __init__(self, dialect_context: DialectContext, extensions: AbstractSet[str] = requests.ALL) -> None:
+    `dialect` offers the tool; the log lines have that dialect's fields of a run in them.
+    """
+
+    def __init__(
+        self, dialect_context: DialectContext, extensions: AbstractSet[str] = requests.ALL, *, dialect: str
+    ) -> None:
+        self._log = logger("retinue.context", dialect=dialect)
         self._dialect_context = dialect_context
         self._extensions = extensions
         self.spec: ToolSpec = requests.spec_of(extensions)
@@ -88,7 +92,7 @@ class SharedContextTool(DialectTool):
             value_size_tokens=entry.size,
             version=entry.version,
         )
-        log.info("%s", with_payloads(facts, value=entry.value))
+        self._log.info("%s", with_payloads(facts, value=entry.value))
 
 
 def participant(context: CallContext) -> str:

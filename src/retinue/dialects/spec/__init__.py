@@ -18,5 +18,6 @@ DIALECT = DialectEntry(
     settings=SettingsSection(
         name=SECTION, type=SETTINGS, about="The dialect spec (--dialect spec, the default).", cross_key_errors=mistakes
     ),
+    loggers=("spec", "context"),
     cancelled_notice=Deferred("retinue.dialects.spec.texts:cancelled_notice"),
 )

@@ -61,7 +61,7 @@ class SpecDialect(Dialect):
         self._subagent = SubagentTool(dialect_context, settings)
         self._tools: dict[str, Tool] = {
             SUBAGENT: self._subagent,
-            SHARED_CONTEXT: SharedContextTool(dialect_context, settings.on),
+            SHARED_CONTEXT: SharedContextTool(dialect_context, settings.on, dialect=NAME),
         }
 
     def tools(self) -> Mapping[str, Tool]:
@@ -73,7 +73,7 @@ class SpecDialect(Dialect):
     def log_fields(self, run: Run) -> Mapping[str, object]:
         return _log_fields(run.accepted.session_id, run.accepted.handle, run.accepted.agent)
 
-    def around(self, tool: Tool) -> Tool:
+    def wrapped(self, tool: Tool) -> Tool:
         return LoggedTool(tool, self._clock)
 
     def handover(self, outcome: Outcome) -> tuple[bool, str]:
@@ -89,8 +89,8 @@ class LoggedTool(LoggingTool):
         super().__init__(tool, log)
         self._clock = clock
 
-    def call_line(self, context: CallContext, status: str) -> str:
-        return line(
+    def call_line(self, call: PreparedCall, context: CallContext, status: str, result: str | None) -> str:
+        facts = line(
             **_log_fields(context.session_id, context.handle, context.agent),
             action="call",
             tool=self.spec.name,
@@ -98,6 +98,7 @@ class LoggedTool(LoggingTool):
             status=status,
             timestamp=rfc3339(self._clock.now()),
         )
+        return with_payloads(facts, arguments=call.arguments, result=result)
 
 
 def _log_fields(session_id: SessionId, handle: HandleRef | None, agent: str) -> dict[str, object]:

@@ -33,5 +33,7 @@ DIALECT = DialectEntry(
         file="config.yaml", translate=Deferred("retinue.dialects.xzatoma.program_settings:translate")
     ),
     chat=CHAT,
+    crate=NAME,
+    loggers=("tools.subagent",),
     transcripts=Deferred("retinue.dialects.xzatoma.transcripts:KeptTranscripts"),
 )

@@ -16,6 +16,8 @@ DIALECT = DialectEntry(
     program_settings=ProgramSettings(
         file="config.toml", translate=Deferred("retinue.dialects.zeroclaw.program_settings:translate")
     ),
+    crate=NAME,
+    loggers=(NAME,),
     cron=ZeroclawCronTexts(),
     auto_save=AutoSave(least_characters=20, key="user_msg_", category="conversation"),
     policy_texts=PolicyTexts(

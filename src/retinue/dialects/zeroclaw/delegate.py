@@ -137,7 +137,7 @@ class DelegateTool(DialectTool):
                 _check_folder(ResultFolder(context.workspace))
             await spend(self._supervisor, context)
             run = await self._dialect_context.spawn(spawn_request, context)
-            log_start(self._supervisor, run.run_id, "delegate_started", context, spawn_request.task)
+            log_start(self._supervisor, run.run_id, "delegate_started", context)
         except CallRefused:
             raise
         except Refused as refused:

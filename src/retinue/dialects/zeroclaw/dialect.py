@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from retinue.core.agent import Agent
 from retinue.core.events import RunAccepted
 from retinue.core.log_context import logger
-from retinue.core.log_lines import line, with_payloads
-from retinue.core.ports import CallContext, Tool
+from retinue.core.log_lines import line
+from retinue.core.ports import CallContext, PreparedCall, Tool
 from retinue.core.run import Outcome
 from retinue.core.state import Run
 from retinue.dialects.base import Dialect
@@ -27,7 +27,7 @@ log = logger("retinue.zeroclaw")
 class TracedTool(LoggingTool):
     """A tool whose calls are logged; the run's fields are the calling agent's alias and session key."""
 
-    def call_line(self, context: CallContext, status: str) -> str:
+    def call_line(self, call: PreparedCall, context: CallContext, status: str, result: str | None) -> str:
         return line(tool=self.spec.name, turn=context.turn, status=status)
 
 
@@ -54,7 +54,7 @@ class ZeroclawDialect(Dialect):
         """All tools of the application; the agent's risk profile excludes some."""
         return tuple(self._dialect_context.tool_names)
 
-    def around(self, tool: Tool) -> Tool:
+    def wrapped(self, tool: Tool) -> Tool:
         return TracedTool(tool, log)
 
     def log_fields(self, run: Run) -> Mapping[str, object]:
@@ -69,5 +69,4 @@ class ZeroclawDialect(Dialect):
         """Log the end of a subagent or of a target of `delegate`; called in the task of the run."""
         if accepted.dialect == NAME and accepted.parent_id is not None and log.isEnabledFor(logging.INFO):
             event = "subagent_ended" if is_subagent(accepted) else "delegate_ended"
-            facts = line(event=event, status=outcome.result, reason=outcome.reason, turns=outcome.turns)
-            log.info("%s", with_payloads(facts, text=outcome.text))
+            log.info("%s", line(event=event, status=outcome.result, reason=outcome.reason, turns=outcome.turns))

@@ -11,7 +11,7 @@ from retinue.core.errors import Refused
 from retinue.core.events import RunAccepted
 from retinue.core.ids import RunId
 from retinue.core.log_context import logger, run_log
-from retinue.core.log_lines import line, with_payloads
+from retinue.core.log_lines import line
 from retinue.core.policy import NO_ACTIONS_LEFT, Autonomy
 from retinue.core.ports import CallContext, ToolResult
 from retinue.core.run import Lifecycle, Limits
@@ -104,7 +104,7 @@ class SpawnSubagentTool(DialectTool):
             started = await self._dialect_context.spawn(spawn_request, context)
         except Refused as refused:
             raise CallRefused(spawn_failed(str(refused))) from refused
-        log_start(self._supervisor, started.run_id, "subagent_started", context, prompt)
+        log_start(self._supervisor, started.run_id, "subagent_started", context)
         return started.run_id
 
 
@@ -118,11 +118,11 @@ def hidden(tool: str, context: CallContext) -> str:
     return f"{tool}: refused — agent '{context.identity}' risk_profile does not list {tool} in allowed_tools"
 
 
-def log_start(supervisor: Supervisor, run_id: RunId, event: str, context: CallContext, task: str) -> None:
+def log_start(supervisor: Supervisor, run_id: RunId, event: str, context: CallContext) -> None:
     """Log the start of a run with the run's own fields, although its parent calls."""
     if log.isEnabledFor(logging.INFO):
         with run_log(supervisor.log_fields(run_id)):
-            log.info("%s", with_payloads(line(event=event, parent=context.run_id), task=task))
+            log.info("%s", line(event=event, parent=context.run_id))
 
 
 def _limits(own: Limits) -> Limits:
