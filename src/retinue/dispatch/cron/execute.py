@@ -171,7 +171,7 @@ async def _caught(execution: Execution) -> JobResult | None:
         log.warning("job %s: %s", execution.job.name, error)
         return JobResult(status="failed", error=str(error))
     except Exception as bug:
-        log.exception("job %s: a bug", execution.job.name)
+        log.exception("job %s: unexpected error while executing it", execution.job.name)
         return JobResult(status="failed", error=f"this is a bug in retinue: {type(bug).__name__}: {bug}")
 
 
