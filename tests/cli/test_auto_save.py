@@ -143,8 +143,11 @@ backend = "sqlite"
 
 
 @pytest.mark.promise("ZC-MEMORY-WORKSPACE")
-def test_markdown_memory_is_in_the_workspace_of_the_agent_and_its_subagents(cli: Cli, folder: Path, home: Path) -> None:
-    (folder / "retinue.toml").write_text(WORKSPACES)
+@pytest.mark.parametrize("backend", ["markdown", "workspace"])
+def test_markdown_memory_is_in_the_workspace_of_the_agent_and_its_subagents(
+    cli: Cli, folder: Path, home: Path, backend: str
+) -> None:
+    (folder / "retinue.toml").write_text(WORKSPACES.replace('"markdown"', f'"{backend}"'))
     spawns = calls("spawn_subagent", prompt="Keep it for later.")
     stores = calls("memory_store", key="pool", content="It has 20 connections.")
     script = (

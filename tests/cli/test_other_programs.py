@@ -505,3 +505,12 @@ def test_two_providers_of_one_alias_are_told_apart(folder: Path) -> None:
         ("openrouter-home", "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
     ]
     assert settings.agents["a"].qualified_model == "openrouter-home:large"
+
+
+def test_of_very_many_ignored_settings_the_first_are_named(folder: Path) -> None:
+    (folder / "config.toml").write_text("".join(f"[gateway_{number}]\n" for number in range(250)))
+
+    (warning,) = load_settings("config.toml").warnings
+
+    first = ", ".join(f"gateway_{number}" for number in range(200))
+    assert str(warning) == f"config.toml: ignored: {first}, and 50 more"

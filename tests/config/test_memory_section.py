@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -17,10 +18,11 @@ def test_nothing_is_saved_by_itself_unless_it_is_set(tmp_path: Path) -> None:
     assert found.tool_options.memory == "sqlite"
 
 
-def test_backend_and_auto_save_are_read(tmp_path: Path) -> None:
-    found = settings(tmp_path, '[memory]\nbackend = "markdown"\nauto_save = true\n')
+@pytest.mark.parametrize("backend", ["workspace", "markdown"])
+def test_backend_and_auto_save_are_read(tmp_path: Path, backend: Literal["workspace", "markdown"]) -> None:
+    found = settings(tmp_path, f'[memory]\nbackend = "{backend}"\nauto_save = true\n')
 
-    assert found.memory == MemoryDefaults(backend="markdown", auto_save=True)
+    assert found.memory == MemoryDefaults(backend=backend, auto_save=True)
     assert found.tool_options.memory == "workspace"
 
 
@@ -42,7 +44,7 @@ def test_a_backend_that_is_not_supported_is_ignored_with_a_warning(tmp_path: Pat
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('backend = "redis"', 'memory.backend: found "redis"; expected one of: sqlite, markdown, none'),
+        ('backend = "redis"', 'memory.backend: found "redis"; expected one of: sqlite, workspace, markdown, none'),
         ("auto_save = 1", "memory.auto_save: found 1 (a whole number); expected true or false"),
     ],
 )

@@ -214,7 +214,8 @@ wire = "openai-chat"
         ),
         (
             '[agents.a.memory]\nbackend = "redis"\n',
-            'retinue.toml:2: agents.a.memory.backend: found "redis"; expected one of: sqlite, markdown, none',
+            'retinue.toml:2: agents.a.memory.backend: found "redis"; '
+            "expected one of: sqlite, workspace, markdown, none",
         ),
         (
             '[agents.a]\nmodel = "m"\nmodel_provider = "anthropic.local"\n[providers.local]\nwire = "openai-chat"\n',

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from retinue.app.open import default_home
 from retinue.config.settings import Settings
-from retinue.core.agent import Agent
+from retinue.core.agent import DEFAULT_AGENT, Agent
 from retinue.core.errors import ToolError
 from retinue.core.ids import RunId, SessionId, SystemClock
 from retinue.core.log_context import logger
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
 log = logger("retinue.app")
 
-PLAIN = "main"
-"""The agent of a run that names none."""
-
 
 def memory_of(settings: Settings, agent: Agent | None) -> MemoryBackend | None:
     """The memory backend of an agent as the settings say; None if it keeps no memory."""
@@ -32,9 +29,9 @@ def memory_of(settings: Settings, agent: Agent | None) -> MemoryBackend | None:
 
 def existing_memories(settings: Settings) -> list[MemoryBackend]:
     """The memory backends that have stored something: in the state folder, and in workspaces that the settings name."""
-    from retinue.tools.memory import existing_memories as in_state_folder
+    from retinue.tools.memory import memories_in_state_folder
 
-    found = in_state_folder(default_home())
+    found = memories_in_state_folder(default_home())
     if "workspace" in (settings.tool_options.memory, *(agent.memory for agent in settings.core_agents())):
         found.append(_open("workspace", settings, with_state_folder=False))
     return found
@@ -59,7 +56,7 @@ async def save_message(
         return
     if len(text) < auto_save.least_characters or not text.strip():
         return
-    name = agent or PLAIN
+    name = agent or DEFAULT_AGENT
     memory = memory_of(settings, next((each for each in settings.core_agents() if each.name == name), None))
     if memory is None:
         return

@@ -23,7 +23,7 @@ from retinue.engine import RunView, Supervisor
 MIN_LENGTH = 4
 """Characters of a run's id that `ReadOnlyClient.find` needs at least."""
 
-MAX_LISTED = 8
+MAX_MATCHES_SHOWN = 8
 """Run ids that the error for an ambiguous part of an id lists at most."""
 
 
@@ -112,6 +112,6 @@ def only_match(name: str, run_ids: Sequence[RunId]) -> RunId:
     if not found:
         raise UnknownName("run", name)
     if len(found) > 1:
-        listed = ", ".join(found[:MAX_LISTED]) + (", ..." if len(found) > MAX_LISTED else "")
+        listed = ", ".join(found[:MAX_MATCHES_SHOWN]) + (", ..." if len(found) > MAX_MATCHES_SHOWN else "")
         raise BadInput(f"{name!r} matches {len(found)} runs: {listed}; give more of the id")
     return found[0]

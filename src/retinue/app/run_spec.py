@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from retinue.app.registries import ProviderRegistry, RegistryFamilies, ToolRegistry
-from retinue.core.agent import NO_SAMPLING, Agent, RunSpec, Sampling
+from retinue.core.agent import DEFAULT_AGENT, NO_SAMPLING, Agent, RunSpec, Sampling
 from retinue.core.budget import Window
 from retinue.core.errors import PolicyError, UnknownName
 from retinue.core.events import RunAccepted
@@ -131,7 +131,7 @@ class RunSpecBuilder:
     def agent(self, name: str | None) -> Agent:
         """The agent with this name, or an agent `main` with all tools and no system prompt."""
         if name is None:
-            return Agent(name="main", tools=self._tools.offered, no_tools=not self._tools.offered)
+            return Agent(name=DEFAULT_AGENT, tools=self._tools.offered, no_tools=not self._tools.offered)
         if name not in self._agents:
             raise UnknownName("agent", name, tuple(self._agents))
         return self._agents[name]

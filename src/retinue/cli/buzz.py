@@ -1,6 +1,6 @@
 """`retinue buzz`: one question to a model at a whole address.
 
-Arguments, colours, events and the line at the end are those of the program whose contract `retinue call` implements.
+Arguments, colours, events and last line follow the document of `retinue call`; see docs/reference/call.md.
 """
 
 from __future__ import annotations

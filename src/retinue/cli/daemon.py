@@ -15,7 +15,7 @@ from retinue.core.text import rfc3339
 
 if TYPE_CHECKING:
     from retinue.dispatch.daemon.lock import DaemonFacts
-    from retinue.dispatch.daemon.service import Duties
+    from retinue.dispatch.daemon.service import Workload
 
 NOT_RUNNING = 3
 """The exit status of `status` without a daemon, as service managers have it."""
@@ -79,10 +79,10 @@ def status(json: options.JsonFlag = False) -> int:
     Exit status: 0 a daemon runs, 3 none.
     """
     from retinue.app.open import default_home
-    from retinue.dispatch.daemon.lock import look
+    from retinue.dispatch.daemon.lock import running_daemon
 
     home = default_home().absolute()
-    facts = look(home)
+    facts = running_daemon(home)
     if facts is None:
         if json:
             answer_json({"running": False, "home": str(home)})
@@ -94,21 +94,21 @@ def status(json: options.JsonFlag = False) -> int:
 
 async def _status(facts: DaemonFacts, home: Path, *, json: bool) -> int:
     from retinue.app.open import STORE, open_read_only
-    from retinue.dispatch.daemon.service import duties
+    from retinue.dispatch.daemon.service import read_workload
 
     async with open_read_only() as client:
-        work = await duties(client)
+        workload = await read_workload(client)
     if json:
-        answer_json(_as_json(facts, home / STORE, work))
+        answer_json(_as_json(facts, home / STORE, workload))
         return 0
-    driven = [tree.root_id for tree in work.trees if tree.is_driven]
-    waiting = [tree.root_id for tree in work.trees if not tree.is_driven]
+    driven = [tree.root_id for tree in workload.trees if tree.is_driven]
+    waiting = [tree.root_id for tree in workload.trees if not tree.is_driven]
     rows = {
         "pid": f"{facts.pid}{' (stopping)' if facts.stopping else ''}",
         "since": rfc3339(facts.since),
         "store": str(home / STORE),
         "settings": facts.config or "-",
-        "jobs": ", running: ".join(filter(None, (str(work.jobs), ", ".join(work.jobs_running)))),
+        "jobs": ", running: ".join(filter(None, (str(workload.jobs), ", ".join(workload.jobs_running)))),
         "runs": "; ".join(
             f"{len(run_ids)} {word}: {', '.join(run_ids)}"
             for word, run_ids in (("running", driven), ("waiting", waiting))
@@ -120,7 +120,7 @@ async def _status(facts: DaemonFacts, home: Path, *, json: bool) -> int:
     return 0
 
 
-def _as_json(facts: DaemonFacts, store: Path, work: Duties) -> dict[str, Any]:
+def _as_json(facts: DaemonFacts, store: Path, workload: Workload) -> dict[str, Any]:
     return {
         "running": True,
         "home": str(store.parent),
@@ -129,9 +129,9 @@ def _as_json(facts: DaemonFacts, store: Path, work: Duties) -> dict[str, Any]:
         "stopping": facts.stopping,
         "store": str(store),
         "settings": facts.config or None,
-        "jobs": work.jobs,
-        "jobs_running": list(work.jobs_running),
-        "runs": [{"run_id": tree.root_id, "running": tree.is_driven} for tree in work.trees],
+        "jobs": workload.jobs,
+        "jobs_running": list(workload.jobs_running),
+        "runs": [{"run_id": tree.root_id, "running": tree.is_driven} for tree in workload.trees],
     }
 
 
@@ -151,13 +151,13 @@ def stop(
 
 async def _stop(seconds: float) -> int:
     from retinue.app.open import default_home
-    from retinue.dispatch.daemon.lock import look, stop
+    from retinue.dispatch.daemon.lock import running_daemon, stop
 
     home = default_home().absolute()
     try:
         stopped = await stop(home, timeout=seconds)
     except TimeoutError:
-        facts = look(home)
+        facts = running_daemon(home)
         process = "" if facts is None or facts.pid is None else f", process {facts.pid},"
         say(
             f"error: the daemon{process} has not ended within {seconds:g} s; "

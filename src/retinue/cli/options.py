@@ -13,6 +13,7 @@ import typer
 from retinue.dialects.registry import root_tools
 
 if TYPE_CHECKING:
+    from retinue.app.run_spec import DetachedApprovals
     from retinue.core.agent import Output, Sampling
 
 ANSWERS = "Model"
@@ -179,10 +180,10 @@ def required_output(schema: str | None, any_object: bool) -> Output | None:
     return make_output(dict if schema is None else Path(schema))
 
 
-def listed(names: str | None) -> tuple[str, ...] | None:
+def split_names(names: str | None) -> tuple[str, ...] | None:
     """The names in a flag that takes them separated by commas.
 
-    >>> listed("grep, file_read,"), listed(""), listed(None)
+    >>> split_names("grep, file_read,"), split_names(""), split_names(None)
     (('grep', 'file_read'), (), None)
     """
     return None if names is None else tuple(name.strip() for name in names.split(",") if name.strip())
@@ -204,7 +205,7 @@ def dialects_of(named: list[str] | None) -> tuple[str, ...] | None:
 
 def tools_of(names: str | None, *, agent: str | None) -> tuple[str, ...] | None:
     """The tools in `--tools`; without the flag those of the agent (None), or none without an agent."""
-    tools = listed(names)
+    tools = split_names(names)
     return () if tools is None and agent is None else tools
 
 
@@ -254,7 +255,7 @@ class ApprovalOptions:
     yes: bool = False
 
     @property
-    def detached(self) -> Literal["wait", "deny", "yes"]:
+    def detached(self) -> DetachedApprovals:
         """The same options for a background process, which cannot ask."""
         return "yes" if self.yes else "deny" if self.mode == "deny" else "wait"
 

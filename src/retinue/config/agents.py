@@ -78,7 +78,7 @@ class MemorySettings(Struct, frozen=True, kw_only=True):
     backend: Annotated[
         Backend | None,
         Meta(
-            description="sqlite, markdown (MEMORY.md in its workspace) or none; by default as set in [memory].",
+            description="sqlite, workspace (its MEMORY.md; alias: markdown) or none; by default as set in [memory].",
             examples=["sqlite"],
         ),
     ] = None

@@ -14,20 +14,22 @@ SupportedBackend: TypeAlias = Literal["sqlite", "workspace", "none"]
 """Kinds of `retinue.tools.memory`; `workspace` is Markdown in the workspace of an agent."""
 
 Backend = Annotated[
-    Literal["sqlite", "markdown", "none", "postgres", "qdrant", "lucid"],
-    Meta(extra={"expected": "one of: sqlite, markdown, none"}),
+    Literal["sqlite", "workspace", "markdown", "none", "postgres", "qdrant", "lucid"],
+    Meta(extra={"expected": "one of: sqlite, workspace, markdown, none"}),
 ]
-"""A memory backend; of the last three only the names are known, for settings files of other programs."""
+"""A memory backend. `markdown` is another name of `workspace`, as settings files of other programs have it; of the last
+three only the names are known, for such files.
+"""
 
 
 def supported_backend(backend: str | None) -> SupportedBackend | None:
     """The kind of a backend, or None if retinue does not support it.
 
-    >>> supported_backend("markdown"), supported_backend("qdrant")
-    ('workspace', None)
+    >>> supported_backend("workspace"), supported_backend("markdown"), supported_backend("qdrant")
+    ('workspace', 'workspace', None)
     """
     match backend:
-        case "sqlite" | "none":
+        case "sqlite" | "workspace" | "none":
             return backend
         case "markdown":
             return "workspace"
@@ -41,7 +43,7 @@ class MemoryDefaults(Struct, frozen=True, kw_only=True):
     backend: Annotated[
         Backend | None,
         Meta(
-            description="sqlite, markdown (MEMORY.md in the workspace) or none; by default as set in [tools].",
+            description="sqlite, workspace (its MEMORY.md; alias: markdown) or none; by default as set in [tools].",
             examples=["sqlite"],
         ),
     ] = None

@@ -16,11 +16,12 @@ from retinue.config.root import ROOT
 from retinue.config.validation import NOT_SUPPORTED, Issue
 from retinue.core.errors import Problem
 from retinue.core.key_paths import KeyPath, origin_of
+from retinue.core.text import name_list
 
 Ignored: TypeAlias = tuple[KeyPath, str]
 """A setting that has no counterpart, and the reason where it is worth a word."""
 
-MAX_LISTED = 200
+MAX_IGNORED_SHOWN = 200
 """Ignored settings that the warning names; a file with more says how many more."""
 
 
@@ -69,8 +70,7 @@ class LenientDocument:
         named = [f"{key} ({reason})" if reason else key for key, reason in reasons.items()]
         if not named:
             return []
-        more = f", and {len(named) - MAX_LISTED} more" if len(named) > MAX_LISTED else ""
-        return [Problem(file=file, complaint=f"ignored: {', '.join(named[:MAX_LISTED])}{more}")]
+        return [Problem(file=file, complaint=f"ignored: {name_list(named, MAX_IGNORED_SHOWN)}")]
 
 
 def translated(document: Document, translate: Translate) -> LenientDocument:

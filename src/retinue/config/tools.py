@@ -50,7 +50,7 @@ class ToolsSettings(Struct, frozen=True, kw_only=True):
     memory: Annotated[
         Literal["sqlite", "markdown"],
         Meta(
-            description="Memory backend of agents: sqlite, or markdown (files in the state folder).",
+            description="Memory backend of agents: sqlite, or markdown (files in the state folder, not in workspaces).",
             examples=["sqlite"],
         ),
     ] = "sqlite"

@@ -13,6 +13,9 @@ from retinue.core.errors import BadInput
 from retinue.core.policy import Policy, RuntimeProfile
 from retinue.core.run import Limits
 
+DEFAULT_AGENT = "main"
+"""The name of the agent of a root run that names none."""
+
 ToolKind = Literal["pure", "idempotent", "keyed", "once"]
 """What recovery does with a call that a crash interrupted.
 

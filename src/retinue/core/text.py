@@ -134,13 +134,13 @@ MAX_LISTED = 100
 """Names that a schema or a text for the model lists; a list of unlimited length would fill the context."""
 
 
-def name_list(names: Sequence[str]) -> str:
-    """Names in a text for the model, in their order; of very many the first ones.
+def name_list(names: Sequence[str], maximum: int = MAX_LISTED) -> str:
+    """Names in a text, in their order; of very many the first ones, at most `maximum`.
 
     >>> name_list(["grep", "fetch"]), name_list([])
     ('grep, fetch', '(none)')
     >>> name_list([f"tool_{number}" for number in range(150)])[-29:]
     'tool_98, tool_99, and 50 more'
     """
-    shown = ", ".join(names[:MAX_LISTED]) or "(none)"
-    return f"{shown}, and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else shown
+    shown = ", ".join(names[:maximum]) or "(none)"
+    return f"{shown}, and {len(names) - maximum} more" if len(names) > maximum else shown

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
+from retinue.app.launch.resume import RETINUE_COMMAND
 from retinue.app.open import default_home
 
-PATIENCE = 10.0
+STOP_SECONDS = 10.0
 """Seconds that processes get to stop."""
 
 
@@ -32,8 +32,7 @@ class Processes:
         if self._stopping:
             raise OSError("the daemon was stopping")
         process = await asyncio.create_subprocess_exec(
-            # `-P`: the process must not import modules from the current folder.
-            *(sys.executable, "-P", "-m", "retinue", *arguments),
+            *(*RETINUE_COMMAND, *arguments),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=output,
             stderr=None if output == asyncio.subprocess.DEVNULL else output,
@@ -55,7 +54,7 @@ class Processes:
             _signal(process, signal.SIGTERM)
         if self._running:
             ends = [asyncio.ensure_future(process.wait()) for process in self._running]
-            await asyncio.wait(ends, timeout=PATIENCE)
+            await asyncio.wait(ends, timeout=STOP_SECONDS)
             for process in self._running:
                 _signal(process, signal.SIGKILL)
             await asyncio.gather(*ends)
@@ -66,8 +65,8 @@ def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None
         process.send_signal(number)
 
 
-class Part(Protocol):
-    """A part of a daemon."""
+class Stoppable(Protocol):
+    """Work of a daemon that can be stopped."""
 
     def stop(self) -> None:
         """Start nothing more."""
@@ -78,18 +77,18 @@ async def supervise(
     stop: asyncio.Event,
     processes: Processes,
     *,
-    work: Sequence[tuple[Part, Coroutine[Any, Any, None]]],
-    stopping: Callable[[], None] = lambda: None,
+    work: Sequence[tuple[Stoppable, Coroutine[Any, Any, None]]],
+    on_stop: Callable[[], None] = lambda: None,
 ) -> None:
-    """Await the work of all parts; when `stop` is set, call `stopping`, and stop the parts and their processes."""
+    """Await all work; when `stop` is set, call `on_stop`, and stop the work and its processes."""
     working = [asyncio.ensure_future(each) for _, each in work]
     waiting = asyncio.ensure_future(stop.wait())
     everything = asyncio.gather(*working)
     await asyncio.wait({everything, waiting}, return_when=asyncio.FIRST_COMPLETED)
     if not everything.done():
-        stopping()
-        for part, _ in work:
-            part.stop()
+        on_stop()
+        for each, _ in work:
+            each.stop()
         await processes.stop()
     waiting.cancel()
     await everything

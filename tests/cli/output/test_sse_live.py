@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.cli.output.sse import HeldReply, LiveReply, Piece, ReplyWriter
+from retinue.cli.output.reply import HeldReply, LiveReply, Piece, ReplyWriter
 from retinue.core.errors import ProviderError
 from retinue.core.messages import (
     AssistantMessage,

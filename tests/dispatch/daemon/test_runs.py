@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from pathlib import Path
 
-from retinue.dispatch.daemon.runs import FIRST_DELAY, GRACE, MAX_ATTEMPTS, POLL, RunsDaemon, Tree
+import pytest
+
+from retinue.dispatch.daemon.runs import FIRST_DELAY, GRACE, MAX_ATTEMPTS, POLL, RunsDaemon, Tree, make_launch
+from retinue.dispatch.processes import Processes
 from retinue.testing.virtual_time import VirtualClock
 
 
@@ -25,9 +30,9 @@ class RunsHarness:
         self._seconds = seconds
         self._finishes = finishes
         self._running = 0
-        self.daemon = RunsDaemon(self.look, self.launch, self.reported.append, self.clock.now, max_running=max_running)
+        self.daemon = RunsDaemon(self.read, self.launch, self.reported.append, self.clock.now, max_running=max_running)
 
-    async def look(self) -> list[Tree]:
+    async def read(self) -> list[Tree]:
         return self.trees
 
     async def launch(self, tree: Tree) -> None:
@@ -87,3 +92,18 @@ async def test_a_stopped_daemon_waits_for_its_processes() -> None:
     await harness.run_for(1.0)
 
     assert (harness.clock.now() - harness.begin, harness.trees) == (30.0, [])
+
+
+async def test_a_process_that_cannot_be_started_is_one_line_with_a_quoted_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("RETINUE_HOME", str(tmp_path))
+    processes = Processes()
+    await processes.stop()
+    reported: list[str] = []
+
+    with caplog.at_level(logging.INFO, logger="retinue.daemon"):
+        await make_launch(processes, reported.append)(tree("a"))
+
+    assert reported == ["run a: not continued: the daemon was stopping"]
+    assert caplog.messages == ['event=run_not_continued run_id=a error="the daemon was stopping"']

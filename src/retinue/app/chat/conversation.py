@@ -33,7 +33,7 @@ log = logger("retinue.app")
 
 Receive = Callable[[Event | Delta], None]
 
-GONE_ON = "the chat went on without it"
+SUPERSEDED = "superseded by the next input of the chat"
 """Why the interrupted answer of an earlier chat is cancelled."""
 
 
@@ -115,7 +115,7 @@ class Conversation:
             raise SessionClosed(session_id, "archived")  # a run may read it, a conversation would change it
         if self._earlier is not None:
             earlier, self._earlier = self._earlier, None
-            self._segment = await self._continued(earlier, dialects)
+            self._segment = await self._resume_earlier(earlier, dialects)
         segment = self._segment
         if segment is not None and not segment.is_over and segment.dialects == dialects:
             supervisor, run_id = self._retinue.supervisor, segment.run.run_id
@@ -191,7 +191,7 @@ class Conversation:
         limits = self._launch.limits
         return replace(limits, wrap_up=not dialects, max_turns=None, exchange_turns=limits.max_turns)
 
-    async def _continued(self, earlier: EarlierChat, dialects: tuple[str, ...]) -> Segment | None:
+    async def _resume_earlier(self, earlier: EarlierChat, dialects: tuple[str, ...]) -> Segment | None:
         """Take over what the processes of an earlier chat left unfinished; its last run, if that can go on.
 
         An interrupted answer is cancelled, with everything below it. A run that waited for input is resumed, with its
@@ -205,22 +205,23 @@ class Conversation:
         for root_id in dict.fromkeys(view.root_id for view in left if view.root_id in earlier.runs):
             try:
                 if root_id == last and earlier.is_answering:
-                    await retinue.cancel(root_id, GONE_ON)
+                    await retinue.cancel(root_id, SUPERSEDED)
                 else:
                     await retinue.resume(next(view.run_id for view in left if view.root_id == root_id))
             except NotAdoptable as refused:
                 log.warning("%s", refused)
                 if root_id == last:
-                    await retinue.cancel(root_id, GONE_ON)
+                    await retinue.cancel(root_id, SUPERSEDED)
         live = retinue.supervisor.live(last)
         if live is None:
             return None
         run = live.run
         self._set_launch_config(dialects)
-        today = retinue.supervisor.admitted(self._launch.run_spec(retinue, dialects=dialects))
+        current_spec = retinue.supervisor.admitted(self._launch.run_spec(retinue, dialects=dialects))
         handle = retinue.handle(last)
         segment = Segment(handle, dialects, retinue.supervisor.events(last, after=run.seq))
-        if (run.run_spec, run.accepted.limits) == (today, self._limits(dialects)) and run.accepted.lifecycle.per_input:
+        is_same = (run.run_spec, run.accepted.limits) == (current_spec, self._limits(dialects))
+        if is_same and run.accepted.lifecycle.per_input:
             return segment
         self._segment = segment
         await self.close()

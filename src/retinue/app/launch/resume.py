@@ -45,8 +45,8 @@ log = logger("retinue.app")
 LOGS = "logs"
 """The folder of the output of background processes, below the state folder."""
 
-PYTHON = (sys.executable, "-P")
-"""`-P`: a background process must not import modules from the current folder."""
+RETINUE_COMMAND = (sys.executable, "-P", "-m", "retinue")
+"""The program of a background process; `-P`: it must not import modules from the current folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +249,7 @@ def resume_in_background(run_id: RunId, approvals: DetachedApprovals) -> Path:
     output, file = open_log(run_id)
     try:
         subprocess.Popen(
-            [*PYTHON, "-m", "retinue", *resume_command(run_id, approvals)],
+            [*RETINUE_COMMAND, *resume_command(run_id, approvals)],
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=file,

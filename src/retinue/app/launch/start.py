@@ -182,7 +182,8 @@ class Launch:
     ) -> RunHandle:
         """Start a run in the opened retinue; the arguments are those of `Retinue.spawn`.
 
-        `detached` only records the run, and says how a later process handles its calls that need approval.
+        With `detached` the run is recorded, not started; the value is how a later process handles calls that need
+        approval.
         """
         if detached and retinue.launch_config is not None:
             retinue.launch_config = replace(retinue.launch_config, detached=detached)

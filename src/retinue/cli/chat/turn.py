@@ -22,7 +22,7 @@ from retinue.cli.options import OutputOptions
 from retinue.cli.output.approval_prompt import TerminalApprover
 from retinue.cli.output.format import count, money, one_line, tokens, total
 from retinue.cli.output.progress import PlainLines, print_outcome, redrawable
-from retinue.cli.output.sse import TEXT, HeldReply, LiveReply, Piece, ReplyWriter
+from retinue.cli.output.reply import TEXT, HeldReply, LiveReply, Piece, ReplyWriter
 from retinue.cli.output.terminal import console, say, stdout_for_answers_alone, write
 from retinue.core.events import Event, HistoryCompacted, ReplyReceived, TurnFailed
 from retinue.core.ids import RunId

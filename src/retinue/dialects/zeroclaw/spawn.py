@@ -6,7 +6,7 @@ import logging
 
 from msgspec.structs import replace
 
-from retinue.core.agent import ToolSpec
+from retinue.core.agent import DEFAULT_AGENT, ToolSpec
 from retinue.core.errors import Refused
 from retinue.core.events import RunAccepted
 from retinue.core.ids import RunId
@@ -21,9 +21,6 @@ from retinue.dialects.error_codes import CallRefused
 from retinue.dialects.zeroclaw import NAME
 from retinue.dialects.zeroclaw.requests import NO_OUTPUT, SPAWN, no_agent, prompt_of, spawn_failed, spawn_spec, why
 from retinue.engine import SpawnRequest, Supervisor
-
-ROOT = "main"
-"""The alias of a root without an agent of the settings."""
 
 SUBAGENT = "subagent"
 """The label of every run that `spawn_subagent` starts, and the beginning of its session key in logs."""
@@ -84,7 +81,7 @@ class SpawnSubagentTool(DialectTool):
         if caller is not None and is_subagent(caller.run.accepted):
             raise CallRefused("spawn_subagent: a subagent may not spawn its own subagents (depth-1 cap)")
         alias = context.identity
-        if alias != ROOT and self._dialect_context.known(alias) is None:
+        if alias != DEFAULT_AGENT and self._dialect_context.known(alias) is None:
             raise CallRefused(spawn_failed(no_agent(alias)))
         check_may_act(context, SPAWN)
         await spend(self._supervisor, context)

@@ -172,7 +172,7 @@ class Daemon:
         except StoreError as unstored:
             log.warning("job %s: %s", claim.name, unstored)
         except Exception:
-            log.exception("job %s: a bug", claim.name)
+            log.exception("job %s: unexpected error while executing it", claim.name)
         finally:
             self._changed.set()
 

@@ -27,7 +27,7 @@ from retinue.app.retinue import Retinue
 from retinue.app.settings_file import load_settings
 from retinue.config.cron import CRON, CronSettings
 from retinue.config.settings import Settings
-from retinue.core.agent import Agent
+from retinue.core.agent import DEFAULT_AGENT, Agent
 from retinue.core.budget import Window
 from retinue.core.commands import Charge, DriverRow
 from retinue.core.errors import BadInput, NotAdoptable, Refused, RetinueError, ToolError
@@ -39,7 +39,7 @@ from retinue.core.run import Outcome
 from retinue.dialects import registry
 from retinue.dialects.base import CronTexts
 from retinue.dispatch.cron.daemon import LEASE, this_owner
-from retinue.dispatch.cron.jobs import MAX_OUTPUT, PLAIN, AgentWork, Claim, HistoryEntry, Job, ShellWork
+from retinue.dispatch.cron.jobs import MAX_OUTPUT, AgentWork, Claim, HistoryEntry, Job, ShellWork
 from retinue.dispatch.cron.table import CronTable
 from retinue.engine import Approver
 
@@ -171,7 +171,7 @@ async def _caught(execution: Execution) -> JobResult | None:
         log.warning("job %s: %s", execution.job.name, error)
         return JobResult(status="failed", error=str(error))
     except Exception as bug:
-        log.exception("job %s: a bug", execution.job.name)
+        log.exception("job %s: unexpected error while executing it", execution.job.name)
         return JobResult(status="failed", error=f"this is a bug in retinue: {type(bug).__name__}: {bug}")
 
 
@@ -283,11 +283,11 @@ def _settings_of(job: Job) -> Settings:
 
 
 def _agent_of(job: Job, settings: Settings) -> Agent:
-    alias = job.work.agent or PLAIN
+    alias = job.work.agent or DEFAULT_AGENT
     known = {agent.name: agent for agent in settings.core_agents()}
-    if alias not in known and alias != PLAIN:
+    if alias not in known and alias != DEFAULT_AGENT:
         raise Blocked(_texts().unknown_agent(alias))
-    return known.get(alias) or Agent(name=PLAIN)
+    return known.get(alias) or Agent(name=DEFAULT_AGENT)
 
 
 def _check_may_act(job: Job, policy: Policy) -> None:
@@ -429,7 +429,7 @@ def span(job: Job, run_id: str | None = None) -> str:
     >>> span(Job(name="report", born="", schedule=At(0.0), work=AgentWork(agent="dig", prompt="Dig.")), "r1")
     'subagent category="cron" agent_alias=dig cron_job_id=report run_id=r1 spawn_site="cron"'
     """
-    return _texts().span(job.work.agent or PLAIN, job.name, run_id)
+    return _texts().span(job.work.agent or DEFAULT_AGENT, job.name, run_id)
 
 
 # ---- takeover --------------------------------------------------------------------------------------------------------

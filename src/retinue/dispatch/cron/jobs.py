@@ -24,9 +24,6 @@ from retinue.dispatch.cron.schedule import UNITS, At, Cron, Every, Schedule, nex
 SPACE = "cron"
 """The key-value namespace of jobs and claims."""
 
-PLAIN = "main"
-"""The agent of jobs that name no agent of the settings."""
-
 Missed: TypeAlias = Literal["once", "skip"]
 """What happens to due moments without a daemon: one execution for all of them, or none."""
 

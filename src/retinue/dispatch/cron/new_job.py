@@ -11,10 +11,11 @@ from retinue.app.settings_file import load_settings
 from retinue.config.cron import CRON, CronSettings
 from retinue.config.precedence import VARIABLES, Flags
 from retinue.config.settings import Settings
+from retinue.core.agent import DEFAULT_AGENT
 from retinue.core.errors import BadInput, UnknownName
 from retinue.core.ids import RandomIds
 from retinue.dispatch.cron import schedule
-from retinue.dispatch.cron.jobs import MISSED, PLAIN, AgentWork, Job, Missed, Place, ShellWork, Work
+from retinue.dispatch.cron.jobs import MISSED, AgentWork, Job, Missed, Place, ShellWork, Work
 from retinue.dispatch.cron.schedule import At, Cron, Schedule, next_due
 from retinue.providers.catalog import check_key_variable
 
@@ -100,7 +101,7 @@ def _work(
 
 def _agent(name: str, settings: Settings) -> str:
     known = tuple(agent.name for agent in settings.core_agents())
-    if name not in (*known, PLAIN):
+    if name not in (*known, DEFAULT_AGENT):
         raise UnknownName("agent", name, known)
     return name
 

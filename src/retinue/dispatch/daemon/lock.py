@@ -1,6 +1,7 @@
 """The lock that one daemon holds for a state folder, and the facts about that daemon in the lock's file.
 
-The kernel releases the lock when the process ends, however it ends. The file stays, and says nothing without the lock.
+The kernel releases the lock when the process ends, however it ends. The file remains; its content is valid
+only while the lock is held.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ FILE = "daemon.lock"
 """The name of the lock's file in the state folder."""
 
 ATTEMPTS = 20
-NAP = 0.05
-"""Seconds between two attempts: `look` holds a shared lock for an instant."""
+POLL_SECONDS = 0.05
+"""Seconds between two attempts: `running_daemon` holds a shared lock for an instant."""
 
 MAX_FACTS = 65_536
 """Bytes of the file that are read."""
@@ -44,7 +45,7 @@ class DaemonFacts(Struct, frozen=True, kw_only=True):
         return int(pid) if pid.isdecimal() else None
 
 
-class DaemonRuns(Refused):
+class DaemonAlreadyRunning(Refused):
     """Another daemon has the state folder."""
 
     def __init__(self, facts: DaemonFacts, home: Path) -> None:
@@ -63,7 +64,7 @@ class DaemonLock:
 
     @classmethod
     async def take(cls, home: Path, *, since: float, config: str = "") -> DaemonLock:
-        """Take the lock; raises `DaemonRuns` if another process holds it."""
+        """Take the lock; raises `DaemonAlreadyRunning` if another process holds it."""
         _check_platform()
         file = _create(home)
         try:
@@ -71,8 +72,8 @@ class DaemonLock:
                 if _try_lock(file, shared=False):
                     os.ftruncate(file, 0)  # what a killed daemon has left
                     return cls(file, DaemonFacts(host=this_host(), process=this_process(), since=since, config=config))
-                await asyncio.sleep(NAP)
-            raise DaemonRuns(_read(file), home)
+                await asyncio.sleep(POLL_SECONDS)
+            raise DaemonAlreadyRunning(_read(file), home)
         except BaseException:
             os.close(file)
             raise
@@ -97,7 +98,7 @@ def _create(home: Path) -> int:
     return os.open(home / FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
 
 
-def look(home: Path) -> DaemonFacts | None:
+def running_daemon(home: Path) -> DaemonFacts | None:
     """The daemon that has the state folder now; None if there is none. Nothing is created."""
     _check_platform()
     try:
@@ -115,19 +116,19 @@ async def stop(home: Path, *, timeout: float) -> DaemonFacts | None:
 
     Raises `TimeoutError` if it has not ended after `timeout` seconds, and `BadInput` if it cannot be reached from here.
     """
-    facts = look(home)
+    facts = running_daemon(home)
     if facts is None:
         return None
     clock = asyncio.get_running_loop().time
     until = clock() + timeout
     asked = facts.stopping  # a second signal would end it at once
-    while (now := look(home)) is not None:
+    while (now := running_daemon(home)) is not None:
         if not asked and now.pid is not None:
             _terminate(now, now.pid)
             facts, asked = now, True
         if clock() >= until:
             raise TimeoutError
-        await asyncio.sleep(NAP)
+        await asyncio.sleep(POLL_SECONDS)
     return facts
 
 

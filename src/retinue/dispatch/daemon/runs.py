@@ -21,6 +21,7 @@ from retinue.core.commands import RunQuery
 from retinue.core.errors import RetinueError, StoreError
 from retinue.core.ids import RunId
 from retinue.core.log_context import logger
+from retinue.core.log_lines import line
 from retinue.dispatch.processes import Processes
 from retinue.engine import RunView
 
@@ -61,7 +62,7 @@ class KeptTrees:
         self._approvals: DetachedApprovals = approvals
         self._detached: dict[RunId, DetachedApprovals] = {}
 
-    async def look(self) -> list[Tree]:
+    async def read(self) -> list[Tree]:
         """The trees as they stand now, oldest first."""
         trees: dict[RunId, list[RunView]] = {}
         for view in reversed(await self._client.supervisor.list(RunQuery(unfinished_only=True))):
@@ -97,7 +98,7 @@ class KeptTrees:
         return self._detached[root_id]
 
 
-Look: TypeAlias = Callable[[], Awaitable[Sequence[Tree]]]
+ReadTrees: TypeAlias = Callable[[], Awaitable[Sequence[Tree]]]
 Launch: TypeAlias = Callable[[Tree], Awaitable[None]]
 """Continues a tree, and returns when its process has ended."""
 
@@ -116,9 +117,15 @@ class RunsDaemon:
     """
 
     def __init__(
-        self, look: Look, launch: Launch, report: Callable[[str], None], now: Callable[[], float], *, max_running: int
+        self,
+        read_trees: ReadTrees,
+        launch: Launch,
+        report: Callable[[str], None],
+        now: Callable[[], float],
+        *,
+        max_running: int,
     ) -> None:
-        self._look = look
+        self._read_trees = read_trees
         self._launch = launch
         self._report = report
         self._now = now
@@ -135,11 +142,11 @@ class RunsDaemon:
         """Continue trees as they are found, until `stop`."""
         while not self._stopping.is_set():
             try:
-                self._begin(await self._look())
+                self._begin(await self._read_trees())
             except StoreError as error:
                 log.warning("%s", error)  # it may be temporary: a full disk, a lock
             except Exception:
-                log.exception("the runs of the store: a bug")
+                log.exception("unexpected error while looking for runs to continue")
             try:
                 async with asyncio.timeout(POLL):
                     await self._stopping.wait()
@@ -167,7 +174,7 @@ class RunsDaemon:
 
     def _give_up(self, root_id: RunId) -> None:
         self._attempts[root_id] = Attempts(MAX_ATTEMPTS + 1)
-        log.warning("event=run_given_up run_id=%s attempts=%d", root_id, MAX_ATTEMPTS)
+        log.warning("%s", line(event="run_given_up", run_id=root_id, attempts=MAX_ATTEMPTS))
         self._report(
             f"run {root_id}: given up after {MAX_ATTEMPTS} attempts; go on with: retinue runs resume {root_id}"
         )
@@ -176,12 +183,12 @@ class RunsDaemon:
         try:
             await self._launch(tree)
         except Exception:
-            log.exception("run %s: a bug", tree.root_id)
+            log.exception("run %s: unexpected error while continuing it", tree.root_id)
         finally:
             del self._at_work[tree.root_id]
 
 
-def launcher(processes: Processes, report: Callable[[str], None]) -> Launch:
+def make_launch(processes: Processes, report: Callable[[str], None]) -> Launch:
     """A function that continues a tree in a process of its own; `report` gets a line per start and end."""
 
     async def launch(tree: Tree) -> None:
@@ -190,17 +197,17 @@ def launcher(processes: Processes, report: Callable[[str], None]) -> Launch:
 
         def started() -> None:
             report(f"run {root_id}: continued (its output: {log_path})")
-            log.info("event=run_continued run_id=%s", root_id)
+            log.info("%s", line(event="run_continued", run_id=root_id))
 
         try:
             code = await processes.run(*resume_command(root_id, tree.approvals), started=started, output=output)
         except OSError as error:
             report(f"run {root_id}: not continued: {error}")
-            log.warning("event=run_not_continued run_id=%s error=%s", root_id, error)
+            log.warning("%s", line(event="run_not_continued", run_id=root_id, error=error))
             return
         finally:
             os.close(output)
         report(f"run {root_id}: {'done' if code == 0 else f'ended with exit code {code}'}")
-        log.info("event=run_ended run_id=%s exit_code=%d", root_id, code)
+        log.info("%s", line(event="run_ended", run_id=root_id, exit_code=code))
 
     return launch

@@ -9,10 +9,11 @@ from typing import NamedTuple
 from retinue.app.read_only import ReadOnlyClient
 from retinue.config.cron import CronSettings
 from retinue.core.log_context import logger
+from retinue.core.log_lines import line
 from retinue.core.text import plural
 from retinue.dispatch.cron.daemon import is_left, job_daemon
 from retinue.dispatch.cron.table import CronTable
-from retinue.dispatch.daemon.runs import KeptTrees, RunsDaemon, Tree, launcher
+from retinue.dispatch.daemon.runs import KeptTrees, RunsDaemon, Tree, make_launch
 from retinue.dispatch.processes import Processes, supervise
 
 log = logger("retinue.daemon")
@@ -21,7 +22,7 @@ MAX_RUNS = 8
 """Trees that a daemon continues at the same time."""
 
 
-class Duties(NamedTuple):
+class Workload(NamedTuple):
     """What a daemon has to do: the number of jobs, the names of those that are executed now, and the trees to keep."""
 
     jobs: int
@@ -29,12 +30,13 @@ class Duties(NamedTuple):
     trees: tuple[Tree, ...]
 
 
-async def duties(client: ReadOnlyClient) -> Duties:
-    """What there is to do in a store, as it stands now."""
+async def read_workload(client: ReadOnlyClient) -> Workload:
+    """The workload of a store, as it stands now."""
     table = await CronTable(client.key_value).table()
     running = sorted(claim.name for claim in table.claims.values() if not is_left(claim.owner))
-    trees = await KeptTrees(client, approvals=CronSettings().approvals).look()
-    return Duties(len(table.jobs), tuple(running), tuple(trees))
+    approvals = CronSettings().approvals  # any value: `status` does not resume
+    trees = await KeptTrees(client, approvals=approvals).read()
+    return Workload(len(table.jobs), tuple(running), tuple(trees))
 
 
 async def serve(
@@ -42,25 +44,27 @@ async def serve(
     settings: CronSettings,
     stop: asyncio.Event,
     report: Callable[[str], None],
-    stopping: Callable[[], None],
+    on_stop: Callable[[], None],
 ) -> None:
     """Execute jobs when due and continue runs, until `stop` is set; `report` gets a line per start and end.
 
-    Then `stopping` is called and all processes are asked to stop: their runs are left in the store and can be resumed.
+    Then `on_stop` is called and all processes are asked to stop: their runs are left in the store and can be resumed.
     """
 
     def stop_now() -> None:
-        log.info("event=stopping")
-        stopping()
+        log.info("%s", line(event="stopping"))
+        on_stop()
 
-    work = await duties(client)
-    jobs_text, runs_text = plural(work.jobs, "job"), plural(len(work.trees), "run")
+    workload = await read_workload(client)
+    jobs_text, runs_text = plural(workload.jobs, "job"), plural(len(workload.trees), "run")
     report(f"daemon: {jobs_text}, {runs_text} to keep going; Ctrl-C stops it")
-    log.info("event=started jobs=%d runs=%d", work.jobs, len(work.trees))
+    log.info("%s", line(event="started", jobs=workload.jobs, runs=len(workload.trees)))
     processes = Processes()
     jobs = job_daemon(CronTable(client.key_value), processes, report, max_running=settings.max_running)
     kept = KeptTrees(client, approvals=settings.approvals)
-    runs = RunsDaemon(kept.look, launcher(processes, report), report, client.supervisor.clock.now, max_running=MAX_RUNS)
-    await supervise(stop, processes, stopping=stop_now, work=[(jobs, jobs.run()), (runs, runs.run())])
+    runs = RunsDaemon(
+        kept.read, make_launch(processes, report), report, client.supervisor.clock.now, max_running=MAX_RUNS
+    )
+    await supervise(stop, processes, on_stop=stop_now, work=[(jobs, jobs.run()), (runs, runs.run())])
     report("daemon: stopped")
-    log.info("event=stopped")
+    log.info("%s", line(event="stopped"))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
-from retinue.dispatch.processes import PATIENCE
+from retinue.app.launch.resume import RETINUE_COMMAND
+from retinue.dispatch.processes import STOP_SECONDS
 
 NAME = "retinue.service"
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\t": "\\t", "%": "%%"}
@@ -16,18 +16,18 @@ def unit(home: Path, config: Path | None) -> str:
 
     Only the daemon gets the signal to stop, which it passes on: a second one would end a process at once.
     """
-    arguments = ("-P", "-m", "retinue", "daemon", *(("--config", str(config)) if config else ()))
+    program, *arguments = (*RETINUE_COMMAND, "daemon", *(("--config", str(config)) if config else ()))
     return f"""\
 [Unit]
 Description=Retinue daemon: cron jobs, background delegates and detached runs
 
 [Service]
 Type=exec
-ExecStart={" ".join((quoted(sys.executable), *map(_argument, arguments)))}
+ExecStart={" ".join((quoted(program), *map(_argument, arguments)))}
 Environment={quoted(f"RETINUE_HOME={home}")}
 EnvironmentFile=-%h/.config/retinue/environment
 KillMode=mixed
-TimeoutStopSec={PATIENCE * 3:.0f}
+TimeoutStopSec={STOP_SECONDS * 3:.0f}
 Restart=on-failure
 RestartSec=5
 

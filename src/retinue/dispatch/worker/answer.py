@@ -183,7 +183,7 @@ class CallOutput(Protocol):
     def end(self, outcome: Outcome | None, /) -> None:
         """Write how the call ended; None for one that was stopped."""
 
-    async def gone(self) -> None:
+    async def closed(self) -> None:
         """Return when the reader of the output is gone; raises what writing raised."""
 
     async def close(self) -> None:
@@ -320,7 +320,7 @@ class WorkerCall:
         """Write the run's events until it ends, the reader is gone, or the process is asked to stop."""
         working = asyncio.ensure_future(run.wait())
         following = asyncio.ensure_future(output.follow(self._counted(run.events())))
-        others = (asyncio.ensure_future(output.gone()), asyncio.ensure_future(asked_to_stop.wait()))
+        others = (asyncio.ensure_future(output.closed()), asyncio.ensure_future(asked_to_stop.wait()))
         outcome = None
         try:
             await asyncio.wait({working, *others}, return_when=asyncio.FIRST_COMPLETED)

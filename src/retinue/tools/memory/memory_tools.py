@@ -81,7 +81,7 @@ def open_memory(
             raise BadInput(f"memory backend {kind!r}: expected one of: {', '.join(BACKENDS)}")
 
 
-def existing_memories(home: Path) -> list[backend.MemoryBackend]:
+def memories_in_state_folder(home: Path) -> list[backend.MemoryBackend]:
     """The memory backends that have stored something in a state folder; creates none."""
     files = {"sqlite": sqlite.FILE, "markdown": markdown.FOLDER}
     return [open_memory(kind, home) for kind, name in files.items() if _exists(home / name)]

@@ -26,6 +26,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from retinue.core.agent import DEFAULT_AGENT
 from retinue.core.errors import ToolError
 from retinue.tools.memory.backend import Memory, MemoryBackend, MemoryUnavailable, Note, Recalled, Search, search_all
 
@@ -45,7 +46,6 @@ _DAY: Final = re.compile(r"(\d{4}-\d\d-\d\d)\.md")
 _ITEM: Final = re.compile(r"- \*\*([^*]+)\*\*:(?: (.*))?", re.DOTALL)
 _FACTS: Final = re.compile(r"  <!-- memory (\{.*\}) -->")
 _INDENT: Final = "  "
-_UNNAMED_AGENT: Final = "main"
 _ALL: Final = 1_000_000
 
 
@@ -106,7 +106,7 @@ class WorkspaceMemory:
                 session_id=note.session_id,
             )
             name = _file_of(note)
-            folder.write(name, _with(folder.read(name), name, memory))
+            folder.write(name, _with_memory(folder.read(name), name, memory))
             # The new place first: a reader that finds both takes the later one.
             for other in folder.files():
                 if other != name:
@@ -164,7 +164,7 @@ class WorkspaceMemory:
             names |= {entry.facts.agent for entry in entries if entry.facts is not None}
             if any(entry.facts is None for entry in entries):
                 here = {agent for agent, each in self._folders.items() if each == place}
-                names |= here or {_UNNAMED_AGENT}
+                names |= here or {DEFAULT_AGENT}
         return sorted(names)
 
     def _place(self, agent: str) -> Path:
@@ -255,7 +255,7 @@ class _Folder:
     def remove(self, name: str, agent: str, key: str) -> None:
         """Remove an agent's memories under a key from a file."""
         text = self.read(name)
-        without = _without(text, agent, key)
+        without = _without_memory(text, agent, key)
         if without != text:
             self.write(name, without)
 
@@ -370,11 +370,11 @@ def _memory(agent: str, name: str, entry: _Entry) -> Memory:
         place = f"{_base(name).removesuffix('.md')}:{entry.begin + 1}"
         category = CORE if day is None else DAILY
         facts = _Facts(id=place, agent=agent, category=category, created_at=at, updated_at=at)
-        return _of(facts, agent, entry.key or place, entry.content)
-    return _of(facts, agent, entry.key, entry.content)
+        return _to_memory(facts, agent, entry.key or place, entry.content)
+    return _to_memory(facts, agent, entry.key, entry.content)
 
 
-def _of(facts: _Facts, agent: str, key: str, content: str) -> Memory:
+def _to_memory(facts: _Facts, agent: str, key: str, content: str) -> Memory:
     return Memory(
         id=facts.id,
         agent=agent,
@@ -434,7 +434,7 @@ def _facts(line: str) -> _Facts | None:
 
 def _format(memory: Memory) -> list[str]:
     """The lines of a memory."""
-    shown = _shown(memory.key)
+    shown = _display_key(memory.key)
     facts = _Facts(
         id=memory.id,
         agent=memory.agent,
@@ -455,16 +455,16 @@ def _format(memory: Memory) -> list[str]:
     ]
 
 
-def _shown(key: str) -> str:
+def _display_key(key: str) -> str:
     """A key as an item shows it: on one line, without the marks around it.
 
-    >>> _shown("color"), _shown("2 * 3"), _shown("*")
+    >>> _display_key("color"), _display_key("2 * 3"), _display_key("*")
     ('color', '2 3', '-')
     """
     return " ".join(key.replace("*", " ").split()) or "-"
 
 
-def _with(text: str, name: str, memory: Memory) -> str:
+def _with_memory(text: str, name: str, memory: Memory) -> str:
     """The text with a memory in the place of those of its agent under its key, or else at the end."""
     lines = text.split("\n")
     before = [entry for entry in _entries(text) if entry.key == memory.key and entry.belongs_to(memory.agent)]
@@ -479,7 +479,7 @@ def _with(text: str, name: str, memory: Memory) -> str:
     return "\n".join([text.rstrip("\n") or heading, "", *_format(memory), ""])
 
 
-def _without(text: str, agent: str, key: str) -> str:
+def _without_memory(text: str, agent: str, key: str) -> str:
     """The text without an agent's memories under a key, and without the blank line before each."""
     lines = text.split("\n")
     found = [entry for entry in _entries(text) if entry.key == key and entry.belongs_to(agent)]
