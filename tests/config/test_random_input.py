@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.app.settings_file import SECTIONS
-from retinue.config.error_texts import KeyPath
 from retinue.config.settings import load
 from retinue.config.toml import read_toml
 from retinue.core.errors import ConfigError
+from retinue.core.key_paths import KeyPath
 
 Value: TypeAlias = str | float | bool | datetime.date | datetime.time | list["Value"] | dict[str, "Value"]
 

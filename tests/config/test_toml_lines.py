@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from retinue.config.error_texts import KeyPath
 from retinue.config.toml import read_toml
+from retinue.core.key_paths import KeyPath
 
 TEXT = '''\
 # a = 1

@@ -57,12 +57,12 @@ class ToolRegistry:
         """The tool with this name, as a run with these dialects sees and calls it."""
         theirs = (self._delegation[dialect].get(name) for dialect in self._present(dialects))
         tool = next((tool for tool in theirs if tool is not None), None) or self._registered(name)
-        return None if tool is None else self.around(tool, dialects)
+        return None if tool is None else self.wrapped(tool, dialects)
 
-    def around(self, tool: Tool, dialects: tuple[str, ...]) -> Tool:
+    def wrapped(self, tool: Tool, dialects: tuple[str, ...]) -> Tool:
         """A tool in the wrappers of these dialects, such as a log."""
         for dialect in self._present(dialects):
-            tool = self._dialects[dialect].around(tool)
+            tool = self._dialects[dialect].wrapped(tool)
         return tool
 
     def _present(self, dialects: tuple[str, ...]) -> list[str]:

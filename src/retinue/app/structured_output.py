@@ -12,7 +12,7 @@ import msgspec
 
 from retinue.core.agent import Output, ValidatedOutput
 from retinue.core.errors import BadInput
-from retinue.core.schema import Schema, explicit, map_schema
+from retinue.core.schema import Schema, map_schema, with_types_and_items
 
 OutputFormat: TypeAlias = Mapping[str, Any] | Path | type | Output
 """The required form of an answer: a JSON Schema or the path of its file, a type, or `dict` for any JSON object."""
@@ -117,7 +117,7 @@ def schema_of(kind: Any) -> Schema:
         schema = pydantic_schema() if pydantic_schema is not None else msgspec.json.schema(kind)
     except (TypeError, RuntimeError) as error:
         raise BadSchema(f"the type {kind!r}", _error_text(error)) from error
-    return cast(Schema, _strict(explicit(_inline_root(schema))))
+    return cast(Schema, _strict(with_types_and_items(_inline_root(schema))))
 
 
 def _output(schema: Schema) -> Output:

@@ -10,13 +10,13 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from retinue.config import error_texts
-from retinue.config.error_texts import KeyPath
 from retinue.config.memory import Backend, backend_issues, supported_backend
 from retinue.config.profiles import absolute
 from retinue.config.providers import ProviderSettings
 from retinue.config.sections import NamedTables, Section
 from retinue.config.validation import Issue
 from retinue.core.agent import Agent
+from retinue.core.key_paths import KeyPath
 from retinue.core.policy import Policy, RuntimeProfile
 from retinue.core.run import Limits
 

@@ -10,8 +10,7 @@ from typing import Any, TypeAlias
 
 from msgspec import inspect
 
-KeyPath: TypeAlias = tuple[str | int, ...]
-"""Path to a value: names of tables and keys, and array indices, which count from 0."""
+from retinue.core.key_paths import KeyPath
 
 MAX_SHOWN = 64
 """Maximum length of a key or value in a message."""

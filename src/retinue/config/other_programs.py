@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol, TypeAlias
 
-from retinue.config.error_texts import Document, KeyPath, dotted
+from retinue.config.error_texts import Document, dotted
 from retinue.config.root import ROOT
 from retinue.config.validation import NOT_SUPPORTED, Issue
 from retinue.core.errors import Problem
+from retinue.core.key_paths import KeyPath, origin_of
 
 Ignored: TypeAlias = tuple[KeyPath, str]
 """A setting that has no counterpart, and the reason where it is worth a word."""
@@ -78,20 +79,7 @@ def translated(document: Document, translate: Translate) -> LenientDocument:
     translation = translate(values)
     own: list[Ignored] = [((ROOT.name,), "")] if ROOT.name in document.values else []
     return LenientDocument(
-        document=replace(document, values=translation.values, origin=partial(_origin, translation.origins)),
+        document=replace(document, values=translation.values, origin=partial(origin_of, origins=translation.origins)),
         ignored=(*own, *translation.ignored),
         errors=[Issue(path=path, message=message) for path, message in translation.errors],
     )
-
-
-def _origin(origins: Mapping[KeyPath, KeyPath], path: KeyPath) -> KeyPath:
-    """The path in the file of a value in retinue's layout.
-
-    >>> moved = {("providers", "ollama"): ("provider", "ollama")}
-    >>> _origin(moved, ("providers", "ollama", "headers", "X")), _origin(moved, ("tools", "network"))
-    (('provider', 'ollama', 'headers', 'X'), ('tools', 'network'))
-    """
-    for end in range(len(path), 0, -1):
-        if (place := origins.get(path[:end])) is not None:
-            return (*place, *path[end:])
-    return path

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from retinue.config.agents import Count, Name, Seconds
 from retinue.config.sections import Section
+from retinue.core.key_paths import ROOT_DEFAULTS
 from retinue.core.run import Limits
 
 
@@ -37,5 +38,5 @@ class RootDefaults(Struct, frozen=True, kw_only=True):
         return replace(base, **{field: value for field, value in changes.items() if value is not None})
 
 
-ROOT = Section(name="(root)", type=RootDefaults, about="Defaults of root runs.")
-"""Declared for settings files of other programs only. No key of a file has this name."""
+ROOT = Section(name=ROOT_DEFAULTS, type=RootDefaults, about="Defaults of root runs.")
+"""Declared for settings files of other programs only."""

@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from retinue.config.agents import AGENTS, AgentSettings, reference_issues
-from retinue.config.error_texts import Document, KeyPath, Parser, dotted
+from retinue.config.error_texts import Document, Parser, dotted
 from retinue.config.memory import MEMORY, MemoryDefaults, backend_issues
 from retinue.config.other_programs import LenientDocument, Translate, translated
 from retinue.config.profiles import RISK_PROFILES, RUNTIME_PROFILES, RiskSettings, RuntimeSettings, unsupported_options
@@ -24,6 +24,7 @@ from retinue.config.tools import TOOLS, ToolsSettings, module_files, module_issu
 from retinue.config.validation import Issue, check
 from retinue.core.agent import Agent
 from retinue.core.errors import ConfigError, Problem
+from retinue.core.key_paths import KeyPath
 from retinue.core.policy import Policy, Rules
 from retinue.tools.dependencies import ToolOptions
 

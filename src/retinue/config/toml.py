@@ -12,8 +12,9 @@ from contextlib import suppress
 from functools import cache
 from typing import Any, Literal, NamedTuple, cast
 
-from retinue.config.error_texts import Document, KeyPath, dotted
+from retinue.config.error_texts import Document, dotted
 from retinue.core.errors import ConfigError, Problem
+from retinue.core.key_paths import KeyPath
 
 _PART = r"""(?:"(?:\\.|[^"\\\n])*"|'[^'\n]*'|[A-Za-z0-9_-]+)"""
 _DOTTED = rf"{_PART}(?:[ \t]*\.[ \t]*{_PART})*"

@@ -13,8 +13,9 @@ from typing import Any, TypeAlias, cast
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from retinue.config.error_texts import Document, KeyPath, dotted, quoted
+from retinue.config.error_texts import Document, dotted, quoted
 from retinue.core.errors import ConfigError, Problem
+from retinue.core.key_paths import KeyPath
 
 MAX_VALUES = 20_000
 """Maximum number of values in one file, with all aliases expanded."""

@@ -10,6 +10,7 @@ __all__ = [
     "history",
     "ids",
     "inbox",
+    "key_paths",
     "lazy_names",
     "ledger",
     "limit_text",

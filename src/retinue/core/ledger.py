@@ -427,7 +427,7 @@ class Ledger:
         _spend(self._account(account_id), amount, now, in_windows=in_windows)
 
     def credit(self, account_id: AccountId, amount: budget.Amount) -> None:
-        """Take back what was charged to the account alone: its limits count anew from there."""
+        """Subtract an amount from this account only, not from its ancestors; used when limits restart with an input."""
         account = self._account(account_id)
         account.spent = [max(0, spent - less) for spent, less in zip(account.spent, budget.vector(amount), strict=True)]
         _update_unused(account)

@@ -7,10 +7,10 @@ from typing import Any, TypeAlias, cast
 
 Schema: TypeAlias = dict[str, Any]
 
-_BELOW = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+_SCHEMA_MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 """Keywords whose values map arbitrary names to schemas."""
 
-_PLAIN = ("const", "enum", "default", "examples", "required", "dependentRequired")
+_VALUE_KEYWORDS = ("const", "enum", "default", "examples", "required", "dependentRequired")
 """Keywords whose values are not schemas, whatever they look like."""
 
 
@@ -22,22 +22,22 @@ def map_schema(schema: Any, change: Callable[[Any], Any]) -> Any:
         return schema
     changed: Schema = {}
     for keyword, value in cast(Schema, schema).items():
-        if keyword in _PLAIN:
+        if keyword in _VALUE_KEYWORDS:
             changed[keyword] = value
-        elif keyword in _BELOW and isinstance(value, dict):
+        elif keyword in _SCHEMA_MAPS and isinstance(value, dict):
             changed[keyword] = {name: change(below) for name, below in cast(Schema, value).items()}
         else:
             changed[keyword] = change(value) if isinstance(value, (dict, list)) else value
     return changed
 
 
-def explicit(schema: Any) -> Any:
+def with_types_and_items(schema: Any) -> Any:
     """The schema, and all schemas in it, with the type of each enumeration and the items of each array written out.
 
-    >>> explicit({"properties": {"names": {"type": "array"}, "level": {"enum": ["low", "high"]}}})["properties"]
-    {'names': {'type': 'array', 'items': {}}, 'level': {'type': 'string', 'enum': ['low', 'high']}}
+    >>> with_types_and_items({"type": "array"}), with_types_and_items({"enum": ["low", "high"]})
+    ({'type': 'array', 'items': {}}, {'type': 'string', 'enum': ['low', 'high']})
     """
-    mapped = map_schema(schema, explicit)
+    mapped = map_schema(schema, with_types_and_items)
     if not isinstance(mapped, dict):
         return mapped
     written = cast(Schema, mapped)

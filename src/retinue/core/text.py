@@ -134,12 +134,12 @@ MAX_LISTED = 100
 """Names that a schema or a text for the model lists; a list of unlimited length would fill the context."""
 
 
-def listed(names: Sequence[str]) -> str:
+def name_list(names: Sequence[str]) -> str:
     """Names in a text for the model, in their order; of very many the first ones.
 
-    >>> listed(["grep", "fetch"]), listed([])
+    >>> name_list(["grep", "fetch"]), name_list([])
     ('grep, fetch', '(none)')
-    >>> listed([f"tool_{number}" for number in range(150)])[-29:]
+    >>> name_list([f"tool_{number}" for number in range(150)])[-29:]
     'tool_98, tool_99, and 50 more'
     """
     shown = ", ".join(names[:MAX_LISTED]) or "(none)"

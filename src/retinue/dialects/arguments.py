@@ -13,7 +13,7 @@ import msgspec
 
 from retinue.core.agent import ToolSpec
 from retinue.core.errors import Refused
-from retinue.core.text import MAX_LISTED, NOT_JSON, listed
+from retinue.core.text import MAX_LISTED, NOT_JSON, name_list
 from retinue.dialects.error_codes import CodedRefusal, ErrorCode, JsonObject
 
 D = TypeVar("D")
@@ -41,27 +41,27 @@ def list_of(kind: str, about: str, **constraints: object) -> dict[str, object]:
     return typed("array", about, items={"type": kind}, **constraints)
 
 
-def among(names: Sequence[str]) -> dict[str, object]:
+def name_schema(names: Sequence[str]) -> dict[str, object]:
     """The schema of one of these names: an enumeration, or any string if there are too many or none at all.
 
-    >>> among(["grep", "fetch"]), among([])
+    >>> name_schema(["grep", "fetch"]), name_schema([])
     ({'type': 'string', 'enum': ['grep', 'fetch']}, {'type': 'string'})
     """
     return {"type": "string", "enum": list(names)} if 0 < len(names) <= MAX_LISTED else {"type": "string"}
 
 
-def list_among(names: Sequence[str] | None, about: str) -> dict[str, object]:
+def name_list_schema(names: Sequence[str] | None, about: str) -> dict[str, object]:
     """A property that is a list of these names, in an enumeration or else in the description; None lists no names.
 
-    >>> list_among(["grep"], "Tools.")
+    >>> name_list_schema(["grep"], "Tools.")
     {'type': 'array', 'items': {'type': 'string', 'enum': ['grep']}, 'description': 'Tools.'}
-    >>> list_among([], "Tools.")["description"]
+    >>> name_list_schema([], "Tools.")["description"]
     'Tools. Available: (none).'
     """
     if names is None:
         return list_of("string", about)
-    items = among(names)
-    return typed("array", about if "enum" in items else f"{about} Available: {listed(names)}.", items=items)
+    items = name_schema(names)
+    return typed("array", about if "enum" in items else f"{about} Available: {name_list(names)}.", items=items)
 
 
 def action_tool(name: str, about: str, actions: Mapping[str, str], properties: Mapping[str, object]) -> ToolSpec:

@@ -52,7 +52,7 @@ class Dialect(ABC):
         """The part of the root's system text about these tools, given the registered agents; may be empty."""
         return ""
 
-    def around(self, tool: Tool) -> Tool:
+    def wrapped(self, tool: Tool) -> Tool:
         """The tool as runs with this dialect call it: unchanged, or in a wrapper such as a log."""
         return tool
 

@@ -7,15 +7,10 @@ from typing import TypeAlias, cast
 from urllib.parse import urlsplit
 
 from retinue.core.errors import BadInput
+from retinue.core.key_paths import KeyPath, origin_of
 from retinue.providers.catalog import provider_config
 
-Path: TypeAlias = tuple[str | int, ...]
-"""Names of tables and keys, and array indices."""
-
 Table: TypeAlias = dict[str, object]
-
-ROOT = "(root)"
-"""The table of defaults of root runs: `provider`, `max_turns`, `timeout`, `risk_profile` and `runtime_profile`."""
 
 
 class Translation:
@@ -31,11 +26,11 @@ class Translation:
 
     def __init__(self, values: Mapping[str, object]) -> None:
         self.values: Table = {name: _copied(value) for name, value in values.items()}
-        self.origins: dict[Path, Path] = {}
-        self.ignored: list[tuple[Path, str]] = []
-        self.errors: list[tuple[Path, str]] = []
+        self.origins: dict[KeyPath, KeyPath] = {}
+        self.ignored: list[tuple[KeyPath, str]] = []
+        self.errors: list[tuple[KeyPath, str]] = []
 
-    def find(self, path: Path) -> object:
+    def find(self, path: KeyPath) -> object:
         """The value at a path of `values`; None if there is none."""
         value: object = self.values
         for name in path:
@@ -45,11 +40,11 @@ class Translation:
             value = table[str(name)]
         return value
 
-    def table(self, path: Path) -> Table:
+    def table(self, path: KeyPath) -> Table:
         """The table at a path of `values`; empty if there is none."""
         return as_table(self.find(path)) or {}
 
-    def take(self, path: Path) -> object:
+    def take(self, path: KeyPath) -> object:
         """Remove a value and return it; None if there is none. Tables that are empty then are removed, too."""
         value = self.find(path)
         for end in range(len(path), 0, -1):
@@ -58,7 +53,7 @@ class Translation:
                 above.pop(str(path[end - 1]), None)
         return value
 
-    def put(self, target: Path, value: object, origin: Path) -> None:
+    def put(self, target: KeyPath, value: object, origin: KeyPath) -> None:
         """Set a value that comes from `origin`; None sets nothing. A value that is there already stays."""
         if value is None or self.find(target) is not None:
             return
@@ -69,31 +64,31 @@ class Translation:
                 return  # the file has a value where a table belongs; the validation reports it
             table = below
         table[str(target[-1])] = value
-        self.origins[target] = self._origin(origin)
+        self.origins[target] = origin_of(origin, self.origins)
 
-    def move(self, source: Path, target: Path) -> None:
+    def move(self, source: KeyPath, target: KeyPath) -> None:
         """Put a value in another place; it is ignored if that place has a value already."""
         if self.find(target) is not None:
             self.ignore(source)
         else:
             self.put(target, self.take(source), source)
 
-    def ignore(self, path: Path, reason: str = "") -> None:
+    def ignore(self, path: KeyPath, reason: str = "") -> None:
         """Remove a value that has no counterpart; nothing happens if there is none."""
         if self.find(path) is not None:
             self.take(path)
-            self.ignored.append((self._origin(path), reason))
+            self.ignored.append((origin_of(path, self.origins), reason))
 
-    def ignore_rest(self, path: Path) -> None:
+    def ignore_rest(self, path: KeyPath) -> None:
         """Ignore what is left in a table, key by key."""
         for name in list(self.table(path)):
             self.ignore((*path, name))
 
-    def refuse(self, path: Path, message: str) -> None:
+    def refuse(self, path: KeyPath, message: str) -> None:
         """Add an error about a value."""
-        self.errors.append((self._origin(path), message))
+        self.errors.append((origin_of(path, self.origins), message))
 
-    def require_table(self, path: Path) -> bool:
+    def require_table(self, path: KeyPath) -> bool:
         """Whether there is a table at a path; any other value is an error, and removed."""
         value = self.find(path)
         if value is not None and as_table(value) is None:
@@ -101,7 +96,7 @@ class Translation:
             self.refuse(path, "expected a table")
         return as_table(value) is not None
 
-    def key_variable(self, path: Path, *, own: str, variable: str, environ: Mapping[str, str]) -> str | None:
+    def key_variable(self, path: KeyPath, *, own: str, variable: str, environ: Mapping[str, str]) -> str | None:
         """The environment variable of a provider's key; None if it needs none. The key in the file is ignored.
 
         `own` is the vendor's variable, empty where it does not apply. `variable` is where the other program looks. It
@@ -114,12 +109,6 @@ class Translation:
         else:
             self.take(path)
         return used
-
-    def _origin(self, path: Path) -> Path:
-        for end in range(len(path), 0, -1):
-            if (place := self.origins.get(path[:end])) is not None:
-                return (*place, *path[end:])
-        return path
 
 
 def vendor_variable(wire: str, base_url: object) -> str:

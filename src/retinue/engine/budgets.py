@@ -109,9 +109,10 @@ class Budgets:
             self.ledger.reserve_wrap_up(run.run_id, _wrap_up_share(answer.caps))
 
     def renew(self, run: RunAccepted, before: Amount | None) -> Amount | None:
-        """Let the limits of a run count anew; all that it and its descendants have used, of which `before` was known.
+        """Reset what the run's limits count.
 
-        None for a run without an account.
+        Returns the total used so far by the run and its descendants (`before` plus what was counted since); None for a
+        run without an account.
         """
         if run.run_id not in self._windows:
             return None

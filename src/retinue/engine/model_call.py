@@ -306,14 +306,15 @@ def _request(provider: str, model: str, live: LiveRun, step: CallModel) -> Reque
     )
 
 
-class ForFirstProvider(TypedDict):
-    """Options of a request that a run has for its first provider only."""
+class SamplingOptions(TypedDict):
+    """How the tokens of a reply are chosen."""
 
     temperature: float | None
     top_p: float | None
 
 
-def sampling_for(provider: str, run_spec: RunSpec) -> ForFirstProvider:
+def sampling_for(provider: str, run_spec: RunSpec) -> SamplingOptions:
+    """The sampling options of a request to this provider. Fallback providers get none: their ranges differ."""
     if provider != run_spec.provider:
         return {"temperature": None, "top_p": None}
     return {"temperature": run_spec.temperature, "top_p": run_spec.top_p}

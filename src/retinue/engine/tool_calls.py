@@ -113,7 +113,7 @@ async def _refuse_unknown(live: LiveRun, call: OpenCall, engine: EngineContext) 
         offered = ", ".join(live.tool_set.tools) or "none"
         refusal = f"There is no tool named {name!r}. Tools you can use: {offered}."
     log.info("run %s called the tool %.80r, which it does not have", live.run_id, name)
-    tool = engine.toolbox.around(UnknownTool(name, refusal), dialects)
+    tool = engine.toolbox.wrapped(UnknownTool(name, refusal), dialects)
     context = _context(live, call, stale=False)
     return await _call_tool(tool, call, tool.prepare(call.call.arguments), context, live, engine)
 

@@ -129,9 +129,9 @@ def provider_config(
     """The config of a provider, by the name of its wire or of a local server; what is not given is the wire's default.
 
     The vendor's key is sent to the vendor's address only: with another `base_url`, no key is sent unless `api_key_env`
-    names its variable. With `full_url`, the address is the complete URL of requests, and error messages use the field
-    names of `retinue call` orders. Raises `UnknownName` for an unknown wire and `BadInput` for an unusable address or
-    key variable.
+    names its variable. With `full_url`, the address is the complete URL, and error messages use the field names of
+    requests of `retinue call` and `retinue buzz`. Raises `UnknownName` for an unknown wire and `BadInput` for an
+    unusable address or key variable.
 
     >>> provider_config("openai-chat", base_url="http://localhost:9/v1").api_key_env
     ''
@@ -261,7 +261,7 @@ def create_provider(config: ProviderConfig, *, explicit: bool = False) -> Provid
 
 
 def request_url(config: ProviderConfig, model: str) -> str:
-    """The complete URL of requests for a model, as the orders of `retinue call` need it.
+    """The complete URL for a model, which requests of `retinue call` and `retinue buzz` need.
 
     >>> request_url(provider_config("ollama"), "qwen3")
     'http://localhost:11434/v1/chat/completions'

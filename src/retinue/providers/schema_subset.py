@@ -13,7 +13,7 @@ from typing import Any, cast
 import msgspec
 from msgspec import Struct
 
-from retinue.core.schema import Schema, explicit
+from retinue.core.schema import Schema, with_types_and_items
 from retinue.core.text import NOT_JSON
 from retinue.providers.lenient_json import raw_json
 
@@ -81,7 +81,7 @@ def restricted(schema: str, subset: SchemaSubset) -> msgspec.Raw:
     """
     try:
         decoded = msgspec.json.decode(schema, type=Schema)
-        converted = _within(explicit(decoded), subset, is_optional=False)
+        converted = _within(with_types_and_items(decoded), subset, is_optional=False)
     except (*NOT_JSON, TypeError, AttributeError):  # not a schema; the vendor's error says more
         return raw_json(schema)
     return raw_json(schema if converted == decoded else msgspec.json.encode(converted).decode())
@@ -96,7 +96,7 @@ def complete(parameters: str) -> msgspec.Raw:
     """
     try:
         decoded = msgspec.json.decode(parameters, type=Schema)
-        converted = {"type": "object", "properties": {}} | explicit(decoded)
+        converted = {"type": "object", "properties": {}} | with_types_and_items(decoded)
     except (*NOT_JSON, TypeError, AttributeError):
         return raw_json(parameters)
     return raw_json(parameters if converted == decoded else msgspec.json.encode(converted).decode())

@@ -36,7 +36,7 @@ class Wire(Struct, frozen=True, kw_only=True):
     aliases: tuple[str, ...] = ()
     """Other names of the vendor that a user may give."""
     call_name: str = ""
-    """The name of this wire in the orders of `retinue call`; empty if that command does not speak it."""
+    """The name of this wire in requests of `retinue call`; empty if that command does not support it."""
     request_path: str = ""
     """What `retinue call` adds to the base URL; `{model}` stands for the model."""
     version_path: str = ""

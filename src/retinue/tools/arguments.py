@@ -13,7 +13,7 @@ import msgspec
 
 from retinue.core.errors import BadInput
 from retinue.core.ports import CallContext
-from retinue.core.schema import Schema, explicit
+from retinue.core.schema import Schema, with_types_and_items
 
 
 class Misfit(msgspec.Struct, frozen=True):
@@ -151,7 +151,7 @@ _LEFT_OUT = frozenset({"$ref", "$defs", "$comment"})
 
 def _schema_of(hint: Any, where: str) -> Schema:
     try:
-        return explicit(_inlined(msgspec.json.schema(hint, schema_hook=_schema_of_model)))
+        return with_types_and_items(_inlined(msgspec.json.schema(hint, schema_hook=_schema_of_model)))
     except TypeError as error:
         raise BadInput(f"{where}: {str(error).splitlines()[-1]}") from error
 

@@ -213,6 +213,6 @@ class Toolbox(Protocol):
         """The tool of that name, as a run with these dialects sees it."""
         ...
 
-    def around(self, tool: Tool, dialects: tuple[str, ...]) -> Tool:
+    def wrapped(self, tool: Tool, dialects: tuple[str, ...]) -> Tool:
         """A tool in the wrappers of these dialects, such as a log."""
         ...

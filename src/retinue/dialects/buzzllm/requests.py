@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from retinue.core.agent import ToolSpec
-from retinue.dialects.arguments import compact, decode, list_among
+from retinue.dialects.arguments import compact, decode, name_list_schema
 from retinue.dialects.error_codes import CallRefused
 
 CALL_SUBAGENT = "call_subagent"
@@ -28,7 +28,7 @@ def spec_of(tools: Sequence[str]) -> ToolSpec:
         "properties": {
             "prompt": {"type": "string"},
             "system_prompt": {"type": ["string", "null"]},
-            "tool_subset": list_among(tools, about) | {"type": ["array", "null"]},
+            "tool_subset": name_list_schema(tools, about) | {"type": ["array", "null"]},
         },
         "required": ["prompt"],
     }

@@ -13,7 +13,7 @@ from typing import Annotated, Literal, TypeVar
 from msgspec import Meta, Struct
 
 from retinue.core.agent import ToolSpec
-from retinue.dialects.arguments import compact, decode, list_among, typed
+from retinue.dialects.arguments import compact, decode, name_list_schema, typed
 from retinue.dialects.error_codes import CallRefused
 from retinue.dialects.meerkat.settings import MeerkatSettings
 
@@ -78,7 +78,7 @@ def specs(settings: MeerkatSettings, tools: Sequence[str] | None = None) -> dict
             "description": "Tool access policy; inherit by default.",
             "properties": {
                 "policy": {"type": "string", "enum": ["inherit", "allow_list", "deny_list"]},
-                "tools": list_among(tools, "Names of your tools, for allow_list and deny_list."),
+                "tools": name_list_schema(tools, "Names of your tools, for allow_list and deny_list."),
             },
             "required": ["policy"],
         },

@@ -90,9 +90,9 @@ class StartTool(AgentTool):
         return row.run_id, row.agent, await self._supervisor.stored.run_spec(row.run_spec)
 
     def spec_for(self, offered: tuple[str, ...], policy: Policy) -> ToolSpec:
-        return requests.specs(self._settings, self._inherited(offered))[self.tool]
+        return requests.specs(self._settings, self.inheritable(offered))[self.tool]
 
-    def _inherited(self, offered: tuple[str, ...]) -> tuple[str, ...]:
+    def inheritable(self, offered: tuple[str, ...]) -> tuple[str, ...]:
         """The caller's tools that a child may have; the agent tools only if the settings allow nesting."""
         kept_back = comms.names(self._settings)
         if not self._settings.nested_tools:
@@ -149,7 +149,7 @@ class SpawnTool(StartTool):
             raise invalid("host_mode requires comms to be enabled for sub-agents")
         resolved = self._resolve(request.provider, request.model, context, fork=False)
         agent = HOST_AGENT if request.host_mode else SUB_AGENT
-        offered = (*access.among(self._inherited(context.offered)), *comms.names(self._settings))
+        offered = (*access.among(self.inheritable(context.offered)), *comms.names(self._settings))
         system = self._usage_text(offered, context) if request.system_prompt is None else request.system_prompt
         run_spec = self._run_spec(context, resolved, agent, system, offered)
         spawn_request = SpawnRequest(
@@ -204,11 +204,11 @@ class ForkTool(StartTool):
         if self._settings.fork_keeps_tools and access.policy == "inherit":
             offered = context.offered
         else:
-            offered = (*access.among(self._inherited(context.offered)), *comms.names(self._settings))
+            offered = (*access.among(self.inheritable(context.offered)), *comms.names(self._settings))
         caller = self._relatives.caller(context).run
         run_spec = self._run_spec(context, resolved, FORK_AGENT, caller.system, offered)
         if run_spec.provider == caller.run_spec.provider:
-            run_spec = _continued(run_spec, caller.run_spec)
+            run_spec = _with_sampling_of(run_spec, caller.run_spec)
         spawn_request = SpawnRequest(
             agent=FORK_AGENT,
             run_spec=run_spec,
@@ -338,7 +338,7 @@ def _checked(resolved: ResolvedModel, allowed: tuple[str, ...], *, shown: tuple[
     return resolved
 
 
-def _continued(run_spec: RunSpec, caller_spec: RunSpec) -> RunSpec:
+def _with_sampling_of(run_spec: RunSpec, caller_spec: RunSpec) -> RunSpec:
     """The run spec with the sampling of the caller, whose conversation a fork continues."""
     return replace(
         run_spec, max_output=caller_spec.max_output, temperature=caller_spec.temperature, top_p=caller_spec.top_p

@@ -73,7 +73,7 @@ class SpecDialect(Dialect):
     def log_fields(self, run: Run) -> Mapping[str, object]:
         return _log_fields(run.accepted.session_id, run.accepted.handle, run.accepted.agent)
 
-    def around(self, tool: Tool) -> Tool:
+    def wrapped(self, tool: Tool) -> Tool:
         return LoggedTool(tool, self._clock)
 
     def handover(self, outcome: Outcome) -> tuple[bool, str]:

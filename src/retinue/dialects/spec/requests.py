@@ -10,8 +10,8 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 from retinue.core.agent import ToolSpec
-from retinue.core.text import listed
-from retinue.dialects.arguments import Fields, action_tool, list_among, list_of, mistyped, typed
+from retinue.core.text import name_list
+from retinue.dialects.arguments import Fields, action_tool, list_of, mistyped, name_list_schema, typed
 from retinue.dialects.error_codes import CodedRefusal
 from retinue.dialects.spec.settings import SUBAGENT_EXTENSIONS
 
@@ -83,10 +83,10 @@ def _properties(extensions: AbstractSet[str], tools: Sequence[str] | None, model
         properties["system_prompt_append"] = typed(
             "string", f"{define} with extends: instructions to add after those of that agent."
         )
-    properties["tools"] = list_among(
+    properties["tools"] = name_list_schema(
         tools, f"{define}: the names of the agent's tools; none by default. Agents cannot delegate."
     )
-    in_use = f" Models of other agents: {listed(models)}." if models else ""
+    in_use = f" Models of other agents: {name_list(models)}." if models else ""
     properties["model"] = typed("string", f"{define}: the agent's model; yours by default.{in_use}")
     properties["max_turns"] = typed("integer", f"{define}: how many turns the agent may take, 1 to 25; 10 by default.")
     properties["agent"] = typed("string", "spawn, required: the name of the agent to run.")
@@ -362,7 +362,7 @@ def check_tools(tools: Iterable[str], registry: Sequence[str]) -> None:
     for tool in tools:
         if tool not in registry:
             message = f"Tool not in application registry: {tool!r}"
-            raise CodedRefusal("INVALID_TOOL", message, available_tools=listed(registry))
+            raise CodedRefusal("INVALID_TOOL", message, available_tools=name_list(registry))
 
 
 def check_task(task: str) -> None:

@@ -30,7 +30,7 @@ from retinue.core.run import Exchange, Lifecycle, Limits
 from retinue.core.text import cut
 from retinue.dialects.context import DialectContext
 from retinue.dialects.xzatoma import NAME
-from retinue.dialects.xzatoma.requests import SUBAGENT, Delegation, ErrorType, SubagentRefused, inherited, passed_on
+from retinue.dialects.xzatoma.requests import SUBAGENT, Delegation, ErrorType, SubagentRefused, inheritable, inherited
 from retinue.dialects.xzatoma.settings import XzatomaSettings, unknown_provider
 from retinue.dialects.xzatoma.transcripts import Retention
 from retinue.engine import RunView, SpawnRequest
@@ -117,7 +117,7 @@ class Children:
             self.telemetry.failed(label, depth, error=str(refused))
             raise _failed(str(refused), "initialization_failed") from refused
         if not started.existed:
-            offered = passed_on(self._dialect_context.run_spec_of(started.run_id).offered)
+            offered = inheritable(self._dialect_context.run_spec_of(started.run_id).offered)
             self.telemetry.spawned(label, depth, max_turns=self._max_turns(task.request), tools=offered)
         return started.run_id
 
@@ -146,7 +146,7 @@ class Children:
         await self._supervisor.cancel(run_id, note=note)
 
     def _tools(self, task: ChildTask, context: CallContext) -> tuple[str, ...]:
-        kept = inherited(task.request.allowed_tools, passed_on(context.offered))
+        kept = inherited(task.request.allowed_tools, inheritable(context.offered))
         return (*kept, SUBAGENT) if task.nests else kept
 
     def _spawn_request(

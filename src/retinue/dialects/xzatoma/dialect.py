@@ -60,7 +60,7 @@ class SubagentTool(DialectTool):
         self._children = children
 
     def spec_for(self, offered: tuple[str, ...], policy: Policy) -> ToolSpec:
-        return requests.spec(self._default_max_turns, requests.passed_on(offered))
+        return requests.spec(self._default_max_turns, requests.inheritable(offered))
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
         """Delegate and wait for the summary; refusals and failures are answers too."""
@@ -109,7 +109,7 @@ class ParallelTool(DialectTool):
         self._children = children
 
     def spec_for(self, offered: tuple[str, ...], policy: Policy) -> ToolSpec:
-        return requests.parallel_spec(self._default_max_turns, requests.passed_on(offered))
+        return requests.parallel_spec(self._default_max_turns, requests.inheritable(offered))
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
         """Delegate all tasks and wait; a refusal is an answer, and a failed task a result."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from retinue.dialects.translation import ROOT, Translation, vendor_variable, with_version
+from retinue.core.key_paths import ROOT_DEFAULTS
+from retinue.dialects.translation import Translation, vendor_variable, with_version
 
 WIRES = {"ollama": "ollama", "openai": "openai-chat"}
 """The tables of providers that have a counterpart, each with its wire: that program speaks chat completions only."""
@@ -25,8 +26,8 @@ def translate(values: Mapping[str, object], environ: Mapping[str, str]) -> Trans
     translation = Translation(values)
     if translation.require_table(("provider",)):
         _translate_providers(translation, environ)
-    translation.move(("agent", "max_turns"), (ROOT, "max_turns"))
-    translation.move(("agent", "timeout_seconds"), (ROOT, "timeout"))
+    translation.move(("agent", "max_turns"), (ROOT_DEFAULTS, "max_turns"))
+    translation.move(("agent", "timeout_seconds"), (ROOT_DEFAULTS, "timeout"))
     return translation
 
 
@@ -52,5 +53,5 @@ def _translate_providers(translation: Translation, environ: Mapping[str, str]) -
         translation.move((*table, "model"), ("providers", name, "model"))
         translation.put(("providers", name, "model"), DEFAULT_MODELS[name], table)
         translation.ignore_rest(table)
-    translation.move(("provider", "type"), (ROOT, "provider"))
+    translation.move(("provider", "type"), (ROOT_DEFAULTS, "provider"))
     translation.ignore_rest(("provider",))

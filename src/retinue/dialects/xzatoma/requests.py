@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 from msgspec import Struct
 
 from retinue.core.agent import ToolSpec
-from retinue.dialects.arguments import compact, decode, list_among, typed
+from retinue.dialects.arguments import compact, decode, name_list_schema, typed
 from retinue.dialects.error_codes import CallRefused
 
 SUBAGENT = "subagent"
@@ -141,7 +141,7 @@ def _task_schema(default_max_turns: int, tools: Sequence[str] | None, *, summary
                 minLength=1,
             ),
             "summary_prompt": summary_prompt,
-            "allowed_tools": list_among(
+            "allowed_tools": name_list_schema(
                 tools,
                 "The only tools of yours that the subagent can use; all of them by default. Must not name subagent.",
             ),
@@ -240,10 +240,10 @@ def inherited(allowed_tools: Sequence[str] | None, own: Sequence[str]) -> tuple[
     return tuple(name for name in own if name in allowed_tools)
 
 
-def passed_on(offered: Sequence[str]) -> tuple[str, ...]:
+def inheritable(offered: Sequence[str]) -> tuple[str, ...]:
     """The tools of a caller that its subagents can have: all but those for delegation.
 
-    >>> passed_on(["fetch", "subagent", "parallel_subagent"])
+    >>> inheritable(["fetch", "subagent", "parallel_subagent"])
     ('fetch',)
     """
     return tuple(name for name in offered if name not in (SUBAGENT, PARALLEL))

@@ -54,7 +54,7 @@ class ZeroclawDialect(Dialect):
         """All tools of the application; the agent's risk profile excludes some."""
         return tuple(self._dialect_context.tool_names)
 
-    def around(self, tool: Tool) -> Tool:
+    def wrapped(self, tool: Tool) -> Tool:
         return TracedTool(tool, log)
 
     def log_fields(self, run: Run) -> Mapping[str, object]:

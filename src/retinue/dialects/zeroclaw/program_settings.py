@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
-from retinue.dialects.translation import ROOT, Path, Translation, as_table, vendor_variable, with_version
+from retinue.core.key_paths import ROOT_DEFAULTS, KeyPath
+from retinue.dialects.translation import Translation, as_table, vendor_variable, with_version
 from retinue.providers.catalog import ALIASES, WIRES, canonical_name
 
 
@@ -93,7 +94,7 @@ def translate(values: Mapping[str, object], environ: Mapping[str, str]) -> Trans
 
 
 def _put_provider(
-    translation: Translation, name: str, kind: str, table: Path, *, variable: str, environ: Mapping[str, str]
+    translation: Translation, name: str, kind: str, table: KeyPath, *, variable: str, environ: Mapping[str, str]
 ) -> None:
     """Make a provider of a table of the file, which may be missing: then it is a provider with the defaults."""
     endpoint, here = ENDPOINTS[kind], ("providers", name)
@@ -151,13 +152,13 @@ class _NewProviders:
         default = translation.take(("providers", "fallback"))
         if isinstance(default, str):
             default = {**_by_kind(known), **known}.get(default, default)
-        translation.put((ROOT, "provider"), default, ("providers", "fallback"))
+        translation.put((ROOT_DEFAULTS, "provider"), default, ("providers", "fallback"))
         for name in list(translation.table(("providers",))):
             if not self._is_own(name):
                 translation.ignore(("providers", name))
         return known
 
-    def _tables(self) -> Iterator[tuple[str, str, Path]]:
+    def _tables(self) -> Iterator[tuple[str, str, KeyPath]]:
         models = ("providers", "models")
         for kind, below in list(self._translation.table(models).items()):
             table = as_table(below) or {}
@@ -166,7 +167,7 @@ class _NewProviders:
             else:
                 yield from [(kind, alias, (*models, kind, alias)) for alias in table]
 
-    def _is_supported(self, kind: str, path: Path) -> bool:
+    def _is_supported(self, kind: str, path: KeyPath) -> bool:
         if _kind_of(kind) in ENDPOINTS:
             return True
         self._translation.ignore(path, _unsupported(kind))
@@ -197,7 +198,7 @@ class _OldProviders:
         named = translation.find(("default_provider",))
         has_default = named is not None or any(translation.find((key,)) for key in AT_TOP)
         if not has_default or not isinstance(named or DEFAULT_TYPE, str):
-            translation.move(("default_provider",), (ROOT, "provider"))
+            translation.move(("default_provider",), (ROOT_DEFAULTS, "provider"))
             return {}
         default = str(named or DEFAULT_TYPE)
         table = ("model_providers", default)
@@ -206,7 +207,7 @@ class _OldProviders:
                 translation.ignore((key,), NO_KEYS if key == "api_key" else "")
             translation.ignore(table, _unsupported(default))
         translation.take(("default_provider",))
-        translation.put((ROOT, "provider"), name or default, ("default_provider",))
+        translation.put((ROOT_DEFAULTS, "provider"), name or default, ("default_provider",))
         return self._known
 
     def translate_tables(self) -> Providers:
@@ -247,7 +248,7 @@ class _OldProviders:
 # ---- agents ----------------------------------------------------------------------------------------------------------
 
 
-def _translate_agent(translation: Translation, agent: Path, known: Providers, old: _OldProviders) -> None:
+def _translate_agent(translation: Translation, agent: KeyPath, known: Providers, old: _OldProviders) -> None:
     for key in ("model_provider", "risk_profile", "runtime_profile"):
         if translation.find((*agent, key)) == "":  # how the program writes a reference to nothing
             translation.take((*agent, key))
@@ -255,7 +256,7 @@ def _translate_agent(translation: Translation, agent: Path, known: Providers, ol
     _translate_old_agent(translation, agent, old)
 
 
-def _translate_model(translation: Translation, agent: Path, known: Providers) -> None:
+def _translate_model(translation: Translation, agent: KeyPath, known: Providers) -> None:
     """`model_provider` names a table of `[providers.models]`, which has the model, too."""
     here = (*agent, "model_provider")
     reference = translation.find(here)
@@ -275,7 +276,7 @@ def _translate_model(translation: Translation, agent: Path, known: Providers) ->
             translation.refuse(here, f"{_unsupported(kind)}. Name another provider, or disable the agent")
 
 
-def _translate_old_agent(translation: Translation, agent: Path, old: _OldProviders) -> None:
+def _translate_old_agent(translation: Translation, agent: KeyPath, old: _OldProviders) -> None:
     """An agent of the old layout has a provider's type, a list of tools, and the keys of a runtime profile."""
     named = translation.take((*agent, "provider"))
     if isinstance(named, str):
@@ -321,11 +322,11 @@ def _translate_profiles(translation: Translation) -> None:
     translation.require_table((AUTONOMY,))
     for key in list(translation.table((AUTONOMY,))):
         section = "runtime_profiles" if key in RUNTIME_KEYS else "risk_profiles"
-        translation.put((ROOT, section.removesuffix("s")), AUTONOMY, (AUTONOMY,))
+        translation.put((ROOT_DEFAULTS, section.removesuffix("s")), AUTONOMY, (AUTONOMY,))
         translation.move((AUTONOMY, key), (section, AUTONOMY, key))
     if translation.find(("agent", "max_tool_iterations")) == 0:  # the program's default
         translation.take(("agent", "max_tool_iterations"))
-    translation.move(("agent", "max_tool_iterations"), (ROOT, "max_turns"))
+    translation.move(("agent", "max_tool_iterations"), (ROOT_DEFAULTS, "max_turns"))
 
 
 def _translate_memory(translation: Translation) -> None:

@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from msgspec import Struct
 
 from retinue.core.policy import Policy
-from retinue.core.text import listed
+from retinue.core.text import name_list
 from retinue.tools.shell.lexer import Operator, Unclear, Word, tokens
 
 SEPARATORS = frozenset({"&&", "||", ";", ";;", "|", "|&", "&", "\n", "(", ")"})
@@ -125,12 +125,12 @@ def refusal_of(command: ParsedCommand, policy: Policy) -> str | None:
         if step.program != step.name and step.program not in policy.allowed_commands:
             return (
                 f"Security policy: {step.program!r} names a program by its path; allowed are the commands of "
-                f"allowed_commands by their names: {listed(policy.allowed_commands)}"
+                f"allowed_commands by their names: {name_list(policy.allowed_commands)}"
             )
         if step.name not in _HARMLESS and not {step.program, step.name} & {*policy.allowed_commands}:
             return (
                 f"Security policy: command {step.name!r} is not allowed (allowed_commands); "
-                f"use one of: {listed(policy.allowed_commands)}"
+                f"use one of: {name_list(policy.allowed_commands)}"
             )
         if refusal := _refusal_of_started(step, policy):
             return refusal
@@ -151,7 +151,7 @@ def _refusal_of_started(step: Step, policy: Policy) -> str | None:
         if inner.program not in policy.allowed_commands:
             return (
                 f"Security policy: command {inner.program!r}, which {step.name!r} would start, is not allowed "
-                f"(allowed_commands); use one of: {listed(policy.allowed_commands)}"
+                f"(allowed_commands); use one of: {name_list(policy.allowed_commands)}"
             )
     return None
 

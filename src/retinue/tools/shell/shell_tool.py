@@ -15,7 +15,7 @@ from retinue.core.errors import ToolError
 from retinue.core.policy import Policy, Risk
 from retinue.core.ports import CallContext, CallRisk, Ended, PreparedCall, Program, Tool, ToolResult
 from retinue.core.schema import Schema
-from retinue.core.text import listed
+from retinue.core.text import name_list
 from retinue.tools.arguments import Misfit
 from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.function import FunctionTool
@@ -85,7 +85,7 @@ class ShellTool(FunctionTool[..., ShellRequest]):
     def spec_for(self, offered: tuple[str, ...], policy: Policy) -> ToolSpec:
         """The spec with the commands that the policy allows."""
         schema = msgspec.json.decode(self.spec.parameters, type=Schema)
-        schema["properties"]["command"]["description"] += f" Allowed: {listed(policy.allowed_commands)}."
+        schema["properties"]["command"]["description"] += f" Allowed: {name_list(policy.allowed_commands)}."
         return replace(self.spec, parameters=msgspec.json.encode(schema).decode())
 
     def prepare(self, arguments: str) -> PreparedCall:
