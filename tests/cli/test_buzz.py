@@ -254,16 +254,18 @@ def test_a_key_is_never_shown(cli: Cli) -> None:
 
 
 @pytest.mark.promise("BZ-BUZZ-DISCARDED")
+@pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
 @pytest.mark.parametrize("answer", ["Second attempt answer", "The first attempt says more."], ids=["other", "longer"])
 def test_nothing_is_printed_of_an_attempt_that_broke_off(
-    cli: Cli, answer: str, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, wire: Wire, answer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tune(monkeypatch, first_pause=0.0)
-    broken = ProviderError("cut", fault="cut", partial="The first attempt says m")
-    with serving(lambda request: fails(broken, times=2, then=streams(answer))) as vendor:
-        plain = cli(*asking(vendor))
-        streamed = cli(*asking(vendor, "--sse", prompt="And now?"))
+    cut = fails(ProviderError("cut", fault="cut", partial="The first attempt says m"))
+    with serving_wire(one_by_one(*[cut, cut, streams(answer)] * 2), wire) as vendor:
+        plain = cli(*addressed(wire, vendor))
+        streamed = cli(*addressed(wire, vendor), "--sse")
 
+    assert len(vendor.requests) == 6
     assert plain == Ended(0, f"{answer}{DONE}", "")
     assert (streamed.code, streamed.stderr) == (0, "")
     assert [(each.type, each.delta) for each in events(streamed.stdout)] == [

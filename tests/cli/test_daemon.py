@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -25,6 +26,14 @@ Cli: TypeAlias = Callable[..., Awaitable[Ended]]
 
 NOT_RUNNING = 3
 PAST = "2020-01-01T00:00:00Z"
+
+AGENTS = """
+[agents.lead]
+system_prompt = "You lead."
+
+[agents.reviewer]
+system_prompt = "You review."
+"""
 
 
 @pytest.fixture(name="cli")
@@ -180,6 +189,28 @@ async def test_a_daemon_executes_jobs_that_are_due(cli: Cli, folder: Path) -> No
     assert (firing["due"], firing["status"]) == (PAST, "ok")
 
 
+async def test_a_daemon_executes_a_job_of_an_agent(cli: Cli, folder: Path) -> None:
+    (folder / "retinue.toml").write_text(AGENTS)
+    (folder / "notes.txt").write_text("The pool is too small.\n")
+    script = ChatScript().play(calls("file_read", path="notes.txt"), says("It is the pool."))
+    async with FakeChat(script) as vendor:
+        where = ("--base-url", vendor.base_url, "--model", "m")
+        await cli("cron", "add", "a", "--at", PAST, "--agent", "reviewer", "--prompt", "Review it.", *where)
+        async with running_daemon(cli) as daemon:
+            await daemon.expect_stderr("a: done")
+            stopped = await cli("daemon", "stop")
+        first, second = (heard.body["messages"] for heard in vendor.requests)
+    (firing,) = (await cli("cron", "log", "--json")).json
+    (row,) = (await cli("runs", "--json")).json
+
+    assert (stopped.code, firing["due"], firing["status"]) == (0, PAST, "ok")
+    assert "You review." in first[0]["content"]
+    assert first[-1]["content"].endswith("Review it.")
+    assert "The pool is too small." in second[-1]["content"]
+    assert (firing["run_id"], row["agent"], row["outcome"]) == (row["run_id"], "reviewer", "completed")
+    assert (await cli("runs", "show", row["run_id"], "--json")).json["text"] == "It is the pool."
+
+
 async def test_a_detached_run_left_by_a_killed_process_is_finished(cli: Cli, home: Path) -> None:
     silent = SilentOnce(calls("shared_context", action="list_keys"))
     async with FakeChat(ChatScript().play(silent, silent)) as vendor:
@@ -246,38 +277,63 @@ async def test_a_run_that_was_interrupted_in_the_foreground_is_left_alone(cli: C
     assert left["state"] == "interrupted"
 
 
-BACKGROUND = """
-[agents.lead]
-system_prompt = "You lead."
-
-[agents.reviewer]
-system_prompt = "You review."
-"""
+DELEGATE = calls("delegate", agent="reviewer", prompt="Review it.", background=True)
 
 
-async def test_a_background_delegate_of_an_ended_run_is_finished(cli: Cli, folder: Path) -> None:
-    (folder / "retinue.toml").write_text(BACKGROUND)
+@asynccontextmanager
+async def background_delegate(
+    cli: Cli, folder: Path, ended_by: signal.Signals
+) -> AsyncGenerator[tuple[SilentOnce, str]]:
+    """The delegate of a root that has ended, left behind by a process that a signal ended; its model, and the root."""
+    (folder / "retinue.toml").write_text(AGENTS)
     silent = SilentOnce(calls("memory_recall"))
-    delegate = calls("delegate", agent="reviewer", prompt="Review it.", background=True)
-    script = (
-        ChatScript().play(delegate, says("It is under way."), words="Start.").play(silent, silent, words="Review it.")
-    )
-    async with FakeChat(script) as vendor:
+    script = ChatScript().play(DELEGATE, says("It is under way."), words="Start.")
+    async with FakeChat(script.play(silent, silent, words="Review it.")) as vendor:
         flags = ("--dialect", "zeroclaw", "--agent", "lead", "--base-url", vendor.base_url, "--model", "m")
         command = await Command.start("run", *flags, "Start.")
         await silent.fell_silent.wait()
         (root,) = (await cli("runs", "--json")).json
         while (await state_of(cli, root["run_id"]))["state"] != "ended":
             pass
-        command.signal(signal.SIGINT)  # it waits for its background run
+        command.signal(ended_by)  # it waits for its background run
         interrupted = await command.ended()
-        async with running_daemon(cli) as daemon:
-            await daemon.expect_stderr(f"run {root['run_id']}: done")
-    (file,) = (folder / "delegate_results").glob("*.json")
+        assert interrupted.code == (130 if ended_by is signal.SIGINT else -ended_by)
+        yield silent, root["run_id"]
 
-    assert interrupted.code == 130
-    assert '"status": "Completed"' in file.read_text()
-    assert "It was the pool." in file.read_text()
+
+def delegate_result(folder: Path) -> tuple[str, str]:
+    """The status and the output of the one delegate."""
+    (file,) = (folder / "delegate_results").glob("*.json")
+    result = json.loads(file.read_text())
+    return result["status"], result["output"]
+
+
+@pytest.mark.parametrize("ended_by", [signal.SIGINT, signal.SIGKILL])
+async def test_a_background_delegate_of_an_ended_run_is_finished(
+    cli: Cli, folder: Path, ended_by: signal.Signals
+) -> None:
+    async with background_delegate(cli, folder, ended_by) as (_, root_id), running_daemon(cli) as daemon:
+        await daemon.expect_stderr(f"run {root_id}: done")
+
+    status, output = delegate_result(folder)
+    assert (status, output.endswith("It was the pool.")) == ("Completed", True)
+
+
+async def test_a_background_delegate_is_finished_by_the_daemon_after_a_killed_one(cli: Cli, folder: Path) -> None:
+    async with background_delegate(cli, folder, signal.SIGKILL) as (silent, root_id):
+        silent.fell_silent.clear()
+        async with running_daemon(cli) as killed:
+            await silent.fell_silent.wait()  # a process of the daemon drives the delegate
+            (delegate,) = [row for row in (await cli("runs", "--all", "--json")).json if row["run_id"] != root_id]
+            driver = await pid_of_driver(delegate["run_id"])
+            for pid in ((await cli("daemon", "status", "--json")).json["pid"], driver):
+                os.kill(pid, signal.SIGKILL)
+            await killed.ended()
+        async with running_daemon(cli) as daemon:
+            await daemon.expect_stderr(f"run {root_id}: done")
+
+    status, output = delegate_result(folder)
+    assert (status, output.endswith("It was the pool.")) == ("Completed", True)
 
 
 async def test_stop_gives_up_after_its_timeout_and_says_so(cli: Cli) -> None:

@@ -58,6 +58,12 @@ def asking(vendor: FakeChat) -> tuple[str, ...]:
     return ("run", "--base-url", vendor.base_url, "--model", "m", "--dialect", "none", "--tools", "search_web", "-q")
 
 
+def buzzing(vendor: FakeChat) -> tuple[str, ...]:
+    url = f"{vendor.base_url}/chat/completions"
+    where = ("--provider", "openai-chat", "--api-key-name", "", "--system-prompt", "websearch", "-b")
+    return ("buzz", "m", url, "Why?", *where)
+
+
 FOUND = [{"title": "Pools", "url": "https://example.org/pools", "description": "How large a pool should be"}]
 
 
@@ -81,9 +87,7 @@ def test_a_run_searches_with_the_server_of_the_settings(cli: Cli, folder: Path) 
 @pytest.mark.promise("BZ-BUZZ-TOOLS")
 def test_buzz_searches_with_the_server_of_the_environment(cli: Cli) -> None:
     with engine(AS_SEARXNG) as server, serving(searching) as vendor:
-        url = f"{vendor.base_url}/chat/completions"
-        where = ("--provider", "openai-chat", "--api-key-name", "", "--system-prompt", "websearch", "-b")
-        ended = cli("buzz", "m", url, "Why?", *where, env={"SEARXNG_URL": server.url})
+        ended = cli(*buzzing(vendor), env={"SEARXNG_URL": server.url})
 
     assert ended.code == 0
     assert json.loads(ended.stdout.removesuffix("\n\n=== [ DONE ] ===\n")) == FOUND
@@ -108,6 +112,34 @@ async def test_a_key_is_enough_for_a_search(monkeypatch: pytest.MonkeyPatch, var
 
         assert await Automatic(brave=brave).search("pool size") == [POOLS]
         assert server.requests[0].headers["x-subscription-token"] == "secret-key"
+
+
+@pytest.fixture
+def brave(monkeypatch: pytest.MonkeyPatch) -> Generator[FakeServer]:
+    """A server on this machine that is asked in place of Brave's API."""
+    with engine(AS_BRAVE) as server:
+        local = Brave(Fetcher(Guard(trusted=[server.url])), address=f"{server.url}/res/v1/web/search")
+
+        def make(_: Fetcher) -> Brave:
+            return local
+
+        monkeypatch.setattr("retinue.tools.web.search.Brave", make)
+        yield server
+
+
+@pytest.mark.parametrize("variable", ["BRAVE_API_KEY", "BRAVE_SEARCH_AI_API_KEY"])
+@pytest.mark.parametrize("command", ["run", "buzz"])
+def test_a_key_is_enough_for_a_search_of_a_command(cli: Cli, brave: FakeServer, command: str, variable: str) -> None:
+    with serving(searching) as vendor:
+        arguments = {"run": (*asking(vendor), "Why?"), "buzz": buzzing(vendor)}[command]
+        ended = cli(*arguments, env={variable: "secret-key"})
+
+    assert (ended.code, json.loads(ended.stdout.removesuffix("\n\n=== [ DONE ] ===\n"))) == (0, FOUND)
+    (request,) = brave.requests
+    assert (request.path, request.query) == ("/res/v1/web/search", "q=pool size&count=10&text_decorations=false")
+    assert request.headers["x-subscription-token"] == "secret-key"
+    assert "secret-key" not in ended.stdout + ended.stderr
+    assert not any("secret-key" in json.dumps(request.body) for request in vendor.requests)
 
 
 async def test_an_own_server_comes_first_then_ddgs_then_brave(monkeypatch: pytest.MonkeyPatch) -> None:

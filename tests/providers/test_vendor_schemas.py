@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
+from itertools import cycle
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypedDict, cast
 from uuid import UUID
 
@@ -14,19 +15,21 @@ from msgspec import Meta, Struct
 
 import retinue
 from retinue.app.structured_output import make_output
-from retinue.core.agent import ToolSpec
-from retinue.core.messages import UserMessage
+from retinue.core.agent import Agent, ToolSpec
+from retinue.core.messages import Reply, UserMessage
 from retinue.core.policy import Policy
-from retinue.core.ports import Request, Tool
+from retinue.core.ports import Publish, Request, Tool
 from retinue.dialects import registry
 from retinue.dialects.buzzllm.requests import CATALOG
 from retinue.dialects.meerkat.settings import MeerkatSettings
 from retinue.dialects.spec.settings import SpecSettings
+from retinue.dialects.xzatoma.settings import XzatomaSettings
 from retinue.providers.anthropic import request as anthropic
 from retinue.providers.gemini import request as gemini
 from retinue.providers.openai_chat import request as openai_chat
 from retinue.providers.openai_responses import request as openai_responses
-from retinue.providers.scripted import Script, ScriptedProvider
+from retinue.providers.scripted import Line, Script, ScriptedProvider, calls, says
+from retinue.testing.harness import Harness
 from retinue.tools.builtin import BUILTIN
 from retinue.tools.function import FunctionTool
 from tests.providers import vendor_rules
@@ -248,9 +251,133 @@ async def test_lists_of_names_keep_the_rules_when_they_are_empty_or_huge(dialect
     assert broken(beyond, wire) == {}
 
 
+def agents(names: Sequence[str], models: Sequence[str] = ("",)) -> list[Agent]:
+    """Agents of these names, with these models in turn."""
+    return [Agent(name=name, description="Digs.", model=model) for name, model in zip(names, cycle(models))]
+
+
+AGENTS: dict[str, list[Agent]] = {
+    "one": agents(["reviewer"]),
+    "some": agents(["reviewer", "writer", "dig"], ["gpt-5", "openai-chat:qwen3:8b", ""]),
+    "many": agents([f"agent_{number}" for number in range(1000)], [f"model-{number}" for number in range(1000)]),
+    "long": agents([f"{number:064}" for number in range(1000)], ["m" * 200]),
+    "odd": agents(
+        ["-", "_", "0", "main-", "none", "null"], ['say "hi"', "a\\b\n<c>", "名前/模型", "{model}", "\x1b[31m"]
+    ),
+}
+
+
+@over_every_wire
+@pytest.mark.parametrize("dialect", [entry.name for entry in registry.entries()])
+@pytest.mark.parametrize("agents", AGENTS.values(), ids=AGENTS)
+async def test_tools_that_list_agents_and_models_keep_the_rules(dialect: str, wire: Wire, agents: list[Agent]) -> None:
+    assert broken(await shown(dialect, agents=agents), wire) == {}
+
+
+async def property_of(dialect: str, tool: str, name: str, agents: list[Agent]) -> str:
+    """The description of a tool's property."""
+    (spec,) = [spec for spec in await shown(dialect, agents=agents) if spec.name == tool]
+    return json.loads(spec.parameters)["properties"][name]["description"]
+
+
+async def test_of_very_many_agents_and_models_the_first_ones_are_listed() -> None:
+    some = await property_of("zeroclaw", "delegate", "agent", AGENTS["some"])
+    many = await property_of("zeroclaw", "delegate", "agent", AGENTS["many"])
+    assert some == "The agent that gets the task. Available: reviewer, writer, dig"
+    assert many.startswith("The agent that gets the task. Available: agent_0, agent_1, ")
+    assert many.endswith("agent_98, agent_99, and 900 more")
+
+    few = await property_of("spec", "subagent", "model", AGENTS["some"])
+    countless = await property_of("spec", "subagent", "model", AGENTS["many"])
+    assert few.endswith(" Models of other agents: gpt-5, openai-chat:qwen3:8b.")
+    assert countless.endswith("model-98, model-99, and 900 more.")
+
+
+class SpecRecorder(ScriptedProvider):
+    """Plays a script and records the tools of requests by the task of the run."""
+
+    def __init__(self, script: Script) -> None:
+        super().__init__(script)
+        self.tools: dict[str, tuple[ToolSpec, ...]] = {}
+
+    async def answer(self, request: Request, publish: Publish) -> Reply:
+        self.tools.setdefault(request.messages[0].text, tuple(request.tools))
+        return await super().answer(request, publish)
+
+
+class Nested(NamedTuple):
+    """A tree of three runs: how each one delegates, the lines that end each one, and the delegation tools of each."""
+
+    dialect: str
+    settings: object
+    delegations: Sequence[Line]
+    children: Sequence[str]
+    endings: Sequence[Sequence[Line]]
+    tools: Sequence[Sequence[str]]
+
+
+WAITS = (says("Waiting."), says("Done."))
+DIG, DEEPER = "Dig.", "Deeper."
+MEERKAT = ["agent_spawn", "agent_fork", "agent_status", "agent_cancel", "agent_list"]
+NESTED = {
+    "xzatoma": Nested(
+        "xzatoma",
+        XzatomaSettings(max_depth=2),
+        [calls("subagent", label="dig", task_prompt=task) for task in (DIG, DEEPER)],
+        ["main", "main"],
+        [[says("Done.")], [says("Done."), says("Sum.")], [says("Done."), says("Sum.")]],
+        [["subagent", "parallel_subagent"], ["subagent"], ["subagent"]],
+    ),
+    "meerkat": Nested(
+        "meerkat",
+        MeerkatSettings(nested_tools=True),
+        [calls("agent_spawn", prompt=task) for task in (DIG, DEEPER)],
+        ["sub-agent", "sub-agent"],
+        [WAITS, WAITS, [says("Done.")]],
+        [MEERKAT, MEERKAT, MEERKAT],
+    ),
+    "zeroclaw": Nested(
+        "zeroclaw",
+        None,
+        [calls("delegate", agent="dig", prompt=DIG), calls("delegate", agent="deep", prompt=DEEPER)],
+        ["dig", "deep"],
+        [[says("Done.")]] * 3,
+        [["spawn_subagent", "delegate"]] * 3,
+    ),
+}
+
+
+@pytest.mark.parametrize("nested", NESTED.values(), ids=NESTED)
+async def test_the_tools_of_children_keep_the_rules(nested: Nested) -> None:
+    provider = SpecRecorder(Script())
+    async with Harness(
+        provider=provider,
+        dialects=[nested.dialect],
+        dialect_settings={} if nested.settings is None else {nested.dialect: nested.settings},
+        tools=["grep", "file_read"],
+        agents=[Agent(name=name, tools=("grep", "file_read")) for name in ("dig", "deep")],
+    ) as harness:
+        root, child, grandchild = nested.endings
+        harness.script("main", nested.delegations[0], *root, task="Go.")
+        harness.script(nested.children[0], nested.delegations[1], *child, task=DIG)
+        harness.script(nested.children[1], *grandchild, task=DEEPER)
+        await harness.run("Go.")
+
+    names = [[spec.name for spec in provider.tools[task]] for task in ("Go.", DIG, DEEPER)]
+    assert [set(each) - {"grep", "file_read"} for each in names] == [set(each) for each in nested.tools]
+    assert {
+        (task, name): broken(specs, wire) for task, specs in provider.tools.items() for name, wire in WIRES.items()
+    } == {(task, name): {} for task in provider.tools for name in WIRES}
+
+
 @over_every_wire
 def test_a_function_with_parameters_of_every_kind_keeps_the_rules(wire: Wire) -> None:
     assert broken([everything.spec], wire) == {}
+
+
+@pytest.mark.parametrize("encode", [openai_chat.encode, openai_responses.encode])
+def test_no_tool_asks_for_strict_mode(encode: Callable[[Request], bytes]) -> None:
+    assert b'"strict":true' not in encode(request(tools=(everything.spec,)))
 
 
 def test_what_a_subset_cannot_express_is_written_into_the_description() -> None:

@@ -60,7 +60,8 @@ OPENAI_TOOLS = DeclarationRules(
     # API reference, `tools`: at most 128 functions.
     max_tools=128,
     # Refused with "array schema missing items" and "object schema missing properties"; the guide "Function calling"
-    # wants an object at the root, and the server rejects these keywords there.
+    # wants an object at the root, and the server rejects these keywords there. The rules of strict mode do not apply:
+    # no tool asks for it, because it would make every optional parameter a required one.
     parameters=Rules(not_at_root=frozenset(("oneOf", "anyOf", "allOf", "enum", "not"))),
 )
 

@@ -55,6 +55,10 @@ class Model:
     def __init__(self, **inputs: Line) -> None:
         self._inputs = inputs
 
+    def learn(self, **inputs: Line) -> None:
+        """Make these tool calls at these inputs from now on."""
+        self._inputs |= inputs
+
     def __call__(self, heard: ReceivedRequest) -> Line:
         last = heard.body["messages"][-1]
         text = last["content"]
@@ -169,10 +173,15 @@ def test_a_sub_agent_of_an_earlier_answer_cannot_be_cancelled_or_messaged(cli: C
     assert unknown == "Execution failed: Sub-agent not found: 01a1df26-cf36-7958-a316-2fa6e93daa3b\n"
 
 
-def test_tasks_of_an_earlier_process_can_be_collected(cli: Cli, settings: Path) -> None:
+PAIRS = [*((each, each) for each in FLAGS), ("agent", "tokens"), ("cost", "plain")]
+"""The flags of a first and a second process."""
+
+
+@pytest.mark.parametrize(("before", "after"), PAIRS)
+def test_tasks_of_an_earlier_process_can_be_collected(cli: Cli, settings: Path, before: str, after: str) -> None:
     with serving(SPEC) as vendor:
-        first = chat(cli, vendor, "spec", "quick", "wait", flags=FLAGS["agent"])
-        again = chat(cli, vendor, "spec", "status", "collect", "collect", flags=FLAGS["tokens"])
+        first = chat(cli, vendor, "spec", "quick", "wait", flags=FLAGS[before])
+        again = chat(cli, vendor, "spec", "status", "collect", "collect", flags=FLAGS[after])
 
     assert objects(first)[1] == {"done": ["t_01"], "pending": [], "timed_out": False}
     facts = {"task_id": "t_01", "agent": "dig", "status": "completed", "turns_used": 1}
@@ -183,14 +192,16 @@ def test_tasks_of_an_earlier_process_can_be_collected(cli: Cli, settings: Path) 
     ]
 
 
-def test_background_results_of_an_earlier_process_can_be_read(cli: Cli, settings: Path) -> None:
-    flags = FLAGS["agent"]
+@pytest.mark.parametrize(("before", "after"), PAIRS)
+def test_background_results_of_an_earlier_process_can_be_read(
+    cli: Cli, settings: Path, before: str, after: str
+) -> None:
     with serving(ZEROCLAW) as vendor:
-        started = chat(cli, vendor, "zeroclaw", "quick", flags=flags)
+        started = chat(cli, vendor, "zeroclaw", "quick", flags=FLAGS[before])
     task_id = re.findall(r"[0-9a-f-]{36}", started.stdout)[0]
     check = Model(check=calls("delegate", action="check_result", task_id=task_id))
     with serving(check) as vendor:
-        again = chat(cli, vendor, "zeroclaw", "check", flags=flags)
+        again = chat(cli, vendor, "zeroclaw", "check", flags=FLAGS[after])
 
     result = json.loads(again.stdout)
     assert (result["status"], result["agent"]) == ("Completed", "dig")
@@ -279,6 +290,63 @@ async def test_tasks_go_on_after_a_chat_is_killed_at_the_prompt(settings: Path, 
         {"task_id": "t_01", "agent": "dig", "status": "completed", "turns_used": 1, "result": "found: late"},
     ]  # fmt: skip
     assert [(row["state"], row["outcome"]) for row in rows] == [("ended", "completed")]
+
+
+async def killed_at_the_prompt(terminal: PtyCommand, line: str, answer: str) -> str:
+    """The id in the answer to a line, after which the chat was killed."""
+    await terminal.expect("> ")
+    terminal.type_line(line)
+    await terminal.expect(answer)
+    await terminal.expect("> ")
+    terminal.send_signal(signal.SIGKILL)
+    left = await terminal.result()
+    return re.findall(r"[0-9a-f]{8}-[0-9a-f-]{27}", left.terminal.partition(line)[2])[0]
+
+
+async def continued(vendor: FakeChat, dialect: str, flags: tuple[str, ...], *inputs: str) -> Ended:
+    """The next process of the session, with these inputs."""
+    where = ("--base-url", vendor.base_url, "--model", "m", "--session", "s", "--dialect", dialect, "--quiet")
+    return await retinue("chat", *where, *flags, stdin="".join(f"{line}\n" for line in inputs).encode())
+
+
+@pytest.mark.parametrize("flags", FLAGS.values(), ids=FLAGS.keys())
+async def test_background_results_can_be_read_after_a_chat_is_killed(settings: Path, flags: tuple[str, ...]) -> None:
+    model = Released(start=calls("delegate", agent="dig", prompt="hang", background=True))
+    async with FakeChat(model) as vendor:
+        task_id = await killed_at_the_prompt(start(vendor, "zeroclaw", *flags), "start", "task_id")
+        model.is_released = True
+        model.learn(
+            wait=calls("delegate", action="await", task_ids=[task_id], timeout_ms=20_000),
+            check=calls("delegate", action="check_result", task_id=task_id),
+        )
+        again = await continued(vendor, "zeroclaw", flags, "wait", "check")
+
+    result = objects(again)[-1]
+    assert (result["task_id"], result["status"], result["agent"]) == (task_id, "Completed", "dig")
+    assert result["output"].endswith("found: late")
+
+
+@pytest.mark.parametrize("flags", FLAGS.values(), ids=FLAGS.keys())
+async def test_sub_agents_are_known_after_a_chat_is_killed(settings: Path, flags: tuple[str, ...]) -> None:
+    model = Model(start=calls("agent_spawn", prompt="small"))
+    async with FakeChat(model) as vendor:
+        agent_id = await killed_at_the_prompt(start(vendor, "meerkat", *flags), "start", '"state":"running"')
+        model.learn(status=calls("agent_status", agent_id=agent_id))
+        again = await continued(vendor, "meerkat", flags, "status")
+
+    (known,) = objects(again)
+    assert (known["agent_id"], known["state"], known["output"]) == (agent_id, "completed", "found: small")
+
+
+async def test_a_host_goes_on_after_a_chat_is_killed(settings: Path) -> None:
+    model = Model(start=calls("agent_spawn", prompt="serve", host_mode=True))
+    async with FakeChat(model) as vendor:
+        agent_id = await killed_at_the_prompt(start(vendor, "meerkat"), "start", '"state":"running"')
+        model.learn(status=calls("agent_status", agent_id=agent_id))
+        again = await continued(vendor, "meerkat", (), "status")
+
+    (known,) = objects(again)
+    assert (known["agent_id"], known["state"]) == (agent_id, "running")
 
 
 async def test_a_chat_with_other_flags_continues_in_a_new_run_and_knows_the_children(settings: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 from pathlib import Path
@@ -18,6 +19,7 @@ from retinue.core.run import Approval
 from retinue.providers.scripted import Line, calls, fails, hangs, says, together
 from retinue.testing.fake_chat import ChatScript, FakeChat
 from retinue.testing.fake_server import ReceivedRequest
+from tests.cli.output.test_sse_live import WIRES, AnyVendor, Wire, one_by_one
 from tests.cli.pty_command import PtyCommand
 from tests.cli.screen import drawn
 from tests.cli.stage import Command, retinue
@@ -68,11 +70,25 @@ async def test_a_conversation_at_a_terminal() -> None:
     assert "go on with: retinue chat --session " in left.terminal
 
 
-@pytest.mark.parametrize("flags", [(), ("--quiet",)], ids=["plain", "quiet"])
-async def test_an_attempt_that_broke_off_is_marked_and_the_answer_printed_again(flags: tuple[str, ...]) -> None:
-    broken = fails(ProviderError("cut", fault="cut", partial="It was "), times=1, then=says("The pool."))
-    async with FakeChat(ChatScript().play(broken, says("Yes."))) as vendor:
-        terminal = start_chat(vendor, *flags)
+CUT = ProviderError("cut", fault="cut", partial="It was ")
+
+
+def start_chat_over(wire: Wire, vendor: AnyVendor, *flags: str) -> PtyCommand:
+    address = str(getattr(vendor, wire.address))
+    where = ("--provider", wire.name, "--base-url", address, "--model", "fake-1")
+    return PtyCommand("chat", *where, *flags, all_there=True)
+
+
+@pytest.mark.parametrize(
+    ("wire", "flags"),
+    [*((wire, ()) for wire in WIRES), (WIRES[0], ("--quiet",))],
+    ids=[*(wire.name for wire in WIRES), "quiet"],
+)
+async def test_an_attempt_that_broke_off_is_marked_and_the_answer_printed_again(
+    wire: Wire, flags: tuple[str, ...]
+) -> None:
+    async with wire.vendor(one_by_one(fails(CUT), says("The pool."), says("Yes."))) as vendor:
+        terminal = start_chat_over(wire, vendor, *flags)
         await terminal.expect("> ")
         terminal.type_line("Why?")
         await terminal.expect("It was \r\n")
@@ -85,13 +101,15 @@ async def test_an_attempt_that_broke_off_is_marked_and_the_answer_printed_again(
         terminal.type_line("/quit")
         await terminal.result()
 
-    assert sent(vendor.requests[-1]) == ["Why?", "The pool.", "Sure?"]
+    _, _, conversation = (json.dumps(heard.body) for heard in vendor.requests)
+    texts = [text for text in ("Why?", "It was ", "The pool.", "Sure?") if text in conversation]
+    assert texts == ["Why?", "The pool.", "Sure?"]
 
 
-async def test_an_answer_that_continues_after_a_broken_connection_is_printed_once() -> None:
-    broken = fails(ProviderError("cut", fault="cut", partial="It was "), times=1, then=says("It was the pool."))
-    async with FakeChat(ChatScript().play(broken)) as vendor:
-        terminal = start_chat(vendor)
+@pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
+async def test_an_answer_that_continues_after_a_broken_connection_is_printed_once(wire: Wire) -> None:
+    async with wire.vendor(one_by_one(fails(CUT), says("It was the pool."))) as vendor:
+        terminal = start_chat_over(wire, vendor)
         await terminal.expect("> ")
         terminal.type_line("Why?")
         await terminal.expect("It was the pool.\r\n")
@@ -99,6 +117,7 @@ async def test_an_answer_that_continues_after_a_broken_connection_is_printed_onc
         terminal.type_line("/quit")
         left = await terminal.result()
 
+    assert len(vendor.requests) == 2
     assert (left.terminal.count("It was"), "starts again" in left.terminal) == (1, False)
 
 

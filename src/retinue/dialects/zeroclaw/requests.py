@@ -16,6 +16,7 @@ from retinue.core.agent import RunSpec, ToolSpec
 from retinue.core.ids import RunId
 from retinue.core.log_lines import line
 from retinue.core.run import Limits, Outcome
+from retinue.core.text import name_list
 from retinue.dialects.arguments import compact, decode, list_of, typed
 from retinue.dialects.error_codes import CallRefused
 
@@ -162,12 +163,12 @@ def spawn_failed(reason: str) -> str:
 
 
 def available(agents: Sequence[str]) -> str:
-    """The names of the agents, in the order of the settings.
+    """The names of the agents, in the order of the settings; of very many the first ones.
 
     >>> available(["reviewer", "writer"]), available([])
     ('reviewer, writer', '(none configured)')
     """
-    return ", ".join(agents) or "(none configured)"
+    return name_list(agents) if agents else "(none configured)"
 
 
 # ---- reading a call -------------------------------------------------------------------------------------------------
