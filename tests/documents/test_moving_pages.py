@@ -1,4 +1,4 @@
-"""Pages about moving from other programs: each tool, action and setting of a dialect has a row in a table of its page."""
+"""Pages about moving from other programs: each tool, action and setting of a dialect has a row in a table."""
 
 from __future__ import annotations
 
