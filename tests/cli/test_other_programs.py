@@ -9,14 +9,17 @@ from pathlib import Path
 import pytest
 
 import retinue
-from retinue.app.launch.start import LaunchOptions, prepare, settings_for
+from retinue.app.launch.start import LaunchOptions, LimitOptions, prepare, settings_for
 from retinue.app.settings_file import load_settings, provider_configs
+from retinue.config.precedence import Flags
+from retinue.config.root import RootDefaults
 from retinue.core.errors import ConfigError
 from retinue.core.policy import Autonomy
 from retinue.providers.scripted import Line, calls, says
 from retinue.testing.fake_chat import Playable
 from tests.cli.conftest import Cli
-from tests.cli.stage import serving
+from tests.cli.stage import open_in_a_thread, serving
+from tests.providers.fakes.anthropic import FakeAnthropic
 
 XZATOMA = """\
 provider:
@@ -176,7 +179,7 @@ def test_the_limits_of_the_file_hold_for_the_root(cli: Cli, folder: Path) -> Non
             "host: localhost",
             '7: provider.ollama.host: found "localhost"; expected an address that begins with http:// or https://',
         ),
-        ("type: ollama", "type: 5", "2: provider.type: found 5 (a whole number); expected a string"),
+        ("type: ollama", "type: 5", "2: provider.type: found 5 (a whole number); expected a string that is not empty"),
     ],
 )
 def test_a_wrong_value_of_a_known_key_is_an_error_with_its_line(
@@ -514,3 +517,221 @@ def test_of_very_many_ignored_settings_the_first_are_named(folder: Path) -> None
 
     first = ", ".join(f"gateway_{number}" for number in range(200))
     assert str(warning) == f"config.toml: ignored: {first}, and 50 more"
+
+
+# ---- meerkat: .rkat/config.toml ------------------------------------------------------------------------------------
+
+MEERKAT = """\
+max_tokens = 2048
+
+[agent]
+system_prompt = "You are brief."
+model = "claude-sonnet-4-5"
+max_tokens_per_turn = 2048
+temperature = 0.5
+checkpoint_interval = 5
+budget_warning_threshold = 0.8
+max_turns = 9
+
+[models]
+anthropic = "claude-opus-4-6"
+openai = "gpt-5.2"
+gemini = "gemini-3-pro-preview"
+
+[provider]
+type = "anthropic"
+api_key = "sk-in-a-file"
+
+[providers.base_urls]
+anthropic = "{url}"
+
+[budget]
+max_tokens = 90000
+max_tool_calls = 40
+
+[limits]
+budget = 80000
+max_duration = "1h 30m"
+
+[retry]
+max_retries = 3
+
+[tools]
+builtins_enabled = true
+subagents_enabled = true
+max_concurrent = 10
+
+[sub_agents]
+default_provider = "inherit"
+default_model = "inherit"
+
+[sub_agents.concurrency_limits]
+max_children_per_agent = 1
+
+[shell]
+program = "nu"
+timeout_secs = 30
+
+[comms]
+mode = "inproc"
+auto_enable_for_subagents = true
+
+[store]
+sessions_path = "sessions"
+
+[rest]
+port = 8080
+"""
+"""A whole settings file of meerkat."""
+
+
+def meerkat(folder: Path, url: str = "http://localhost:1") -> Path:
+    """The file in the place where that program has it."""
+    file = folder / ".rkat" / "config.toml"
+    file.parent.mkdir()
+    file.write_text(MEERKAT.format(url=url))
+    return file
+
+
+@pytest.mark.promise("MK-CONFIG-FILE")
+def test_a_whole_config_toml_of_meerkat_chooses_model_limits_and_prompt(cli: Cli, folder: Path) -> None:
+    spawned = calls("agent_spawn", prompt="Count the lines.")
+    lines = in_turn(spawned, says("Waiting."), says("Ten."), says("There are ten."))
+    with open_in_a_thread(FakeAnthropic(lines)) as vendor:
+        file = meerkat(folder, vendor.url)
+        ended = cli(
+            *("run", "--config", ".rkat/config.toml", "--dialect", "meerkat", "--json", "How many lines?"),
+            env={"RKAT_ANTHROPIC_API_KEY": "sk-mine"},
+        )
+
+    assert ended.code == 0, ended.stderr
+    assert warnings(ended.stderr) == [
+        ".rkat/config.toml: ignored: agent.checkpoint_interval, agent.budget_warning_threshold, provider.api_key "
+        "(keys are not read from files: set RKAT_ANTHROPIC_API_KEY), budget.max_tokens, retry, tools.builtins_enabled, "
+        "tools.subagents_enabled (give --dialect meerkat), tools.max_concurrent, shell, comms.mode, store, rest"
+    ]
+    root = vendor.requests[0]
+    assert root.headers["x-api-key"] == "sk-mine"
+    assert (root.body["model"], root.body["max_tokens"], root.body["temperature"]) == ("claude-sonnet-4-5", 2048, 0.5)
+    assert json.dumps(root.body["system"]).count("You are brief.") == 1
+    assert "send_message" in [tool["name"] for tool in root.body["tools"]], "comms are enabled"
+    settings = load_settings(file)
+    assert settings.root == RootDefaults(
+        provider="anthropic",
+        max_turns=9,
+        max_tokens=80_000,
+        max_calls=40,
+        max_output_tokens=2048,
+        system_prompt="You are brief.",
+        timeout=5400.0,
+    )
+    assert {name: each.model for name, each in settings.providers.items()} == {
+        "anthropic": "claude-sonnet-4-5",
+        "gemini": "gemini-3-pro-preview",
+        "openai": "gpt-5.2",
+    }
+
+
+@pytest.mark.promise("MK-CONFIG-FILE")
+def test_the_limits_of_a_config_toml_of_meerkat_hold_and_flags_win(folder: Path) -> None:
+    settings = load_settings(meerkat(folder))
+    flags = Flags(provider="openai", api_key_env="HOME")
+
+    by_file = asyncio.run(prepare(settings, LaunchOptions(flags=flags)))
+    by_flag = asyncio.run(
+        prepare(
+            settings,
+            LaunchOptions(
+                flags=flags,
+                system="Speak.",
+                sampling=retinue.Sampling(max_output_tokens=7),
+                limits=LimitOptions(max_tokens=5, max_turns=2),
+            ),
+        )
+    )
+
+    assert by_file.model_choice.full_name == "openai:gpt-5.2"
+    limits = by_file.limits
+    assert (limits.max_turns, limits.max_tokens, limits.max_calls, limits.seconds) == (9, 80_000, 40, 5400.0)
+    assert (by_file.options.system, by_file.options.sampling.max_output_tokens) == ("You are brief.", 2048)
+    assert (by_flag.limits.max_turns, by_flag.limits.max_tokens) == (2, 5)
+    assert (by_flag.options.system, by_flag.options.sampling.max_output_tokens) == ("Speak.", 7)
+
+
+@pytest.mark.promise("MK-CONFIG-FILE")
+@pytest.mark.parametrize(
+    ("text", "provider", "model"),
+    [
+        ('[agent]\nmodel = "gpt-5.2"\n', "openai", "gpt-5.2"),
+        ('[agent]\nmodel = "o3-mini"\n', "openai", "o3-mini"),
+        ('[agent]\nmodel = "gemini-3-flash-preview"\n', "gemini", "gemini-3-flash-preview"),
+        ('[provider]\ntype = "gemini"\n[models]\ngemini = "g"\n', "gemini", "g"),
+        ('[provider]\ntype = "openai"\n[agent]\nmodel = "house-model"\n', "openai", "house-model"),
+    ],
+)
+def test_the_provider_of_a_config_toml_of_meerkat(folder: Path, text: str, provider: str, model: str) -> None:
+    (folder / "config.toml").write_text(text)
+
+    settings = load_settings("config.toml")
+
+    assert (settings.root.provider, settings.providers[provider].model) == (provider, model)
+    assert settings.warnings == ()
+
+
+@pytest.mark.promise("MK-CONFIG-FILE")
+def test_a_model_of_no_known_provider_is_named_in_the_warning(folder: Path) -> None:
+    (folder / "config.toml").write_text('[agent]\nmodel = "house-model"\n')
+
+    (warning,) = load_settings("config.toml").warnings
+
+    assert str(warning) == "config.toml: ignored: agent.model (of no known provider: give --model WIRE:NAME)"
+
+
+@pytest.mark.promise("MK-CONFIG-FILE")
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            '[limits]\nmax_duration = "soon"\n',
+            "config.toml:2: limits.max_duration: expected a duration, as in 30s, 5m or 1h 30m",
+        ),
+        (
+            "[agent]\nmodel = 5\n",
+            "config.toml:2: agent.model: found 5 (a whole number); expected a string that is not empty",
+        ),
+        (
+            "[sub_agents]\ndefault_budget = 0\n",
+            "config.toml:2: sub_agents.default_budget: found 0; expected a whole number from 1",
+        ),
+        ('budget = "small"\n[sub_agents]\n', "config.toml:1: budget: expected a table"),
+    ],
+)
+def test_wrong_values_of_a_config_toml_of_meerkat_are_errors(folder: Path, text: str, message: str) -> None:
+    (folder / "config.toml").write_text(text)
+
+    with pytest.raises(ConfigError) as caught:
+        load_settings("config.toml")
+
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("text", "auto_saves"),
+    [
+        ("[sub_agents]\nenable_comms = true\n", False),
+        ('[agent]\nmodel = "gpt-5.2"\n[models]\nopenai = "gpt-5.2"\n', False),
+        ("[agents.a]\n", True),
+        ("[agent]\nmax_tool_iterations = 5\n", True),
+        ("[agents.a]\n[risk_profiles.p]\n[sub_agents]\nenable_comms = true\n", True),
+        ("[tools]\nnetwork = true\n", True),
+    ],
+)
+def test_a_config_toml_belongs_to_the_program_whose_keys_it_has(folder: Path, text: str, auto_saves: bool) -> None:
+    """`auto_save` is on by default in a file of zeroclaw alone; `[sub_agents]` is read in both."""
+    (folder / "config.toml").write_text(text)
+
+    settings = load_settings("config.toml")
+
+    assert settings.memory.auto_save is auto_saves
+    comms = settings.section("sub_agents", retinue.MeerkatSettings).enable_comms
+    assert comms is ("enable_comms" in text)

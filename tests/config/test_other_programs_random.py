@@ -38,12 +38,31 @@ NAMES = {
         *("agents", "a", "provider", "model_provider", "allowed_tools", "timeout_secs", "runtime_profile", "delegate"),
         *("autonomy", "level", "max_actions_per_hour", "agent", "max_tool_iterations", "cron", "jobs", "scheduler"),
         *("memory", "backend", "max_concurrent", "catch_up_on_startup", "(root)"),
+        *("base_urls", "api_keys", "anthropic", "type", "limits", "budget", "max_duration", "max_tokens", "comms"),
+        *("temperature", "system_prompt", "max_turns", "max_tokens_per_turn", "tools", "subagents_enabled"),
     ),
 }
-"""Keys of both programs, so that random tables hit the parts of a translation."""
+"""Keys of the programs, so that random tables hit the parts of a translation."""
 
 LEAVES = st.sampled_from(
-    ["", "x", "ollama", "ollama.default", "bedrock.x", "custom:http://h/v1", "http://h", 0, 1, -1, True, 0.5, [], ["a"]]
+    [
+        "",
+        "x",
+        "ollama",
+        "ollama.default",
+        "bedrock.x",
+        "custom:http://h/v1",
+        "http://h",
+        "gpt-5.2",
+        "5m",
+        0,
+        1,
+        -1,
+        True,
+        0.5,
+        [],
+        ["a"],
+    ]
 )
 
 

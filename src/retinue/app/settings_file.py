@@ -68,15 +68,24 @@ def _provider_errors(provider: ProviderSettings) -> Sequence[tuple[str, str]]:
     return ()
 
 
-def _translate(program: ProgramSettings) -> Translate:
+def _translate(programs: Sequence[ProgramSettings]) -> Translate:
+    """The translation of a file whose name these programs have in common.
+
+    The file belongs to the program of which it has the most keys; of equals, to the last one in the table of dialects.
+    """
+
     def translate(values: Mapping[str, object]) -> Translated:
+        program = max(reversed(programs), key=lambda each: each.count_own_keys(values))
         return program.translate.load()(values, os.environ)
 
     return translate
 
 
+PROGRAMS = tuple(registry.having(lambda entry: entry.program_settings))
+
 TRANSLATIONS: dict[str, Translate] = {
-    program.file: _translate(program) for program in registry.having(lambda entry: entry.program_settings)
+    file: _translate([program for program in PROGRAMS if program.file == file])
+    for file in dict.fromkeys(program.file for program in PROGRAMS)
 }
 """The settings files of other programs that are read leniently, by their names."""
 

@@ -12,8 +12,11 @@ from msgspec.structs import replace
 
 from retinue.config.agents import Count, Name, Seconds
 from retinue.config.sections import Section
+from retinue.core.agent import MAX_REPLY_TOKENS, Sampling
 from retinue.core.key_paths import ROOT_DEFAULTS
 from retinue.core.run import Limits
+
+ReplyTokens = Annotated[int, Meta(ge=1, le=MAX_REPLY_TOKENS)]
 
 
 class RootDefaults(Struct, frozen=True, kw_only=True):
@@ -24,6 +27,10 @@ class RootDefaults(Struct, frozen=True, kw_only=True):
 
     provider: Annotated[Name | None, Meta(description="The provider of its model.")] = None
     max_turns: Annotated[Count | None, Meta(description="Replies of the model in one run.")] = None
+    max_tokens: Annotated[Count | None, Meta(description="Tokens of input and output together.")] = None
+    max_calls: Annotated[Count | None, Meta(description="Calls of tools.")] = None
+    max_output_tokens: Annotated[ReplyTokens | None, Meta(description="Tokens of one reply.")] = None
+    system_prompt: Annotated[str, Meta(description="Its instructions where it has no agent and no flag.")] = ""
     timeout: Annotated[Seconds | None, Meta(description="Seconds of work.")] = None
     risk_profile: Annotated[Name | None, Meta(description="What it may do.")] = None
     runtime_profile: Annotated[Name | None, Meta(description="How it works.")] = None
@@ -34,8 +41,19 @@ class RootDefaults(Struct, frozen=True, kw_only=True):
         >>> RootDefaults(max_turns=5).limits_over(Limits(max_turns=50, max_calls=9)) == Limits(max_turns=5, max_calls=9)
         True
         """
-        changes = {"max_turns": self.max_turns, "seconds": self.timeout}
+        changes = {
+            "max_turns": self.max_turns,
+            "max_tokens": self.max_tokens,
+            "max_calls": self.max_calls,
+            "seconds": self.timeout,
+        }
         return replace(base, **{field: value for field, value in changes.items() if value is not None})
+
+    def sampling_over(self, given: Sampling) -> Sampling:
+        """`given` with the length of a reply that is set here, unless it has one."""
+        if self.max_output_tokens is None or given.max_output_tokens is not None:
+            return given
+        return replace(given, max_output_tokens=self.max_output_tokens)
 
 
 ROOT = Section(name=ROOT_DEFAULTS, type=RootDefaults, about="Defaults of root runs.")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 from msgspec import Struct
 
@@ -119,8 +119,22 @@ class ProgramSettings(Struct, frozen=True, kw_only=True):
 
     file: str
     """Its name; a file of another name is not translated."""
+    own_keys: tuple[str, ...] = ()
+    """Keys and sections, dotted, that tell it from a file of the same name of another program."""
     translate: Deferred[Callable[[Mapping[str, object], Mapping[str, str]], Translation]]
     """Called with the values of a file and the environment, for the variables in which that program looks for keys."""
+
+    def count_own_keys(self, values: Mapping[str, object]) -> int:
+        """How many of `own_keys` a file with these values has."""
+        return sum(_has_key(values, key) for key in self.own_keys)
+
+
+def _has_key(values: object, key: str) -> bool:
+    """Whether a table has a value at a dotted key."""
+    name, _, below = key.partition(".")
+    if not isinstance(values, dict) or name not in values:
+        return False
+    return not below or _has_key(cast("dict[str, object]", values)[name], below)
 
 
 class NamedPrompt(NamedTuple):

@@ -100,6 +100,11 @@ PROMISES = (
     Promise("MK-HOST-COMMS", "`agent_spawn`", "Without comms, host_mode is refused with this text."),
     # Settings, crashes
     Promise("MK-SETTINGS", "SubAgentConfig", "`[sub_agents]` has every field of the document's two tables."),
+    Promise(
+        "MK-CONFIG-FILE",
+        "SubAgentConfig",
+        "A whole `.rkat/config.toml` loads: model, limits and sub-agents are used, one warning names what is ignored.",
+    ),
     Promise("MK-SETTINGS-WRONG", "Model Allowlists", "Lists and defaults that do not fit each other are refused."),
     Promise("MK-CRASH", "Sub-Agents", "A crash at any moment neither loses nor doubles a sub-agent or a message."),
     Promise("MK-RESTART", "Sub-Agents", "After a restart those that ended before can still be asked about."),

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,6 +103,9 @@ async def prepare(settings: Settings, options: LaunchOptions) -> Launch:
     limits = settings.root.limits_over(Limits(max_turns=MAX_TURNS, wrap_up=not options.dialects))
     if options.agent is not None:
         limits = settings.agents[options.agent].limits_over(limits)
+    options = dataclasses.replace(options, sampling=settings.root.sampling_over(options.sampling))
+    if options.agent is None:
+        options = dataclasses.replace(options, system=options.system or settings.root.system_prompt)
     return Launch(settings=settings, options=options, model_choice=model_choice, limits=options.limits.over(limits))
 
 

@@ -1,6 +1,6 @@
 """The `meerkat` dialect: sub-agents in the background, spawned clean or forked with the whole conversation."""
 
-from retinue.dialects.base import Deferred, DialectEntry, SettingsSection
+from retinue.dialects.base import Deferred, DialectEntry, ProgramSettings, SettingsSection
 from retinue.dialects.meerkat.requests import TOOL_NAMES
 from retinue.dialects.meerkat.settings import SECTION, ConcurrencyLimits, MeerkatSettings, mistakes
 
@@ -17,4 +17,13 @@ DIALECT = DialectEntry(
         name=SECTION, type=SETTINGS, about="The dialect meerkat (--dialect meerkat).", cross_key_errors=mistakes
     ),
     crate=NAME,
+    program_settings=ProgramSettings(
+        file="config.toml",
+        own_keys=(
+            *(SECTION, "models", "budget", "limits", "shell", "rest", "store", "comms", "compaction", "retry"),
+            *("provider", "providers.base_urls", "providers.api_keys", "max_tokens", "tools.mcp_servers"),
+            *("agent.model", "agent.max_tokens_per_turn", "agent.system_prompt", "agent.max_turns"),
+        ),
+        translate=Deferred("retinue.dialects.meerkat.program_settings:translate"),
+    ),
 )

@@ -14,7 +14,14 @@ DIALECT = DialectEntry(
     tool_names=TOOL_NAMES,
     factory=Deferred("retinue.dialects.zeroclaw.dialect:ZeroclawDialect"),
     program_settings=ProgramSettings(
-        file="config.toml", translate=Deferred("retinue.dialects.zeroclaw.program_settings:translate")
+        file="config.toml",
+        own_keys=(
+            *("schema_version", "default_provider", "default_model", "default_temperature", "api_url", "api_key"),
+            *("model_providers", "providers.models", "providers.fallback", "agents", "delegate", "autonomy"),
+            *("risk_profiles", "runtime_profiles", "memory", "cron", "scheduler", "gateway", "channels", "secrets"),
+            "agent.max_tool_iterations",
+        ),
+        translate=Deferred("retinue.dialects.zeroclaw.program_settings:translate"),
     ),
     crate=NAME,
     loggers=(NAME,),
