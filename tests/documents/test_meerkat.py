@@ -569,6 +569,33 @@ class TestBestPractices:
         assert ends == ["a.log is fine.", "b.log is fine.", "c.log is fine."]
         assert "Do not poll" in harness.requests("root")[0].system
 
+    async def test_when_not_to_use_sub_agents(self) -> None:
+        """### When NOT to Use Sub-Agents: a simple task is done directly, although the tools are offered."""
+        harness = MeerkatHarness(calls("grep", pattern="pool"), says("Two lines."), tools=(grep,))
+
+        outcome = await harness.play()
+
+        assert outcome.text == "Two lines."
+        assert "agent_spawn" in offered_to(harness, "root")
+        assert len(harness.requests("root")) == 2
+
+    async def test_agent_list_shows_all_sub_agents_at_once(self) -> None:
+        """### Monitoring Tips: one call in place of a status of each."""
+        harness = MeerkatHarness(
+            together(spawn("count"), spawn("sort")),
+            calls("agent_list"),
+            says("Waiting."),
+            says("Waiting."),
+            says("Done."),
+            spawned={"count": [slowly("Counted.", 5)], "sort": [slowly("Sorted.", 6)]},
+        )
+
+        await harness.play()
+
+        first, second, listed = harness.answers()[:3]
+        assert [each["id"] for each in listed["agents"]] == [first["agent_id"], second["agent_id"]]
+        assert (listed["running_count"], listed["total_count"]) == (2, 2)
+
     @pytest.mark.real_time
     async def test_the_same_on_the_command_line(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for variable in VARIABLES:

@@ -121,6 +121,26 @@ def code(answer: dict[str, Any]) -> object:
     return answer["error"]
 
 
+class Test1Overview:
+    """1. Overview."""
+
+    async def test_an_orchestrator_asks_a_specialist_and_gets_an_answer(self) -> None:
+        """Delegation is a call, the specialist works in turns of its own, and state is in shared context."""
+        spawned, waited, collected, read = await answers(
+            subagent("spawn", agent="researcher", task="Look."),
+            subagent("wait", task_ids=["t_01"]),
+            subagent("collect", task_id="t_01"),
+            context("read", key="findings_summary"),
+            children={
+                "researcher": [context("write", key="findings_summary", value="The pool."), says("It is the pool.")]
+            },
+        )
+
+        assert spawned == {"task_id": "t_01", "agent": "researcher", "status": "running"}
+        assert (waited["done"], collected["result"], collected["turns_used"]) == (["t_01"], "It is the pool.", 2)
+        assert read["value"] == "The pool."
+
+
 class Test2Concepts:
     """2. Concepts."""
 
@@ -441,15 +461,38 @@ class Test5ErrorHandling:
 class Test6SystemPromptIntegration:
     """6. System prompt integration: in words of our own, with all that the three texts say (settled row 31)."""
 
-    async def test_6_1_to_6_3(self) -> None:
-        _, harness = await play()
-        system = harness.requests[0].system
+    async def test_6_1_available_agents_description(self) -> None:
+        system = await self.system()
 
         for agent in AGENTS:
-            assert agent.name in system
-            assert agent.description in system
-        for word in ("define", "shared_context", "spawn", "collect", "history", "list_agents"):
-            assert word in system
+            line = f"  {agent.name} - {agent.description}. Tools: {', '.join(agent.tools)}.\n"
+            assert line in system
+        assert "define a new agent with the define action; list_agents shows those too." in system
+
+    async def test_6_2_delegation_discipline_instructions(self) -> None:
+        """Five points of each list, and one about polling (section 9.6)."""
+        _, _, advice = (await self.system()).partition("When you delegate:\n\n")
+        do, do_not, *_ = advice.split("\n\n")
+
+        assert (do.splitlines()[0], do_not.splitlines()[0]) == ("DO:", "Do NOT:")
+        assert (do.count("\n  - "), do_not.count("\n  - ")) == (5, 6)
+        for words in ("BEFORE you spawn", "narrow objective", "shared context keys", "Collect results", "Define a new"):
+            assert words in do
+        for words in ("single tool call", "several agents", "raw data", "this conversation", "broad prompts"):
+            assert words in do_not
+
+    async def test_6_3_composition_with_shared_context(self) -> None:
+        _, _, advice = (await self.system()).partition("Subagents and shared context go together:\n\n")
+        steps = advice.partition("\n\n")[0]
+
+        for number, moment in enumerate(("BEFORE spawning", "In the TASK", "DURING its work", "AFTER collecting"), 1):
+            assert f"{number}. {moment}" in steps
+        assert '"Analyze the issue in problem_summary"' in steps
+
+    async def system(self) -> str:
+        """The system text of the orchestrator."""
+        _, harness = await play()
+        return harness.requests[0].system
 
 
 class Test7Extensions:
@@ -590,6 +633,39 @@ class Test8ImplementationGuidance:
         "Your response will be returned to the orchestrator as a summary of your work."
     )
 
+    async def test_8_1_execution_backend(self) -> None:
+        """A loop of its own: the model of the config, its tools, its turns, and the last text as the result."""
+        found, harness = await play(
+            subagent("spawn", agent="researcher", task="Look."),
+            other_work(20),
+            subagent("collect", task_id="t_01"),
+            children={"researcher": turns(3, "Found.")},
+        )
+        requests = harness.requests_of("researcher")
+
+        assert found[-1] == {
+            "task_id": "t_01",
+            "agent": "researcher",
+            "status": "completed",
+            "result": "Found.",
+            "turns_used": 3,
+        }
+        assert {request.model for request in requests} == {MODEL}
+        assert requests[0].tools == ("search_logs", "query_metrics", "shared_context")
+        assert [message.text for message in requests[0].messages] == ["Look."]
+
+    async def test_8_2_concurrency_model(self) -> None:
+        """Four tasks of four turns, a second each, take as long as one."""
+        spawn = subagent("spawn", agent="researcher", task="Look.")
+        found = await answers(
+            together(*[spawn] * 4),
+            other_work(4),
+            together(*(subagent("status", task_id=f"t_0{number}") for number in range(1, 5))),
+            children={"researcher": turns(4)},
+        )
+
+        assert [each["status"] for each in found[4:]] == ["completed"] * 4
+
     async def test_8_3_task_id_generation(self) -> None:
         """Ids count up and are never used again."""
         spawn, collect = subagent("spawn", agent="researcher", task="Look."), subagent("collect", task_id="t_01")
@@ -671,6 +747,26 @@ class Test8ImplementationGuidance:
 class Test9AntiPatterns:
     """9. Anti-patterns: what an implementation can see of them."""
 
+    async def test_9_1_over_delegation_and_9_4_mega_agents(self) -> None:
+        """Both are left to the orchestrator, whose instructions advise against them."""
+        _, harness = await play()
+
+        system = harness.requests[0].system
+        assert "  - Delegate what a single tool call of your own would settle\n" in system
+        assert "  - Define agents with broad prompts; one focused capability each is better\n" in system
+
+    async def test_9_2_context_duplication(self) -> None:
+        """A task that refers to a key is enough: the subagent reads the entry itself."""
+        _, _, _, collected = await answers(
+            context("write", key="problem_summary", value="Throughput dropped 30%."),
+            subagent("spawn", agent="writer", task="Describe problem_summary."),
+            subagent("wait", task_ids=["t_01"]),
+            subagent("collect", task_id="t_01"),
+            children={"writer": [context("read", key="problem_summary"), says("It dropped by 30%.")]},
+        )
+
+        assert collected["result"] == "It dropped by 30%."
+
     async def test_9_3_fire_and_forget(self) -> None:
         """Uncollected tasks that have ended do not count toward the limit (settled row 20)."""
         spawn = subagent("spawn", agent="researcher", task="Look.")
@@ -683,6 +779,24 @@ class Test9AntiPatterns:
         )
 
         assert [each["status"] for each in found] == ["running"] * 10
+
+    async def test_9_5_nesting_workarounds(self) -> None:
+        """A request for delegation in shared context is an entry like any other: it starts nothing."""
+        found = await answers(
+            subagent("spawn", agent="researcher", task="Look."),
+            other_work(5),
+            context("read", key="please_delegate"),
+            subagent("status", task_id="t_02"),
+            children={
+                "researcher": [
+                    context("write", key="please_delegate", value='{"action": "spawn", "agent": "writer"}'),
+                    says("Asked."),
+                ]
+            },
+        )
+
+        assert found[-2]["value"] == '{"action": "spawn", "agent": "writer"}'
+        assert code(found[-1]) == "TASK_NOT_FOUND"
 
     async def test_9_6_polling_storms(self) -> None:
         """A rate-limited status answers as usual, with a hint."""
