@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,9 @@ import pytest
 import retinue
 from retinue.core.errors import ProviderError
 from retinue.providers.scripted import Line, ScriptedReply, calls, calls_verbatim, fails, says, together
+from retinue.testing.fake_chat import ChatScript
+from tests.cli.stage import VARIABLES, serving
+from tests.cli.stage import retinue as command
 from tests.dialects.spec.harness import SpecHarness, other_work
 
 MODEL = "claude-sonnet-4-20250514"
@@ -71,6 +75,52 @@ AGENTS = (
         max_turns=5,
     ),
 )
+
+TOOL_MODULE = '''"""The tools of the document's agents."""
+
+import retinue
+
+
+@retinue.tool
+def search_logs(query: str) -> str:
+    """Search the logs."""
+    return f"3 lines about {query}"
+
+
+@retinue.tool
+def query_metrics(name: str) -> str:
+    """Query a metric."""
+    return f"{name}=20"
+
+
+@retinue.tool
+def run_staging_command(command: str) -> str:
+    """Run a command in staging."""
+    return f"ran {command}"
+
+
+@retinue.tool
+def update_config(pool: int) -> str:
+    """Change the configuration."""
+    return f"pool={pool}"
+'''
+
+SETTINGS_FILE = """\
+[tools]
+modules = ["./mytools.py"]
+
+[agents.researcher]
+description = "Investigates technical issues using logs and metrics"
+system_prompt = "You are a researcher."
+tools = ["search_logs", "query_metrics", "shared_context"]
+max_turns = 10
+
+[agents.writer]
+description = "Drafts documentation and reports"
+system_prompt = "You are a writer."
+tools = ["shared_context"]
+max_turns = 5
+"""
 
 
 def sends(request: str) -> ScriptedReply:
@@ -964,3 +1014,82 @@ class Test10ExampleFullInteractionCycle:
         assert (results[17]["status"], results[18]["turns_used"]) == ("completed", 8)
         assert results[18]["result"].startswith("Config reverted in staging. Throughput recovered to baseline.")
         assert [each["value"] for each in results[19:]] == ["The pool was too small.", "Reverted in staging."]
+
+    @pytest.mark.real_time
+    async def test_the_cycle_on_the_command_line(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A chat with two inputs, with the agents of a settings file; `wait` is in place of work and polls."""
+        for variable in VARIABLES:
+            monkeypatch.delenv(variable, raising=False)
+        monkeypatch.setenv("RETINUE_HOME", str(tmp_path / "home"))
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "mytools.py").write_text(TOOL_MODULE)
+        (tmp_path / "retinue.toml").write_text(SETTINGS_FILE)
+        script = ChatScript()
+        script.play(*self.researcher(), words="Investigate the problem")
+        script.play(*self.remediator(), words="Execute the approved revert")
+        script.play(*self.writer(), words="Draft an incident summary")
+        script.play(
+            context("write", key="problem_summary", value="Throughput dropped 30% after config change on Feb 18."),
+            context("write", key="scope", value="Identify root cause. Read-only access to production."),
+            subagent("list_agents"),
+            subagent("spawn", agent="researcher", task=self.INVESTIGATE),
+            subagent("wait", task_ids=["t_01"], timeout_ms=30_000),
+            subagent("status", task_id="t_01"),
+            subagent("collect", task_id="t_01"),
+            context("read", key="findings_summary"),
+            context("read", key="open_questions"),
+            says("Was the pool size change intentional?"),
+            context("write", key="decisions_made", value="Config change was accidental. User approves revert."),
+            context("delete", key="open_questions"),
+            subagent(
+                "define",
+                name="remediator",
+                description="Executes remediation steps in staging and production",
+                system_prompt="You are a remediation specialist.",
+                tools=["shared_context", "run_staging_command", "update_config"],
+                max_turns=15,
+            ),
+            subagent("spawn", agent="remediator", task="Execute the approved revert per decisions_made."),
+            subagent("spawn", agent="writer", task="Draft an incident summary for stakeholders."),
+            subagent("wait", task_ids=["t_02", "t_03"], timeout_ms=30_000),
+            subagent("collect", task_id="t_03"),
+            subagent("collect", task_id="t_02"),
+            context("read", key="incident_report"),
+            context("read", key="remediation_status"),
+            says("Reverted in staging; the report is drafted."),
+            words="Why did throughput drop?",
+        )
+        with serving(script) as vendor:
+            ended = await command(
+                *("chat", "--quiet", "--dialect", "spec", "--session", "incident"),
+                *("--base-url", vendor.base_url, "--model", "m"),
+                stdin=b"Why did throughput drop?\nNo, that was accidental.\n",
+            )
+            shown = await command("context", "show", "incident", "--json")
+
+        assert (ended.code, ended.stdout) == (
+            0,
+            "Was the pool size change intentional?\nReverted in staging; the report is drafted.\n",
+        ), ended.stderr
+        mine = [each.body["messages"] for each in vendor.requests if "Why did throughput drop?" in each.raw.decode()]
+        last = max(mine, key=len)
+        results = [json.loads(message["content"]) for message in last if message["role"] == "tool"]
+        researcher, remediator, writer = ({"agent": name} for name in ("researcher", "remediator", "writer"))
+        assert [agent["name"] for agent in results[2]["agents"]] == ["researcher", "writer"]
+        assert results[3] == {"task_id": "t_01", "status": "running"} | researcher
+        assert results[5] == {"task_id": "t_01", "status": "completed", "turns_used": 7} | researcher
+        assert (
+            results[6]
+            == {"task_id": "t_01", "status": "completed", "result": self.SUMMARY, "turns_used": 7} | researcher
+        )
+        assert results[7]["written_by"] == "subagent:researcher:t_01"
+        assert results[10] == {"deleted": "open_questions", "previous_version": 1}
+        assert results[12:14] == [
+            {"task_id": "t_02", "status": "running"} | remediator,
+            {"task_id": "t_03", "status": "running"} | writer,
+        ]
+        assert [(each["task_id"], each["turns_used"]) for each in results[15:17]] == [("t_03", 3), ("t_02", 8)]
+        assert [each["value"] for each in results[17:]] == ["The pool was too small.", "Reverted in staging."]
+        for key in ("problem_summary", "decisions_made", "incident_report", "remediation_status"):
+            assert key in shown.stdout
+        assert "open_questions" not in shown.stdout
