@@ -19,7 +19,7 @@ from retinue.core.events import RunAccepted
 from retinue.core.messages import UserMessage
 from retinue.core.ports import Request
 from retinue.core.usage import Usage
-from retinue.providers.scripted import Line, calls, calls_verbatim, says, streams, together
+from retinue.providers.scripted import Line, calls, calls_verbatim, hangs, says, streams, together
 from retinue.testing.harness import Harness
 from tests.cli.stage import VARIABLES, serving
 from tests.cli.stage import retinue as command
@@ -569,6 +569,33 @@ class TestBestPractices:
         assert ends == ["a.log is fine.", "b.log is fine.", "c.log is fine."]
         assert "Do not poll" in harness.requests("root")[0].system
 
+    async def test_when_not_to_use_sub_agents(self) -> None:
+        """### When NOT to Use Sub-Agents: a simple task is done directly, although the tools are offered."""
+        harness = MeerkatHarness(calls("grep", pattern="pool"), says("Two lines."), tools=(grep,))
+
+        outcome = await harness.play()
+
+        assert outcome.text == "Two lines."
+        assert "agent_spawn" in offered_to(harness, "root")
+        assert len(harness.requests("root")) == 2
+
+    async def test_agent_list_shows_all_sub_agents_at_once(self) -> None:
+        """### Monitoring Tips: one call in place of a status of each."""
+        harness = MeerkatHarness(
+            together(spawn("count"), spawn("sort")),
+            calls("agent_list"),
+            says("Waiting."),
+            says("Waiting."),
+            says("Done."),
+            spawned={"count": [slowly("Counted.", 5)], "sort": [slowly("Sorted.", 6)]},
+        )
+
+        await harness.play()
+
+        first, second, listed = harness.answers()[:3]
+        assert [each["id"] for each in listed["agents"]] == [first["agent_id"], second["agent_id"]]
+        assert (listed["running_count"], listed["total_count"]) == (2, 2)
+
     @pytest.mark.real_time
     async def test_the_same_on_the_command_line(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for variable in VARIABLES:
@@ -589,3 +616,76 @@ class TestBestPractices:
             ended = await command("run", *flags, "How many lines?")
 
         assert (ended.code, ended.stdout) == (0, "There are ten.\n")
+
+    @pytest.mark.real_time
+    async def test_the_five_tools_on_the_command_line(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Spawn, fork, list, cancel and status in one run of the command, with the answers that the document prints."""
+        for variable in VARIABLES:
+            monkeypatch.delenv(variable, raising=False)
+        monkeypatch.setenv("RETINUE_HOME", str(tmp_path / "home"))
+        monkeypatch.chdir(tmp_path)
+
+        def root(results: list[dict[str, Any]], notices: str) -> Line:
+            match len(results):
+                case 0:
+                    return calls("agent_spawn", prompt="Watch the log.")
+                case 1:
+                    return calls("agent_list")
+                case 2:
+                    return calls("agent_cancel", agent_id=results[0]["agent_id"])
+                case 3:
+                    return calls("agent_spawn", prompt="Analyse a.log.")
+                case 4:
+                    return calls("agent_fork", prompt="Try the other way.")
+                case 5 if "The analysis shows..." in notices and "The other way fails." in notices:
+                    return calls("agent_status", agent_id=results[3]["agent_id"])
+                case 5:
+                    return says("Waiting.")
+                case _:
+                    return says("The first way it is.")
+
+        def line(request: Any) -> Line:
+            messages = request.body["messages"]
+            users = [str(message["content"]) for message in messages if message["role"] == "user"]
+            if users == ["Watch the log."]:
+                return hangs()
+            if users == ["Analyse a.log."]:
+                return says("The analysis shows...")
+            if any("Try the other way." in text and "completed]" not in text for text in users):
+                return says("The other way fails.")
+            results = [json.loads(message["content"]) for message in messages if message["role"] == "tool"]
+            read.extend(results[len(read) :])
+            return root(results, "\n".join(users[1:]))
+
+        read: list[dict[str, Any]] = []
+        with serving(line) as vendor:
+            flags = ("--base-url", vendor.base_url, "--model", "m", "--dialect", "meerkat", "--quiet")
+            ended = await command("run", *flags, "Which way?")
+
+        assert (ended.code, ended.stdout) == (0, "The first way it is.\n"), ended.stderr
+        watch, listed, cancelled, spawned, forked, status = read
+        assert as_printed(spawned) == {
+            "agent_id": ID,
+            "name": "sub-agent-019467d97e3a",
+            "provider": "openai",
+            "model": "gpt-5.2",
+            "state": "running",
+            "message": "Sub-agent spawned successfully. Use agent_status to check progress.",
+        }
+        (agent,) = listed["agents"]
+        assert (agent["id"], agent["state"], agent["depth"]) == (watch["agent_id"], "running", 1)
+        counts = ("running_count", "completed_count", "failed_count", "total_count")
+        assert [listed[count] for count in counts] == [1, 0, 0, 1]
+        assert {key: cancelled[key] for key in ("success", "previous_state", "message")} == {
+            "success": True,
+            "previous_state": "running",
+            "message": "Sub-agent cancelled successfully",
+        }
+        assert forked["messages_inherited"] >= 9, "the task, and four calls with their results"
+        assert (status["agent_id"], status["state"], status["output"], status["is_final"]) == (
+            spawned["agent_id"],
+            "completed",
+            "The analysis shows...",
+            True,
+        )
+        assert {"duration_ms", "tokens_used"} <= status.keys()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,9 @@ import pytest
 import retinue
 from retinue.core.errors import ProviderError
 from retinue.providers.scripted import Line, ScriptedReply, calls, calls_verbatim, fails, says, together
+from retinue.testing.fake_chat import ChatScript
+from tests.cli.stage import VARIABLES, serving
+from tests.cli.stage import retinue as command
 from tests.dialects.spec.harness import SpecHarness, other_work
 
 MODEL = "claude-sonnet-4-20250514"
@@ -72,6 +76,52 @@ AGENTS = (
     ),
 )
 
+TOOL_MODULE = '''"""The tools of the document's agents."""
+
+import retinue
+
+
+@retinue.tool
+def search_logs(query: str) -> str:
+    """Search the logs."""
+    return f"3 lines about {query}"
+
+
+@retinue.tool
+def query_metrics(name: str) -> str:
+    """Query a metric."""
+    return f"{name}=20"
+
+
+@retinue.tool
+def run_staging_command(command: str) -> str:
+    """Run a command in staging."""
+    return f"ran {command}"
+
+
+@retinue.tool
+def update_config(pool: int) -> str:
+    """Change the configuration."""
+    return f"pool={pool}"
+'''
+
+SETTINGS_FILE = """\
+[tools]
+modules = ["./mytools.py"]
+
+[agents.researcher]
+description = "Investigates technical issues using logs and metrics"
+system_prompt = "You are a researcher."
+tools = ["search_logs", "query_metrics", "shared_context"]
+max_turns = 10
+
+[agents.writer]
+description = "Drafts documentation and reports"
+system_prompt = "You are a writer."
+tools = ["shared_context"]
+max_turns = 5
+"""
+
 
 def sends(request: str) -> ScriptedReply:
     """A call of `subagent` with the JSON that the document prints."""
@@ -119,6 +169,26 @@ def code(answer: dict[str, Any]) -> object:
     """The code of an error; its message is a text for people and must be there."""
     assert answer["message"]
     return answer["error"]
+
+
+class Test1Overview:
+    """1. Overview."""
+
+    async def test_an_orchestrator_asks_a_specialist_and_gets_an_answer(self) -> None:
+        """Delegation is a call, the specialist works in turns of its own, and state is in shared context."""
+        spawned, waited, collected, read = await answers(
+            subagent("spawn", agent="researcher", task="Look."),
+            subagent("wait", task_ids=["t_01"]),
+            subagent("collect", task_id="t_01"),
+            context("read", key="findings_summary"),
+            children={
+                "researcher": [context("write", key="findings_summary", value="The pool."), says("It is the pool.")]
+            },
+        )
+
+        assert spawned == {"task_id": "t_01", "agent": "researcher", "status": "running"}
+        assert (waited["done"], collected["result"], collected["turns_used"]) == (["t_01"], "It is the pool.", 2)
+        assert read["value"] == "The pool."
 
 
 class Test2Concepts:
@@ -441,15 +511,38 @@ class Test5ErrorHandling:
 class Test6SystemPromptIntegration:
     """6. System prompt integration: in words of our own, with all that the three texts say (settled row 31)."""
 
-    async def test_6_1_to_6_3(self) -> None:
-        _, harness = await play()
-        system = harness.requests[0].system
+    async def test_6_1_available_agents_description(self) -> None:
+        system = await self.system()
 
         for agent in AGENTS:
-            assert agent.name in system
-            assert agent.description in system
-        for word in ("define", "shared_context", "spawn", "collect", "history", "list_agents"):
-            assert word in system
+            line = f"  {agent.name} - {agent.description}. Tools: {', '.join(agent.tools)}.\n"
+            assert line in system
+        assert "define a new agent with the define action; list_agents shows those too." in system
+
+    async def test_6_2_delegation_discipline_instructions(self) -> None:
+        """Five points of each list, and one about polling (section 9.6)."""
+        _, _, advice = (await self.system()).partition("When you delegate:\n\n")
+        do, do_not, *_ = advice.split("\n\n")
+
+        assert (do.splitlines()[0], do_not.splitlines()[0]) == ("DO:", "Do NOT:")
+        assert (do.count("\n  - "), do_not.count("\n  - ")) == (5, 6)
+        for words in ("BEFORE you spawn", "narrow objective", "shared context keys", "Collect results", "Define a new"):
+            assert words in do
+        for words in ("single tool call", "several agents", "raw data", "this conversation", "broad prompts"):
+            assert words in do_not
+
+    async def test_6_3_composition_with_shared_context(self) -> None:
+        _, _, advice = (await self.system()).partition("Subagents and shared context go together:\n\n")
+        steps = advice.partition("\n\n")[0]
+
+        for number, moment in enumerate(("BEFORE spawning", "In the TASK", "DURING its work", "AFTER collecting"), 1):
+            assert f"{number}. {moment}" in steps
+        assert '"Analyze the issue in problem_summary"' in steps
+
+    async def system(self) -> str:
+        """The system text of the orchestrator."""
+        _, harness = await play()
+        return harness.requests[0].system
 
 
 class Test7Extensions:
@@ -590,6 +683,39 @@ class Test8ImplementationGuidance:
         "Your response will be returned to the orchestrator as a summary of your work."
     )
 
+    async def test_8_1_execution_backend(self) -> None:
+        """A loop of its own: the model of the config, its tools, its turns, and the last text as the result."""
+        found, harness = await play(
+            subagent("spawn", agent="researcher", task="Look."),
+            other_work(20),
+            subagent("collect", task_id="t_01"),
+            children={"researcher": turns(3, "Found.")},
+        )
+        requests = harness.requests_of("researcher")
+
+        assert found[-1] == {
+            "task_id": "t_01",
+            "agent": "researcher",
+            "status": "completed",
+            "result": "Found.",
+            "turns_used": 3,
+        }
+        assert {request.model for request in requests} == {MODEL}
+        assert requests[0].tools == ("search_logs", "query_metrics", "shared_context")
+        assert [message.text for message in requests[0].messages] == ["Look."]
+
+    async def test_8_2_concurrency_model(self) -> None:
+        """Four tasks of four turns, a second each, take as long as one."""
+        spawn = subagent("spawn", agent="researcher", task="Look.")
+        found = await answers(
+            together(*[spawn] * 4),
+            other_work(4),
+            together(*(subagent("status", task_id=f"t_0{number}") for number in range(1, 5))),
+            children={"researcher": turns(4)},
+        )
+
+        assert [each["status"] for each in found[4:]] == ["completed"] * 4
+
     async def test_8_3_task_id_generation(self) -> None:
         """Ids count up and are never used again."""
         spawn, collect = subagent("spawn", agent="researcher", task="Look."), subagent("collect", task_id="t_01")
@@ -671,6 +797,26 @@ class Test8ImplementationGuidance:
 class Test9AntiPatterns:
     """9. Anti-patterns: what an implementation can see of them."""
 
+    async def test_9_1_over_delegation_and_9_4_mega_agents(self) -> None:
+        """Both are left to the orchestrator, whose instructions advise against them."""
+        _, harness = await play()
+
+        system = harness.requests[0].system
+        assert "  - Delegate what a single tool call of your own would settle\n" in system
+        assert "  - Define agents with broad prompts; one focused capability each is better\n" in system
+
+    async def test_9_2_context_duplication(self) -> None:
+        """A task that refers to a key is enough: the subagent reads the entry itself."""
+        _, _, _, collected = await answers(
+            context("write", key="problem_summary", value="Throughput dropped 30%."),
+            subagent("spawn", agent="writer", task="Describe problem_summary."),
+            subagent("wait", task_ids=["t_01"]),
+            subagent("collect", task_id="t_01"),
+            children={"writer": [context("read", key="problem_summary"), says("It dropped by 30%.")]},
+        )
+
+        assert collected["result"] == "It dropped by 30%."
+
     async def test_9_3_fire_and_forget(self) -> None:
         """Uncollected tasks that have ended do not count toward the limit (settled row 20)."""
         spawn = subagent("spawn", agent="researcher", task="Look.")
@@ -683,6 +829,24 @@ class Test9AntiPatterns:
         )
 
         assert [each["status"] for each in found] == ["running"] * 10
+
+    async def test_9_5_nesting_workarounds(self) -> None:
+        """A request for delegation in shared context is an entry like any other: it starts nothing."""
+        found = await answers(
+            subagent("spawn", agent="researcher", task="Look."),
+            other_work(5),
+            context("read", key="please_delegate"),
+            subagent("status", task_id="t_02"),
+            children={
+                "researcher": [
+                    context("write", key="please_delegate", value='{"action": "spawn", "agent": "writer"}'),
+                    says("Asked."),
+                ]
+            },
+        )
+
+        assert found[-2]["value"] == '{"action": "spawn", "agent": "writer"}'
+        assert code(found[-1]) == "TASK_NOT_FOUND"
 
     async def test_9_6_polling_storms(self) -> None:
         """A rate-limited status answers as usual, with a hint."""
@@ -850,3 +1014,82 @@ class Test10ExampleFullInteractionCycle:
         assert (results[17]["status"], results[18]["turns_used"]) == ("completed", 8)
         assert results[18]["result"].startswith("Config reverted in staging. Throughput recovered to baseline.")
         assert [each["value"] for each in results[19:]] == ["The pool was too small.", "Reverted in staging."]
+
+    @pytest.mark.real_time
+    async def test_the_cycle_on_the_command_line(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A chat with two inputs, with the agents of a settings file; `wait` is in place of work and polls."""
+        for variable in VARIABLES:
+            monkeypatch.delenv(variable, raising=False)
+        monkeypatch.setenv("RETINUE_HOME", str(tmp_path / "home"))
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "mytools.py").write_text(TOOL_MODULE)
+        (tmp_path / "retinue.toml").write_text(SETTINGS_FILE)
+        script = ChatScript()
+        script.play(*self.researcher(), words="Investigate the problem")
+        script.play(*self.remediator(), words="Execute the approved revert")
+        script.play(*self.writer(), words="Draft an incident summary")
+        script.play(
+            context("write", key="problem_summary", value="Throughput dropped 30% after config change on Feb 18."),
+            context("write", key="scope", value="Identify root cause. Read-only access to production."),
+            subagent("list_agents"),
+            subagent("spawn", agent="researcher", task=self.INVESTIGATE),
+            subagent("wait", task_ids=["t_01"], timeout_ms=30_000),
+            subagent("status", task_id="t_01"),
+            subagent("collect", task_id="t_01"),
+            context("read", key="findings_summary"),
+            context("read", key="open_questions"),
+            says("Was the pool size change intentional?"),
+            context("write", key="decisions_made", value="Config change was accidental. User approves revert."),
+            context("delete", key="open_questions"),
+            subagent(
+                "define",
+                name="remediator",
+                description="Executes remediation steps in staging and production",
+                system_prompt="You are a remediation specialist.",
+                tools=["shared_context", "run_staging_command", "update_config"],
+                max_turns=15,
+            ),
+            subagent("spawn", agent="remediator", task="Execute the approved revert per decisions_made."),
+            subagent("spawn", agent="writer", task="Draft an incident summary for stakeholders."),
+            subagent("wait", task_ids=["t_02", "t_03"], timeout_ms=30_000),
+            subagent("collect", task_id="t_03"),
+            subagent("collect", task_id="t_02"),
+            context("read", key="incident_report"),
+            context("read", key="remediation_status"),
+            says("Reverted in staging; the report is drafted."),
+            words="Why did throughput drop?",
+        )
+        with serving(script) as vendor:
+            ended = await command(
+                *("chat", "--quiet", "--dialect", "spec", "--session", "incident"),
+                *("--base-url", vendor.base_url, "--model", "m"),
+                stdin=b"Why did throughput drop?\nNo, that was accidental.\n",
+            )
+            shown = await command("context", "show", "incident", "--json")
+
+        assert (ended.code, ended.stdout) == (
+            0,
+            "Was the pool size change intentional?\nReverted in staging; the report is drafted.\n",
+        ), ended.stderr
+        mine = [each.body["messages"] for each in vendor.requests if "Why did throughput drop?" in each.raw.decode()]
+        last = max(mine, key=len)
+        results = [json.loads(message["content"]) for message in last if message["role"] == "tool"]
+        researcher, remediator, writer = ({"agent": name} for name in ("researcher", "remediator", "writer"))
+        assert [agent["name"] for agent in results[2]["agents"]] == ["researcher", "writer"]
+        assert results[3] == {"task_id": "t_01", "status": "running"} | researcher
+        assert results[5] == {"task_id": "t_01", "status": "completed", "turns_used": 7} | researcher
+        assert (
+            results[6]
+            == {"task_id": "t_01", "status": "completed", "result": self.SUMMARY, "turns_used": 7} | researcher
+        )
+        assert results[7]["written_by"] == "subagent:researcher:t_01"
+        assert results[10] == {"deleted": "open_questions", "previous_version": 1}
+        assert results[12:14] == [
+            {"task_id": "t_02", "status": "running"} | remediator,
+            {"task_id": "t_03", "status": "running"} | writer,
+        ]
+        assert [(each["task_id"], each["turns_used"]) for each in results[15:17]] == [("t_03", 3), ("t_02", 8)]
+        assert [each["value"] for each in results[17:]] == ["The pool was too small.", "Reverted in staging."]
+        for key in ("problem_summary", "decisions_made", "incident_report", "remediation_status"):
+            assert key in shown.stdout
+        assert "open_questions" not in shown.stdout
