@@ -360,3 +360,18 @@ async def test_ctrl_c_stops_a_quiet_daemon_without_a_word(cli: Cli) -> None:
     daemon.signal(signal.SIGINT)
 
     assert await daemon.ended() == Ended(0, "", "")
+
+
+@pytest.mark.parametrize("command", [["daemon"], ["daemon", "status"]])
+async def test_a_state_folder_that_cannot_be_used_is_named_with_what_to_do(
+    cli: Cli, folder: Path, command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "file").touch()
+    monkeypatch.setenv("RETINUE_HOME", str(folder / "file"))
+
+    ended = await cli(*command)
+
+    assert ended.code == 1
+    assert f"the store cannot be opened: {folder / 'file'}: " in ended.stderr
+    assert "; choose another place with RETINUE_HOME" in ended.stderr
+    assert "bug" not in ended.stderr

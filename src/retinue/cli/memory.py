@@ -107,7 +107,7 @@ def _table(rows: Sequence[Memory]) -> None:
         Column(title="AGENT", cell=lambda row: row.agent),
         Column(title="KEY", cell=lambda row: row.key),
         Column(title="CATEGORY", cell=lambda row: row.category, least_width=60),
-        Column(title="STORED", cell=lambda row: rfc3339(row.updated_at), least_width=80),
+        Column(title="STORED", cell=lambda row: rfc3339(row.updated_at) if row.updated_at else "-", least_width=80),
         Column(title="CONTENT", cell=lambda row: row.content, shrinks=True),
     ]
     print_table(rows, columns)

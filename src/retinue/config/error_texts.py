@@ -6,7 +6,7 @@ import datetime
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 from msgspec import inspect
 
@@ -67,10 +67,6 @@ class Document:
             if (line := self.line_of(path[:end])) is not None:
                 return line
         return None
-
-
-Parser: TypeAlias = Callable[[str, str], Document]
-"""Parses a file's text; the second argument is the file's name, for `ConfigError`."""
 
 
 MAX_INTEGER = 2**63 - 1

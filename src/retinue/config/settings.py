@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from retinue.config.agents import AGENTS, AgentSettings, reference_issues
-from retinue.config.error_texts import Document, Parser, dotted
+from retinue.config.error_texts import Document, dotted
 from retinue.config.memory import MEMORY, MemoryDefaults, backend_issues
 from retinue.config.other_programs import LenientDocument, Translate, translated
 from retinue.config.profiles import RISK_PROFILES, RUNTIME_PROFILES, RiskSettings, RuntimeSettings, unsupported_options
@@ -43,14 +43,17 @@ EMPTY = Document(values={}, line_of=lambda path: None)
 NO_TRANSLATIONS: Mapping[str, Translate] = {}
 
 
-def _read_yaml(text: str, file: str) -> Document:
+YAML_SUFFIXES = (".yaml", ".yml")
+"""A file with any other extension, or none, such as a pipe, is TOML."""
+
+
+def _parse(source: Path, file: str, *, lenient: bool) -> Document:
+    text = _text(source, file)
+    if source.suffix.lower() not in YAML_SUFFIXES:
+        return read_toml(text, file)
     from retinue.config.yaml import read_yaml  # imported late: most settings files are TOML
 
-    return read_yaml(text, file)
-
-
-PARSERS: dict[str, Parser] = {".toml": read_toml, ".yaml": _read_yaml, ".yml": _read_yaml}
-"""Parsers by file extension. A file without an extension, such as a pipe, is TOML."""
+    return read_yaml(text, file, lenient=lenient)
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -144,8 +147,9 @@ def load(
         return _settings(EMPTY, None, FILE, sections)
     source = Path(os.path.abspath(cwd / path))
     _check_file_type(source, str(path), named=named)
-    document = PARSERS.get(source.suffix.lower(), read_toml)(_text(source, str(path)), str(path))
-    if named and (translate := translations.get(source.name)) is not None:
+    translate = translations.get(source.name) if named else None
+    document = _parse(source, str(path), lenient=translate is not None)
+    if translate is not None:
         lenient = translated(document, translate)
         return _settings(lenient.document, source, str(path), (*sections, ROOT), lenient)
     return _settings(document, source, str(path), sections)

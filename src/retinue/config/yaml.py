@@ -41,8 +41,11 @@ for _kind, _words in _PLAIN.items():
     cast("Any", _Loader).add_implicit_resolver(f"{_TAG}{_kind}", re.compile(rf"(?:{_words})\Z"), None)
 
 
-def read_yaml(text: str, file: str) -> Document:
-    """Parse `text`; raises `ConfigError` for syntax errors, with line and column."""
+def read_yaml(text: str, file: str, *, lenient: bool = False) -> Document:
+    """Parse `text`; raises `ConfigError` for syntax errors, with line and column.
+
+    With `lenient`, a key that is a number, a boolean or null counts as its text.
+    """
     try:
         node = _Loader(text).get_single_node()
     except yaml.MarkedYAMLError as error:
@@ -51,7 +54,7 @@ def read_yaml(text: str, file: str) -> Document:
         raise ConfigError(Problem(file=file, complaint=f"not valid YAML: {_flat(str(error))}")) from None
     except RecursionError:
         raise ConfigError(_too_deep(file)) from None
-    converter = _NodeConverter(file)
+    converter = _NodeConverter(file, lenient=lenient)
     try:
         values = converter.top(node)
     except RecursionError:
@@ -62,7 +65,8 @@ def read_yaml(text: str, file: str) -> Document:
 class _NodeConverter:
     """Converts the nodes of one file to values."""
 
-    def __init__(self, file: str) -> None:
+    def __init__(self, file: str, *, lenient: bool) -> None:
+        self._lenient = lenient
         self.lines: dict[KeyPath, int] = {}
         self._problem = partial(Problem, file=file)
         self._count = 0
@@ -119,7 +123,7 @@ class _NodeConverter:
             )
         if node.tag == f"{_TAG}merge":
             raise self._error(node, "found <<; expected keys: merging of tables is not supported", path)
-        if node.tag != f"{_TAG}str":
+        if node.tag != f"{_TAG}str" and not self._lenient:
             shown = quoted(str(node.value))
             raise self._error(
                 node, f"found the key {shown[1:-1]}, which is not a string; write it in quotes: {shown}", path

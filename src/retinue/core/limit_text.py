@@ -21,6 +21,8 @@ def limit_text(limit: LimitMet) -> str:
     'the turn limit was reached without a final answer: used 3, limit 3'
     >>> limit_text(LimitMet("max_tokens", 5000, 9000, dimension="tokens", left=4000, needed=8466))
     'the token budget leaves too little for the next call: used 5000, limit 9000, left 4000, needed at least 8466'
+    >>> limit_text(LimitMet("max_tokens", 0, 50, dimension="tokens", left=40, needed=45)).partition(": ")[2]
+    'limit 50, of which 10 is reserved for a final answer, needed at least 45'
     >>> limit_text(LimitMet("max_tokens", 70, 99, dimension="tokens", left=9, needed=12))
     'the token budget leaves too little for the next call: used 70, limit 99, reserved 20, left 9, needed at least 12'
     >>> limit_text(LimitMet("max_cost", 20_000_000, 20_000_000, dimension="cost", needed=4_500_000))
@@ -33,8 +35,10 @@ def limit_text(limit: LimitMet) -> str:
         return f"the tool call budget is spent: {numbers}"
     name = _name(limit)
     if limit.needed and not limit.used:
-        amount, needed = _amount(limit, limit.limit), _amount(limit, limit.needed)
-        return f"{name} is too small for the first call: limit {amount}, needed at least {needed}"
+        numbers, needed = f"limit {_amount(limit, limit.limit)}", _amount(limit, limit.needed)
+        if limit.left and (reserved := limit.limit - limit.left):
+            numbers += f", of which {_amount(limit, reserved)} is reserved for a final answer"
+        return f"{name} is too small for the first call: {numbers}, needed at least {needed}"
     if limit.needed and limit.left:
         if reserved := limit.limit - limit.used - limit.left:
             numbers += f", reserved {_amount(limit, reserved)}"

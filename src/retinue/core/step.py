@@ -294,7 +294,7 @@ def _limited(run: Run, limit: LimitMet) -> Step:
     """The step after a limit: the wrap-up turn if one is reserved, otherwise the end of the exchange or of the run."""
     if run.accepted.limits.wrap_up and run.wrap_up_limit is None and not _turn_limit(run, wrap_up_included=True):
         return WrapUp(limit)
-    ended = _exhausted(run, limit)
+    ended = _exhausted(run, run.wrap_up_limit or limit)  # not what the wrap-up itself would have needed
     if run.accepted.lifecycle.keep_alive and _ends_only_the_exchange(run, limit):
         return EndExchange(ended)
     return EndRun(ended)

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from retinue.core.errors import BadInput, Refused
+from retinue.core.errors import BadInput, Refused, StoreNotOpened
 from retinue.engine import is_gone, this_host, this_process
 
 FILE = "daemon.lock"
@@ -94,8 +94,15 @@ class DaemonLock:
 
 
 def _create(home: Path) -> int:
-    home.mkdir(parents=True, exist_ok=True)
-    return os.open(home / FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        return os.open(home / FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise _unusable(home, error) from error
+
+
+def _unusable(home: Path, error: OSError) -> StoreNotOpened:
+    return StoreNotOpened(f"{home}: {error.strerror or error}; choose another place with RETINUE_HOME")
 
 
 def running_daemon(home: Path) -> DaemonFacts | None:
@@ -105,6 +112,8 @@ def running_daemon(home: Path) -> DaemonFacts | None:
         file = os.open(home / FILE, os.O_RDONLY | os.O_NOFOLLOW)
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise _unusable(home, error) from error
     try:
         return None if _try_lock(file, shared=True) else _read(file)
     finally:
