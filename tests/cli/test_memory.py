@@ -66,3 +66,13 @@ def test_listing_memories_creates_no_files(cli: Cli, home: Path) -> None:
     assert cli("memory", "list", "--json").json == []
     assert not (home / "memory.db").exists()
     assert not (home / "memory").exists()
+
+
+def test_a_memory_that_was_written_by_hand_has_no_time(cli: Cli, folder: Path) -> None:
+    (folder / "retinue.toml").write_text('[memory]\nbackend = "workspace"\n')
+    (folder / "MEMORY.md").write_text("- **k1**: the first one\n")
+
+    listed = cli("memory", "list", "--config", "retinue.toml")
+
+    (row,) = [line.split() for line in listed.stdout.splitlines() if "k1" in line]
+    assert (row[1], row[3], " ".join(row[4:])) == ("k1", "-", "the first one")

@@ -245,6 +245,14 @@ def test_lenient_files_are_bounded_and_build_no_objects(cli: Cli, folder: Path, 
     assert message in ended.stderr
 
 
+def test_keys_of_ignored_sections_may_be_numbers(folder: Path) -> None:
+    (folder / "config.yaml").write_text("provider:\n  type: ollama\nskills:\n  ports:\n    8080: x\n    true: y\n")
+
+    (warning,) = load_settings("config.yaml").warnings
+
+    assert str(warning) == "config.yaml: ignored: skills"
+
+
 def test_a_python_program_takes_model_and_provider_of_the_file(folder: Path) -> None:
     async def ask() -> str:
         async with retinue.open(config="config.yaml", home=retinue.MEMORY, dialects=[]) as opened:
