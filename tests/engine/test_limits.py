@@ -231,7 +231,7 @@ async def test_a_run_without_budget_for_its_wrap_up_ends_with_its_text() -> None
         assert (outcome.result, outcome.text, outcome.limit) == (
             "exhausted",
             "one",
-            LimitMet("max_tokens", 1000, 1000, dimension="tokens", needed=90),
+            LimitMet("max_tokens", 1000, 1000, dimension="tokens", needed=51),
         )
 
 
