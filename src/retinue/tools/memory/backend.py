@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -46,6 +47,20 @@ class Note(Struct, frozen=True, kw_only=True):
     at: float
     run_id: str = ""
     session_id: str = ""
+
+    def to_memory(self, before: Memory | None) -> Memory:
+        """The memory that stores this text: a new one, or the next version of the one under its key before."""
+        return Memory(
+            id=uuid.uuid4().hex if before is None else before.id,
+            agent=self.agent,
+            key=self.key,
+            content=self.content,
+            category=self.category,
+            created_at=self.at if before is None else before.created_at or self.at,
+            updated_at=self.at,
+            run_id=self.run_id,
+            session_id=self.session_id,
+        )
 
 
 class Search(Struct, frozen=True, kw_only=True):

@@ -11,7 +11,6 @@ import os
 import re
 import sqlite3
 import tempfile
-import uuid
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -42,17 +41,7 @@ class MarkdownMemory:
             before = _find(text, note.key)
             if before is not None and again and before.updated_at > note.at:
                 return before
-            memory = Memory(
-                id=uuid.uuid4().hex if before is None else before.id,
-                agent=note.agent,
-                key=note.key,
-                content=note.content,
-                category=note.category,
-                created_at=note.at if before is None else before.created_at,
-                updated_at=note.at,
-                run_id=note.run_id,
-                session_id=note.session_id,
-            )
+            memory = note.to_memory(before)
             if before is None:
                 text = (text.rstrip("\n") or f"# Memory of {_on_one_line(note.agent)}") + "\n\n" + _format(memory)
             else:

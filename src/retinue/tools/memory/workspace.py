@@ -15,7 +15,6 @@ import secrets
 import stat
 import sys
 import time
-import uuid
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from datetime import date, datetime
@@ -94,17 +93,7 @@ class WorkspaceMemory:
             before = self._find(folder, note.agent, note.key) or self._find_earlier(note.agent, note.key)
             if before is not None and again and before.updated_at > note.at:
                 return before
-            memory = Memory(
-                id=uuid.uuid4().hex if before is None else before.id,
-                agent=note.agent,
-                key=note.key,
-                content=note.content,
-                category=note.category,
-                created_at=note.at if before is None else before.created_at or note.at,
-                updated_at=note.at,
-                run_id=note.run_id,
-                session_id=note.session_id,
-            )
+            memory = note.to_memory(before)
             name = _file_of(note)
             folder.write(name, _with_memory(folder.read(name), name, memory))
             # The new place first: a reader that finds both takes the later one.
