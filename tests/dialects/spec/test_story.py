@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-import retinue
 from retinue.core.messages import UserMessage
 from retinue.dialects.spec.settings import DEFAULTS
 from retinue.dialects.spec.texts import subagent_text
@@ -12,6 +12,7 @@ from retinue.providers.scripted import Line, calls, says, together
 from retinue.store.memory.store import MemoryStore
 from retinue.store.sqlite.store import SqliteStore
 from tests.dialects.spec.harness import SpecHarness, context, other_work, subagent
+from tests.dialects.spec.incident import AGENTS, TOOLS
 
 SUMMARY = (
     "Root cause identified: connection pool reduced from 200 to 20 in Feb 18 config change. "
@@ -21,46 +22,6 @@ INVESTIGATE = (
     "Investigate the problem described in problem_summary. Check connection pool settings and thread utilization. "
     "Write findings to shared context key findings_summary."
 )
-AGENTS = (
-    retinue.Agent(
-        name="researcher",
-        description="Investigates technical issues using logs and metrics",
-        system_prompt="You are a researcher.",
-        tools=("search_logs", "query_metrics", "shared_context"),
-        model="claude-sonnet-4-20250514",
-    ),
-    retinue.Agent(
-        name="writer",
-        description="Drafts documentation and reports",
-        system_prompt="You are a writer.",
-        tools=("shared_context",),
-        max_turns=5,
-    ),
-)
-
-
-@retinue.tool
-async def search_logs(query: str) -> str:
-    """Search the logs."""
-    return f"3 lines about {query}"
-
-
-@retinue.tool
-async def query_metrics(name: str) -> str:
-    """Query a metric."""
-    return f"{name}=20"
-
-
-@retinue.tool
-async def run_staging_command(command: str) -> str:
-    """Run a command in staging."""
-    return f"ran {command}"
-
-
-@retinue.tool
-async def update_config(pool: int) -> str:
-    """Change the configuration."""
-    return f"pool={pool}"
 
 
 def written(key: str, version: int, at: str, by: str = "orchestrator") -> dict[str, object]:
@@ -104,9 +65,9 @@ async def test_an_orchestrator_finds_and_mends_a_production_issue_with_three_spe
     kept: str, tmp_path: Path
 ) -> None:
     store = SqliteStore(tmp_path / "retinue.db") if kept == "in a file" else MemoryStore()
-    harness = SpecHarness(
-        agents=AGENTS, tools=(search_logs, query_metrics, run_staging_command, update_config), store=store
-    )
+    researcher, writer = AGENTS
+    agents = (researcher, replace(writer, model=None))  # the model of its parent
+    harness = SpecHarness(agents=agents, tools=TOOLS, store=store)
     harness.script.play("researcher", *researcher_lines())
     harness.script.play(
         "remediator",
