@@ -5,6 +5,9 @@ CONSTRAINTS ?= constraints.txt
 # What `make titles` checks, and the Pythons that `make constraints` resolves with.
 COMMITS ?= main..HEAD
 PYTHONS ?= $(PYTHON)
+# What `make fuzz` looks at, and for how long.
+TARGET ?= sse
+SECONDS ?= 60
 # What measuring is about; it slows tests down, so the others run without.
 MEASURED := tests/core tests/engine tests/dialects tests/config tests/documents
 
@@ -25,7 +28,7 @@ READY := $(VENV)/.installed
 SITE ?= build/docs
 
 .DEFAULT_GOAL := help
-.PHONY: help venv python test lint check fix titles hooks docs docs-site picture stress bench demo constraints dist clean
+.PHONY: help venv python test lint check fix titles hooks docs docs-site picture stress fuzz bench demo constraints dist clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -79,6 +82,9 @@ docs-site: venv  ## build the documentation site, build/docs/site
 
 stress: venv  ## run every test at full size
 	@RETINUE_STRESS=1 "$(BIN)/python" -m pytest -q -n 2 -m "stress or not stress"
+
+fuzz: venv  ## look for inputs that a parser does not handle (TARGET=sse SECONDS=3600 ARGS=--keep)
+	@"$(BIN)/python" -m tests.fuzz "$(TARGET)" --seconds "$(SECONDS)" $(ARGS)
 
 bench: venv  ## what retinue costs next to a bare loop, in some minutes (ARGS=--quick: in one)
 	@"$(BIN)/python" -m bench.run $(ARGS)
