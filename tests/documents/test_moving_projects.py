@@ -44,7 +44,11 @@ BEFORE = {"buzzllm": ". ./env.sh"}
 def project(name: str, folder: Path) -> Generator[tuple[Shell, list[ReceivedRequest]]]:
     """A copy of a project with its model server, and the requests that the server receives."""
     source = EXAMPLES / f"moving-from-{name}"
-    shutil.copytree(source, folder / "project", ignore=shutil.ignore_patterns("__pycache__"))
+    # The modes are not copied: the checkout may be read-only.
+    for path in (path for path in sorted(source.rglob("*")) if path.is_file() and "__pycache__" not in path.parts):
+        target = folder / "project" / path.relative_to(source)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
     shell = Shell(folder / "project", folder / "home", BEFORE.get(name, ""))
     if (server := SERVERS.get(name)) is None:
         yield shell, []
