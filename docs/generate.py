@@ -183,6 +183,8 @@ there). See [Approvals](../how-to/approvals.md) for calls that need a person.
 
 An action is a call that changes something: it writes a file, runs a command, stores a memory. Tools say so themselves
 (`@retinue.tool(acts=True)`). The last one of an hour is followed by `Rate limit exceeded: action budget exhausted`.
+Actions are counted by the store, in the transaction that allows one: of processes that act at the same instant, as many
+actions are made as the limit has left, and the others are refused.
 
 A name in one of the lists of tools that no tool has does nothing. It is told when a run starts, and `retinue doctor`
 calls it broken."""

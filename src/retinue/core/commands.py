@@ -174,13 +174,25 @@ class Retire(Struct, frozen=True, kw_only=True, gc=False):
     key: Key
 
 
+class CallLimit(Struct, frozen=True, gc=False):
+    """At most `calls` calls charged to a window later than `after`, by all processes together."""
+
+    window: str
+    after: float
+    calls: int
+
+
 class Decision(Struct, frozen=True, gc=False):
-    """Change to a key-value namespace: values to put, names to drop, charges to record, and the answer to return."""
+    """Change to a key-value namespace: values to put, names to drop, charges to record, and the answer to return.
+
+    If the charges would exceed one of the limits `within`, nothing is changed, and the change returns `WindowFull`.
+    """
 
     answer: bytes
     puts: Mapping[str, bytes] = {}
     drops: tuple[str, ...] = ()
     charges: tuple[Charge, ...] = ()
+    within: tuple[CallLimit, ...] = ()
 
 
 Decide: TypeAlias = Callable[[Mapping[str, bytes]], Decision]
@@ -191,7 +203,8 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
     """Change a key-value namespace by a pure function of its content. Returns `Decision.answer`.
 
     With a `key` the answer is stored, and a repeated key returns it without deciding again. With a `session_id` the
-    change requires that session to be open, and returns `NamespaceClosed` otherwise.
+    change requires that session to be open, and returns `NamespaceClosed` otherwise. A decision whose charges exceed
+    its limits returns `WindowFull`, which is not stored under the key.
     """
 
     space: str
@@ -204,6 +217,12 @@ class NamespaceClosed(Struct, frozen=True):
     """The session of a key-value namespace is archived or unknown, so the namespace was not changed."""
 
     why: Literal["session_archived", "session_unknown"]
+
+
+class WindowFull(Struct, frozen=True):
+    """A window has too few calls left for the charges of a change, so nothing was changed."""
+
+    window: str
 
 
 class RegisterDriver(Struct, frozen=True, kw_only=True, gc=False):
@@ -293,7 +312,9 @@ Write: TypeAlias = (
 )
 """Any command that changes a store."""
 
-WriteResult: TypeAlias = Accepted | NotCreated | NamespaceClosed | tuple[RunId, ...] | bytes | str | bool | int | None
+WriteResult: TypeAlias = (
+    Accepted | NotCreated | NamespaceClosed | WindowFull | tuple[RunId, ...] | bytes | str | bool | int | None
+)
 """Result of a write; the docstring of each write says which."""
 
 

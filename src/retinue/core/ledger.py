@@ -433,24 +433,28 @@ class Ledger:
         _update_unused(account)
         self._freed()
 
-    def act(self, account_id: AccountId, now: float) -> Exhausted | None:
-        """Charge one tool call to the account's windows that limit calls; None if all of them had room for it.
-
-        It is spent at once, without a hold.
+    def without_calls_left(self, account_id: AccountId, now: float) -> Exhausted | None:
+        """The first window that limits the account's tool calls and has none left; None if all have.
 
         >>> ledger = Ledger()
         >>> opened = ledger.open("run", windows=[budget.Window("actions", 3600.0, budget.Caps(calls=1))])
-        >>> ledger.act("run", now=0.0) is None, ledger.act("run", now=1.0).until, ledger.act("run", now=3600.0) is None
-        (True, 3600.0, True)
+        >>> ledger.charge("run", budget.Amount(calls=1), now=0.0)
+        >>> ledger.without_calls_left("run", now=1.0).until, ledger.without_calls_left("run", now=3600.0)
+        (3600.0, None)
         """
-        account = self._account(account_id)
-        if (full := _without_calls_left(account, 1, now)) is None:
-            _spend(account, budget.Amount(calls=1), now)
-        return full
+        for limit in self._account(account_id).windows:
+            if budget.CALLS in limit.capped:
+                limit.log.expire(now)
+                if (room := limit.limit[budget.CALLS] - limit.spent[budget.CALLS]) < 1:
+                    return _exhausted(limit, budget.CALLS, 1, room)
+        return None
 
-    def overdrawn(self, account_id: AccountId, now: float) -> Exhausted | None:
-        """The first window of the account in which more calls were made than allowed, if any."""
-        return _without_calls_left(self._account(account_id), 0, now)
+    def call_limits(self, account_id: AccountId) -> list[tuple[str, float, int]]:
+        """The name and span of each window that limits the account's tool calls, and how many it allows."""
+        windows = self._account(account_id).windows
+        return [
+            (each.log.name, each.log.span, each.limit[budget.CALLS]) for each in windows if budget.CALLS in each.capped
+        ]
 
     def charge_window(self, window: budget.Window, amount: budget.Amount, at: float) -> None:
         """Charge a window for a run that has no account here: one of another process, or of an earlier one."""
@@ -579,12 +583,3 @@ def _shortage(limit: _Account | _WindowLimit, d: int, asked: int, room: int) -> 
 def _exhausted(limit: _Account | _WindowLimit, d: int, asked: int, room: int) -> Exhausted:
     until = limit.log.free_at(d, asked - room) if isinstance(limit, _WindowLimit) else None
     return Exhausted(**asdict(_shortage(limit, d, asked, room)), until=until)
-
-
-def _without_calls_left(account: _Account, calls: int, now: float) -> Exhausted | None:
-    for limit in account.windows:
-        if budget.CALLS in limit.capped:
-            limit.log.expire(now)
-            if (room := limit.limit[budget.CALLS] - limit.spent[budget.CALLS]) < calls:
-                return _exhausted(limit, budget.CALLS, calls, room)
-    return None

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
 from retinue.core.budget import UNLIMITED, Amount, Caps, LeastInput, Price, Window, added
-from retinue.core.commands import Charge
+from retinue.core.commands import CallLimit, Charge, Decision
 from retinue.core.errors import NoAllowance
 from retinue.core.events import RunAccepted
 from retinue.core.ids import RunId
@@ -201,29 +201,46 @@ class Budgets:
         if self._store.shared:
             await self.load_windows([each for each in self._windows.get(run_id, ()) if each.limits_calls], max_age=0.0)
 
-    def charge_action(self, run_id: RunId) -> tuple[Charge, ...] | None:
-        """Charge one action to every window that limits the run's; the charges to store, or None if one is used up.
+    def has_used_up_actions(self, run_id: RunId) -> bool:
+        """Whether a window of the run is known to have no action left; other processes may have taken more since."""
+        return run_id in self._windows and self.ledger.without_calls_left(run_id, self._clock.now()) is not None
 
-        The action is performed only once they are on disk, so that no crash makes one free of charge.
+    def action(self, run_id: RunId) -> Decision | None:
+        """One action of the run, for the store to charge to every window that limits them; None if no window does.
+
+        The store decides, because other processes charge the same windows: of two that want the last action, one gets
+        it. The action is performed only once its charges are on disk, so that no crash makes one free of charge.
         """
-        counted = [window for window in self._windows.get(run_id, ()) if window.limits_calls]
-        now = self._clock.now()
-        if counted and self.ledger.act(run_id, now) is not None:
+        limits = self.ledger.call_limits(run_id) if run_id in self._windows else ()
+        if not limits:
             return None
-        return self._count(Charge(each.name, now, now + each.span_seconds, calls=1) for each in counted)
+        now = self._clock.now()
+        return Decision(
+            b"",
+            charges=self._count(Charge(name, now, now + span, calls=1) for name, span, _ in limits),
+            within=tuple(CallLimit(name, now - span, calls) for name, span, calls in limits),
+        )
 
-    def has_overdrawn(self, run_id: RunId) -> bool:
-        """Whether a window of the run has more actions than it allows: several processes charged it at once."""
-        return run_id in self._windows and self.ledger.overdrawn(run_id, self._clock.now()) is not None
+    def settle_action(self, run_id: RunId, action: Decision, *, charged: bool) -> None:
+        """Count an action that the store has charged, or forget one that it has refused."""
+        if not charged:
+            for known, charge in self._known(action.charges):
+                known.charges[charge] -= 1
+        elif run_id in self._windows:
+            self.ledger.charge(run_id, Amount(calls=1), action.charges[0].at)
 
     def _count(self, charges: Iterable[Charge]) -> tuple[Charge, ...]:
         """Mark charges as counted by the ledger, so that they are not counted again when they are read back."""
         made = tuple(charges)
-        for charge in made if self._store.shared else ():  # the charges of an unshared store are read once
+        for known, charge in self._known(made):
+            known.charges[charge] += 1
+        return made
+
+    def _known(self, charges: Iterable[Charge]) -> Iterator[tuple[_KnownCharges, Charge]]:
+        for charge in charges if self._store.shared else ():  # the charges of an unshared store are read once
             for (name, _), known in self._known_charges.items():
                 if name == charge.window:
-                    known.charges[charge] += 1
-        return made
+                    yield known, charge
 
     def recharge(self, run_id: RunId, spent: Amount) -> None:
         """Charge what the store says was used before this process; windows load their own charges."""

@@ -11,7 +11,7 @@ import inspect
 from typing import cast
 
 from retinue.core.agent import ToolSpec
-from retinue.core.commands import Change, Decision, Post
+from retinue.core.commands import Change, Post, WindowFull
 from retinue.core.errors import StoreError, ToolError
 from retinue.core.events import CallParked, CallReturned
 from retinue.core.ids import Key, call_key
@@ -129,19 +129,21 @@ async def take_action(live: LiveRun, engine: EngineContext, key: Key | None = No
     `key` is the key of the call that acts. A call that is made `again` after a crash is charged unless it was before.
     """
     budgets = engine.budgets
-    await budgets.refresh_actions(live.run_id)
     charged = None if key is None else f"{key}/action"
     if again and charged is not None and await engine.journal.read(engine.store.answered, charged) is not None:
-        return not budgets.has_overdrawn(live.run_id)
-    charges = budgets.charge_action(live.run_id)
-    if not charges:
-        return charges is not None
-    decision = Decision(b"", charges=charges)
-    live.last_write = engine.journal.write(Change(space=ACTIONS, decide=lambda _: decision, key=charged))
-    await live.last_write.wait()
-    # Another process may have taken the last action at the same time: then both see both charges, and neither acts.
-    await budgets.refresh_actions(live.run_id)
-    return not budgets.has_overdrawn(live.run_id)
+        return True
+    if budgets.has_used_up_actions(live.run_id):
+        return False
+    action = budgets.action(live.run_id)
+    if action is None:
+        return True
+    live.last_write = engine.journal.write(Change(space=ACTIONS, decide=lambda _: action, key=charged))
+    (answer,) = await live.last_write.wait()
+    is_charged = not isinstance(answer, WindowFull)
+    budgets.settle_action(live.run_id, action, charged=is_charged)
+    if not is_charged:
+        await budgets.refresh_actions(live.run_id)
+    return is_charged
 
 
 def _permission(live: LiveRun, call: OpenCall, prepared: PreparedCall, engine: EngineContext) -> ToolResult | None:

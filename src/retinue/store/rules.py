@@ -5,9 +5,9 @@ Pure functions, independent of tables and files.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 
-from retinue.core.commands import Accept, Progress, Record, RegisterDriver, Write
+from retinue.core.commands import Accept, Decision, Progress, Record, RegisterDriver, WindowFull, Write
 from retinue.core.errors import StoreCorrupt
 from retinue.core.events import Event, ExchangeEnded, ReplyReceived, RunAccepted, RunEnded
 from retinue.core.ids import DriverId, Key, RunId, SessionId
@@ -70,6 +70,18 @@ def pending_cancel(inbox: Iterable[Item]) -> Cancel:
 def registers(writes: Iterable[Write], driver_id: DriverId) -> bool:
     """Whether these writes register the driver themselves, so that the fence must not require it yet."""
     return any(isinstance(write, RegisterDriver) and write.driver.driver_id == driver_id for write in writes)
+
+
+def full_window(decision: Decision, charged: Callable[[str, float], int]) -> WindowFull | None:
+    """The first window that has no room for the charges of a decision; None if all have.
+
+    `charged` returns the calls that were charged to a window later than a time.
+    """
+    for limit in decision.within:
+        asked = sum(charge.calls for charge in decision.charges if charge.window == limit.window)
+        if asked and charged(limit.window, limit.after) + asked > limit.calls:
+            return WindowFull(limit.window)
+    return None
 
 
 def is_of_session(space: str, session_id: SessionId) -> bool:

@@ -29,7 +29,7 @@ from retinue.config.cron import CRON, CronSettings
 from retinue.config.settings import Settings
 from retinue.core.agent import DEFAULT_AGENT, Agent
 from retinue.core.budget import Window
-from retinue.core.commands import Charge, DriverRow
+from retinue.core.commands import CallLimit, Charge, DriverRow, WindowFull
 from retinue.core.errors import BadInput, NotAdoptable, Refused, RetinueError, ToolError
 from retinue.core.log_context import Span, log_span, logger, run_log
 from retinue.core.log_lines import line, with_payloads
@@ -86,8 +86,9 @@ async def run_now(client: ReadOnlyClient, name: str, front_end: FrontEnd) -> Job
     session = str(uuid.uuid4())
     record = Record(cron_table, HistoryEntry(name=name, due=None, started_at=time.time(), owner=this_owner()))
 
-    async def begin(charges: Sequence[Charge]) -> bool:
-        await cron_table.charge(charges)
+    async def begin(charges: Sequence[Charge], within: Sequence[CallLimit]) -> bool | WindowFull:
+        if full := await cron_table.charge(charges, within):
+            return full
         await record.begun()
         return True
 
@@ -137,11 +138,11 @@ async def run_claim(
     owner = this_owner()
     record = Record(cron_table, HistoryEntry(name=name, due=claim.due, started_at=time.time(), owner=owner))
 
-    async def begin(charges: Sequence[Charge]) -> bool:
-        if not await cron_table.start(claim, owner=owner, now=time.time(), charges=charges):
-            return False
-        await record.begun()
-        return True
+    async def begin(charges: Sequence[Charge], within: Sequence[CallLimit]) -> bool | WindowFull:
+        answer = await cron_table.start(claim, owner=owner, now=time.time(), charges=charges, within=within)
+        if answer is True:
+            await record.begun()
+        return answer
 
     execution = Execution(
         job=job,
@@ -228,7 +229,8 @@ class Record:
 class Execution:
     """One execution of a job.
 
-    `begin` is called once the policy allows the job, with the charges for its windows; False if the claim is lost.
+    `begin` is called once the policy allows the job, with the charges for its windows and their limits; it returns
+    False if the claim is lost, and the window that is full if one is: then nothing was charged or begun.
     `counted` means that an earlier process has charged it. `running` is called with the id of the agent's run.
     """
 
@@ -237,7 +239,7 @@ class Execution:
     session_id: str
     client: ReadOnlyClient
     front_end: FrontEnd
-    begin: Callable[[Sequence[Charge]], Awaitable[bool]]
+    begin: Callable[[Sequence[Charge], Sequence[CallLimit]], Awaitable[bool | WindowFull]]
     running: Callable[[str], Awaitable[None]]
     counted: bool = False
 
@@ -254,11 +256,13 @@ async def execute(execution: Execution) -> JobResult | None:
     if window is not None and await _used(execution.client, window) >= (window.caps.calls or 0):
         raise Blocked(_texts().blocked("rate limit exceeded"))
     now = time.time()
-    if not await execution.begin([Charge(window.name, now, now + window.span_seconds, calls=1)] if window else []):
-        return None
-    # Another process may have charged the last action at the same time: both see both charges, and neither goes on.
-    if window is not None and await _used(execution.client, window) > (window.caps.calls or 0):
+    charges = [Charge(window.name, now, now + window.span_seconds, calls=1)] if window else []
+    limits = [CallLimit(window.name, now - window.span_seconds, window.caps.calls or 0)] if window else []
+    answer = await execution.begin(charges, limits)
+    if isinstance(answer, WindowFull):  # another process took the last action since
         raise Blocked(_texts().blocked("action budget exhausted"))
+    if not answer:
+        return None
     with log_span(span(job)) as job_span:
         match job.work:
             case AgentWork():

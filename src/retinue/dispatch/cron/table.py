@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
-from retinue.core.commands import Charge, Decision
+from retinue.core.commands import CallLimit, Charge, Decision, WindowFull
 from retinue.core.errors import BadInput, UnknownName
 from retinue.core.ports import KeyValue
 from retinue.dispatch.cron import claims, jobs
@@ -58,16 +59,26 @@ class CronTable:
     async def take_over(self, gone: Sequence[Claim], *, owner: Owner) -> Verdicts:
         return await self._decide(lambda table: claims.take_over(table, gone, owner=owner), Verdicts)
 
-    async def start(self, claim: Claim, *, owner: Owner, now: float, charges: Sequence[Charge] = ()) -> bool:
-        """Start a claim unless it is lost; `charges` are made the first time."""
+    async def start(
+        self,
+        claim: Claim,
+        *,
+        owner: Owner,
+        now: float,
+        charges: Sequence[Charge] = (),
+        within: Sequence[CallLimit] = (),
+    ) -> bool | WindowFull:
+        """Start a claim unless it is lost or a window is full; `charges` are made the first time."""
 
         def decide(key_value: Mapping[str, bytes]) -> Decision:
             before = jobs.read(key_value)
             after, ours = claims.start(before, claim, owner=owner, now=now)
             first = ours and not before.claims[claim.place].counted
-            return _decision(key_value, after, msgspec.json.encode(ours), tuple(charges) if first else ())
+            decision = _decision(key_value, after, msgspec.json.encode(ours))
+            return replace(decision, charges=tuple(charges), within=tuple(within)) if first else decision
 
-        return _answer(await self._key_value.change(SPACE, decide), bool)
+        answer = await self._key_value.change(SPACE, decide)
+        return answer if isinstance(answer, WindowFull) else _answer(answer, bool)
 
     async def beat(self, claim: Claim) -> bool:
         return await self._decide(lambda table: claims.beat(table, claim), bool)
@@ -81,9 +92,11 @@ class CronTable:
     async def begin_again(self, claim: Claim) -> Verdicts:
         return await self._decide(lambda table: claims.begin_again(table, claim), Verdicts)
 
-    async def charge(self, charges: Sequence[Charge]) -> None:
-        """Charge an action of an execution without a claim."""
-        await self._key_value.change(SPACE, lambda _: Decision(b"", charges=tuple(charges)))
+    async def charge(self, charges: Sequence[Charge], within: Sequence[CallLimit]) -> WindowFull | None:
+        """Charge an action of an execution without a claim; the window that is full, if one is."""
+        decision = Decision(b"", charges=tuple(charges), within=tuple(within))
+        answer = await self._key_value.change(SPACE, lambda _: decision)
+        return answer if isinstance(answer, WindowFull) else None
 
     async def note(self, job: Job, *, started: float, status: str) -> None:
         await self._decide(lambda table: (claims.note(table, job, started=started, status=status), True), bool)
@@ -134,13 +147,11 @@ class CronTable:
         return _answer(await self._key_value.change(SPACE, decide), kind)
 
 
-def _decision(
-    key_value: Mapping[str, bytes], after: Table, answer: bytes, charges: tuple[Charge, ...] = ()
-) -> Decision:
+def _decision(key_value: Mapping[str, bytes], after: Table, answer: bytes) -> Decision:
     """The entries that differ, and the answer."""
     wanted = jobs.table_entries(after)
     puts = {name: value for name, value in wanted.items() if key_value.get(name) != value}
-    return Decision(answer, puts=puts, drops=tuple(name for name in key_value if name not in wanted), charges=charges)
+    return Decision(answer, puts=puts, drops=tuple(name for name in key_value if name not in wanted))
 
 
 def _answer(written: object, kind: type[T]) -> T:

@@ -460,7 +460,11 @@ class SqliteCommands:
         self._execute(retire, (write.key, *place))
         return row[0]
 
-    def _change(self, write: commands.Change) -> bytes | commands.NamespaceClosed:
+    def _charged_calls(self, window: str, after: float) -> int:
+        row = self._one("SELECT coalesce(sum(calls), 0) FROM charges WHERE account = ? AND at > ?", window, after)
+        return row[0] if row else 0
+
+    def _change(self, write: commands.Change) -> bytes | commands.NamespaceClosed | commands.WindowFull:
         if write.key is not None and (before := self._one("SELECT answer FROM answers WHERE key = ?", write.key)):
             return before[0]
         if write.session_id is not None:
@@ -469,6 +473,8 @@ class SqliteCommands:
                 return commands.NamespaceClosed("session_unknown" if state is None else "session_archived")
         key_value = "SELECT name, value FROM shelves WHERE space = ? ORDER BY rowid"
         decision = write.decide(MappingProxyType(dict(self._execute(key_value, (write.space,)).fetchall())))
+        if full := rules.full_window(decision, self._charged_calls):
+            return full
         drops = [(write.space, name) for name in decision.drops]
         self._executemany("DELETE FROM shelves WHERE space = ? AND name = ?", drops)
         self._executemany(_PUT, [(write.space, name, value) for name, value in decision.puts.items()])

@@ -348,6 +348,25 @@ class SessionContract(fixtures.StoreTestCase):
 
         assert store.charges("actions/dig", 0.0) == [charge]
 
+    def test_a_change_beyond_the_calls_of_a_window_changes_nothing(self, store: Store) -> None:
+        def act(number: int, at: float, *, key: str | None = None) -> Change:
+            hour = commands.Charge("actions/dig", at, at + 60.0, calls=1)
+            day = commands.Charge("actions/day", at, at + 600.0, calls=1)
+            limits = (commands.CallLimit("actions/dig", at - 60.0, 2), commands.CallLimit("actions/day", at - 600.0, 9))
+            decision = Decision(b"done", puts={str(number): b""}, charges=(hour, day), within=limits)
+            return Change(space="x", decide=lambda _: decision, key=key)
+
+        full = commands.WindowFull("actions/dig")
+        assert store.commit(None, [act(1, 10.0), act(2, 20.0), act(3, 30.0, key="r/1/0")]) == [b"done", b"done", full]
+        assert store.commit(None, [act(4, 69.0)]) == [full]
+        # The first charge is 60 seconds old; a refused key is free, and an answered one is not charged again.
+        assert store.commit(None, [act(5, 70.0, key="r/1/0"), act(5, 70.0, key="r/1/0")]) == [b"done", b"done"]
+        assert store.commit(None, [Change(space="x", decide=put("free", b""))]) == [b"1,2,5"]
+
+        assert list(store.key_value("x")) == ["1", "2", "5", "free"]
+        assert [charge.at for charge in store.charges("actions/dig", 0.0)] == [10.0, 20.0, 70.0]
+        assert [charge.at for charge in store.charges("actions/day", 0.0)] == [10.0, 20.0, 70.0]
+
     def test_values_keep_insertion_order(self, store: Store) -> None:
         for name in ("c", "a", "b", "c"):
             commit_one(store, Change(space="x", decide=put(name, b"1")))
