@@ -173,8 +173,11 @@ there). See [Approvals](../how-to/approvals.md) for calls that need a person.
   `field`, what was `asked` for and what is `allowed`; the words are below.
 - A child has its parent's policy, cut by its own if it has one. So has a fork. A run that is resumed is cut once
   more, by the settings of that day. Nothing ever widens it.
-- Whoever is handed a task by `delegate` has the rights of its own profiles. With `delegation_ceiling = "caller"` in the
-  caller's `[runtime_profiles]` it has no more than its caller either, and neither has anyone it hands tasks to.
+- The tools given for a run (`--tools`, or `tools=` of a run in Python) bound its whole tree, whatever a policy allows.
+- `delegate` of the dialect `zeroclaw` gives an agent with profiles of its own the rights of these, which may be more
+  than its caller's; an agent without profiles has no more than its caller. With `delegation_ceiling = "caller"` in the
+  caller's `[runtime_profiles]` no target has more than its caller, nor have the agents to which it delegates; with
+  `"target"` every target has its own rights.
 - It is enforced where a call is made, whoever makes it, and not by hiding tools alone.
 - The two limits on stretches of time (actions an hour, cost a day) are counted for each agent by name, in the store:
   all its runs share them, in all processes, and what its children use counts for it as well. They bind where somebody

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from retinue.providers.scripted import Line, calls, says
-from retinue.testing.fake_chat import FakeChat, Playable
+from retinue.testing.fake_chat import ChatScript, FakeChat, Playable
 from tests.cli.conftest import Cli
 from tests.cli.stage import serving
 
@@ -43,6 +43,12 @@ def in_turn(*lines: Line) -> Playable:
 def offered(body: dict[str, Any]) -> list[str]:
     """The tools that a request offers."""
     return [tool["function"]["name"] for tool in body.get("tools", ())]
+
+
+def first_result(vendor: FakeChat) -> dict[str, Any]:
+    """The first result of a tool that the root read."""
+    messages = max((each.body["messages"] for each in vendor.requests), key=len)
+    return json.loads(next(message["content"] for message in messages if message["role"] == "tool"))
 
 
 def flags(vendor: FakeChat, *more: str) -> tuple[str, ...]:
@@ -130,3 +136,36 @@ def test_they_have_the_approvals_and_the_workspace_of_the_same_tools_elsewhere(c
     )
     assert made.startswith("Security policy: 'terminal': this medium-risk call needs approval ")
     assert not (folder / "made").exists()
+
+
+DEFINES = calls(
+    "subagent", action="define", name="helper", description="Helps.", system_prompt="Help.", tools=["shell", "fetch"]
+)
+SPAWNS = calls("subagent", action="spawn", agent="helper", task="Look.")
+
+
+@pytest.mark.parametrize("flags_of_tools", [["--tools", "file_read"], ["--tools", ""]])
+def test_tools_are_the_ceiling_of_what_a_model_can_give_to_agents(
+    cli: Cli, folder: Path, flags_of_tools: list[str]
+) -> None:
+    (folder / "retinue.toml").write_text('[agents.reader]\ntools = ["shell"]\n')
+    spawns = calls("subagent", action="spawn", agent="reader", task="Look.")
+    waits = calls("subagent", action="wait", task_ids=["t_01"])
+    script = ChatScript().play(DEFINES, spawns, waits, says("Done.")).play(says("Nothing."), words="Look.")
+    with serving(script) as vendor:
+        ended = cli("run", *flags(vendor, *flags_of_tools), "Go.")
+
+    assert ended.code == 0
+    (child,) = (each.body for each in vendor.requests if each.body["messages"][-1]["content"] == "Look.")
+    assert "shell" not in offered(child)
+    refused = first_result(vendor)
+    assert (refused["error"], refused["message"]) == ("INVALID_TOOL", "Tool not in application registry: 'shell'")
+
+
+def test_without_the_flag_a_defined_agent_has_what_the_policy_allows(cli: Cli, folder: Path) -> None:
+    (folder / "retinue.toml").write_text("[agents.reader]\n")
+    script = ChatScript().play(DEFINES, SPAWNS, says("Done.")).play(says("Nothing."), words="Look.")
+    with serving(script) as vendor:
+        cli("run", *flags(vendor), "Go.")
+
+    assert first_result(vendor) == {"defined": "helper", "description": "Helps."}

@@ -161,6 +161,7 @@ class Retinue:
         detached: bool = False,
         output: OutputFormat | None = None,
         label: str = "",
+        ceiling: bool = True,
         stays: bool | None = None,
     ) -> RunHandle:
         """Start a run in the background and return its handle. The run is recorded in the store before this returns.
@@ -172,7 +173,8 @@ class Retinue:
         - `limits`: limits on turns, time, tokens and cost; without them, those of the agent apply.
         - `policy`, `memory_from`: narrow what the agent may do, and whose memory it may read.
         - `dialects`: the delegation tools to offer, instead of those given to `retinue.open`.
-        - `tools`: the names of the tools to offer, instead of those of the agent.
+        - `tools`: the names of the tools to offer, instead of those of the agent. No run below this one can be given
+          another tool, except those of its dialects: neither by the model nor by the settings of an agent.
         - `model`: `provider:name`, or a name at the default provider, instead of the model of the agent.
         - `system`: text that is appended to the agent's system prompt.
         - `think`: request extended thinking where the model supports it.
@@ -186,6 +188,7 @@ class Retinue:
         - `output`: require an answer in JSON: a JSON Schema (a mapping, or the path of a file), a type (a dataclass, a
           TypedDict, a msgspec Struct, a pydantic model, ...), or `dict` for any object.
         - `label`: a short name for lists of runs.
+        - `ceiling`: with False, `tools` holds for this run alone, and runs below it can have what the policy allows.
 
         Raises `UnknownName` for an unknown agent, tool or dialect, `PolicyError` if `policy` or `memory_from` asks for
         more than the agent has, and `BadInput` for an unusable schema.
@@ -202,6 +205,7 @@ class Retinue:
             think=think,
             sampling=sampling,
             policy=policy,
+            ceiling=ceiling,
         )
         if output is not None:
             run_spec = replace(run_spec, output=make_output(output))
@@ -240,23 +244,37 @@ class Retinue:
         think: bool = False,
         sampling: Sampling = NO_SAMPLING,
         policy: Policy | None = None,
+        ceiling: bool = True,
     ) -> RunSpec:
         """The run spec of a run that is started with these arguments; see `spawn`."""
         chosen = self._chosen if dialects is None else tuple(dialects)
         spec = self._run_specs.agent(agent)
         run_spec = self._run_specs.run_spec(
-            spec, chosen, tools=tools, model=model, system=system, think=think, sampling=sampling, policy=policy
+            spec,
+            chosen,
+            tools=tools,
+            model=model,
+            system=system,
+            think=think,
+            sampling=sampling,
+            policy=policy,
+            ceiling=ceiling,
         )
         if self.launch_config is None:
             return run_spec
         return replace(run_spec, launch_config=self.launch_config.text())
 
     def offers(
-        self, *, agent: str | None = None, dialects: Sequence[str] | None = None, tools: Sequence[str] | None = None
+        self,
+        *,
+        agent: str | None = None,
+        dialects: Sequence[str] | None = None,
+        tools: Sequence[str] | None = None,
+        ceiling: bool = True,
     ) -> tuple[ToolSpec, ...]:
         """The tools that a run started with these arguments would offer to its model."""
         chosen = self._chosen if dialects is None else tuple(dialects)
-        run_spec = self.run_spec(agent=agent, dialects=chosen, tools=tools)
+        run_spec = self.run_spec(agent=agent, dialects=chosen, tools=tools, ceiling=ceiling)
         return self.supervisor.visible_tools(run_spec)
 
     async def fork(

@@ -147,8 +147,11 @@ class RunSpecBuilder:
         think: bool = False,
         sampling: Sampling = NO_SAMPLING,
         policy: Policy | None = None,
+        ceiling: bool = True,
     ) -> RunSpec:
         """The spec of a run of this agent with these dialects: system prompt, tools, provider and model.
+
+        With `ceiling`, the tools in `tools` and those of the dialects are all that the run's tree may have.
 
         The dialects' texts are about those tools that the agent's policy, and `policy` if one is given, allow.
         """
@@ -180,6 +183,7 @@ class RunSpecBuilder:
             workspace=agent.workspace or str(Path.cwd()),
             identity=agent.name,
             memory_from=agent.memory_from,
+            tool_ceiling=_tool_ceiling(own, dialects) if ceiling and tools is not None else None,
         )
 
     def _together(self, chosen: Sequence[str]) -> list[Dialect]:
@@ -204,6 +208,11 @@ def limits_of(agent: Agent, asked: Limits | None, *, delegates: bool) -> Limits:
     if asked.max_turns is None and asked.exchange_turns is None and agent.max_turns is not None:
         return replace(asked, max_turns=agent.max_turns)
     return asked
+
+
+def _tool_ceiling(tools: Sequence[str], dialects: Sequence[Dialect]) -> tuple[str, ...]:
+    """The only tools of a tree: those given for its root, and those with which its runs delegate."""
+    return tuple(dict.fromkeys((*tools, *(name for dialect in dialects for name in dialect.tools()))))
 
 
 def _own_tools(agent: Agent, dialects: Sequence[Dialect]) -> tuple[str, ...]:

@@ -72,7 +72,8 @@ ConfigFlag = Annotated[
     str | None, option("--config", metavar="FILE", help="A settings file, TOML or YAML, in place of ./retinue.toml.")
 ]
 ToolsFlag = Annotated[
-    str | None, option("--tools", metavar="a,b", help="Tools to offer, separated by commas; retinue tools lists them.")
+    str | None,
+    option("--tools", metavar="a,b", help="Tools to offer, and the only ones of runs below; see retinue tools."),
 ]
 ThinkFlag = Annotated[bool, option("--think", help="Request extended thinking, where the model supports it.")]
 TemperatureFlag = Annotated[

@@ -89,6 +89,7 @@ def run(
         session=session,
         system=system,
         tools=options.tools_of(tools, agent=agent),
+        tools_are_ceiling=tools is not None,
         default_tools=options.default_tools_of(tools, dialects),
         more_tools=more_tools,
         think=think,

@@ -14,7 +14,14 @@ from msgspec import Meta, Struct
 
 from retinue.config.sections import NamedTables, Section
 from retinue.config.validation import Issue
-from retinue.core.policy import DEFAULT_AUTO_APPROVE, DEFAULT_COMMANDS, Autonomy, Policy, RuntimeProfile
+from retinue.core.policy import (
+    DEFAULT_AUTO_APPROVE,
+    DEFAULT_COMMANDS,
+    Autonomy,
+    DelegationCeiling,
+    Policy,
+    RuntimeProfile,
+)
 
 Entry = Annotated[str, Meta(min_length=1)]
 Entries = tuple[Entry, ...]
@@ -138,12 +145,13 @@ class RuntimeSettings(Struct, frozen=True, kw_only=True):
         Meta(description="Seconds for such a task if it is agentic and the key above is not set.", examples=[300]),
     ] = None
     delegation_ceiling: Annotated[
-        Literal["target", "caller"],
+        DelegationCeiling,
         Meta(
-            description="The policy of agents it delegates to: their own (target), or within its own too (caller).",
+            description="The policy of agents it delegates to: their own (target), or within its own too (caller). "
+            "Unset: caller, except that delegate of zeroclaw gives an agent with profiles of its own these.",
             examples=["target"],
         ),
-    ] = "target"
+    ] = None
 
     def profile(self, risk: RiskSettings) -> RuntimeProfile:
         return RuntimeProfile(

@@ -160,6 +160,7 @@ class RunSpec(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     `fallback` the (provider, model) pairs to call when the first is unavailable. `launch_config` is what the
     application needs to resume a root run in another process; the engine does not read it. `workspace` is the run's
     working folder, `identity` the owner of its memory (empty: its agent), `memory_from` further memories it may read.
+    `tool_ceiling` lists the only tools that this run and every run below it may have; None is no such limit.
     """
 
     agent: str
@@ -178,6 +179,7 @@ class RunSpec(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     workspace: str = ""
     identity: str = ""
     memory_from: tuple[str, ...] = ()
+    tool_ceiling: tuple[str, ...] | None = None
 
     def system_with(self, results: Sequence[tuple[str, str]]) -> str:
         """The system text with `RESULTS_PLACEHOLDER` replaced by (name, result) of each dependency."""

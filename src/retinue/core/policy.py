@@ -10,7 +10,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from typing import Annotated, Literal, assert_never, cast
+from typing import Annotated, Literal, TypeAlias, assert_never, cast
 
 import msgspec
 from msgspec import Struct
@@ -245,6 +245,20 @@ def intersect(a: Policy, b: Policy) -> Policy:
     )
 
 
+def within_tools(policy: Policy, ceiling: tuple[str, ...] | None) -> Policy:
+    """The policy without the tools that are not in `ceiling`; unchanged if that is None.
+
+    >>> within_tools(Policy(allowed_tools=("grep", "shell")), ("grep", "fetch")).allowed_tools
+    ('grep',)
+    >>> within_tools(Policy(), ()).tool_ceiling
+    ()
+    """
+    if ceiling is None:
+        return policy
+    allowed = _shared_tools(policy.tool_ceiling, ceiling)
+    return policy if allowed == policy.allowed_tools else replace(policy, allowed_tools=allowed)
+
+
 def verdict(policy: Policy, *, tool: str, risk: Risk, acts: bool = False) -> PolicyDecision:
     """The decision of `policy` about a call of `tool` with this risk; `acts` means that the call changes something.
 
@@ -430,11 +444,16 @@ ACTIONS = "actions/"
 COST = "cost/"
 
 
+DelegationCeiling: TypeAlias = Literal["target", "caller"] | None
+
+
 class RuntimeProfile(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Runtime options of an agent that are not permissions.
 
     `agentic` gives it tools and several turns; otherwise it answers once. The two timeouts apply to tasks delegated to
-    it. `delegation_ceiling` says whether agents to which it delegates are bound by its policy as well as by their own.
+    it. `delegation_ceiling` says which policy binds agents to which it delegates: its own as well as theirs
+    (`caller`), or theirs alone (`target`). None is `caller`, unless the document of a dialect gives such an agent the
+    rights of its own policy.
 
     >>> RuntimeProfile(delegation_ceiling="caller").agentic
     True
@@ -445,7 +464,7 @@ class RuntimeProfile(Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_delegation_depth: int = 3
     delegation_timeout_secs: float | None = None
     agentic_timeout_secs: float | None = None
-    delegation_ceiling: Literal["target", "caller"] = "target"
+    delegation_ceiling: DelegationCeiling = None
     sandbox_enabled: bool = True
 
 

@@ -21,6 +21,7 @@ from retinue.core.policy import (
     intersect,
     narrowed_windows,
     windows_of,
+    within_tools,
 )
 from retinue.core.run import HistoryRef, Lifecycle, Limits
 from retinue.core.state import Run
@@ -75,6 +76,7 @@ def admit(
     path = "root"
     ceiling = engine.rules.ceiling_of(spawn_request.run_spec.identity or spawn_request.agent)
     root_id = run_id
+    tool_ceiling = spawn_request.run_spec.tool_ceiling
     if parent is not None:
         above = parent.run.accepted
         if parent.cancelled or parent.run.outcome is not None:
@@ -86,10 +88,15 @@ def admit(
         if not spawn_request.independent:
             ceiling = parent.run.policy
         root_id = above.root_id
+        tool_ceiling = parent.run.run_spec.tool_ceiling
     if spawn_request.max_running is not None and running >= spawn_request.max_running:
         raise TooManyRunning(running=running, limit=spawn_request.max_running)
-    policy = inherit(ceiling, spawn_request.policy)
-    run_spec = with_visible_tools(spawn_request.run_spec, policy)
+    # An independent run is bound by the tools of its tree, too.
+    policy = within_tools(inherit(ceiling, spawn_request.policy), tool_ceiling)
+    run_spec = spawn_request.run_spec
+    if run_spec.tool_ceiling != tool_ceiling:
+        run_spec = replace(run_spec, tool_ceiling=tool_ceiling)
+    run_spec = with_visible_tools(run_spec, policy)
     run_spec = with_readable_memory(run_spec, spawn_request.agent, engine.rules)
     accepted = RunAccepted(
         at=engine.clock.now(),

@@ -19,7 +19,7 @@ from retinue.core.ids import DriverId, Key, RunId, SessionId
 from retinue.core.inbox import ApprovalAnswer, Item
 from retinue.core.log_context import RunFields
 from retinue.core.messages import Delta
-from retinue.core.policy import Policy, Rules
+from retinue.core.policy import Policy, Rules, within_tools
 from retinue.core.ports import CallContext, Clock
 from retinue.core.run import CHAT, Approval, EndReason, Exchange, HandleRef, HistoryRef, Outcome
 from retinue.core.state import Run
@@ -519,7 +519,7 @@ class Supervisor:
     def visible_tools(self, run_spec: RunSpec) -> tuple[ToolSpec, ...]:
         """The tools that a root run is shown: those offered that the policy of its agent does not exclude."""
         admitted = self.admitted(run_spec)
-        policy = self.rules.ceiling_of(run_spec.identity)
+        policy = within_tools(self.rules.ceiling_of(run_spec.identity), run_spec.tool_ceiling)
         return ToolSet(admitted.offered, admitted.dialects, policy, self._engine).specs
 
     def admitted(self, run_spec: RunSpec) -> RunSpec:

@@ -114,6 +114,35 @@ async def test_a_callers_ceiling_applies_to_targets_of_its_targets() -> None:
 
 
 @pytest.mark.promise("ZC-OWN-POLICY")
+@pytest.mark.parametrize("own", [None, Policy(autonomy=Autonomy.FULL)])
+async def test_without_a_setting_a_target_has_its_own_profile_or_else_the_rights_of_its_caller(
+    own: Policy | None,
+) -> None:
+    narrow_policy = Policy(allowed_tools=("look", "delegate"), forbidden_paths=("/srv/keys",), max_actions_per_hour=5)
+    agents = (Agent(name="front", policy=narrow_policy), Agent(name="reviewer", tools=("look", "count"), policy=own))
+    harness = ZeroclawHarness(
+        delegate(),
+        says("Thanks."),
+        root="front",
+        agents=agents,
+        policy=Policy(autonomy=Autonomy.FULL, max_actions_per_hour=50),
+        tasks={("reviewer", "review"): [says("Good.")]},
+    )
+    await harness.play()
+
+    given = accepted(harness, "reviewer").policy
+    if own is not None:
+        assert given == intersect(Policy(autonomy=Autonomy.FULL, max_actions_per_hour=50), own)
+    else:
+        assert (given.allowed_tools, given.forbidden_paths, given.max_actions_per_hour) == (
+            ("look", "delegate"),
+            ("/srv/keys",),
+            5,
+        )
+        assert given.autonomy == Autonomy.SUPERVISED
+
+
+@pytest.mark.promise("ZC-OWN-POLICY")
 async def test_no_argument_of_the_caller_changes_the_policy_of_a_target() -> None:
     own = Policy(allowed_tools=("look",), max_actions_per_hour=3)
     wishes = {"policy": {"autonomy": "full"}, "allowed_tools": ["count"], "risk_profile": "root", "tools": ["count"]}

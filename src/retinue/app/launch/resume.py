@@ -35,7 +35,7 @@ from retinue.core.ids import RunId
 from retinue.core.inbox import Close
 from retinue.core.log_context import logger
 from retinue.core.messages import Reply
-from retinue.core.policy import intersect
+from retinue.core.policy import DelegationCeiling, intersect
 from retinue.core.ports import Provider, Publish, Request, cached_price_of, price_of, window_of
 from retinue.engine import Approver, RunView
 from retinue.providers.catalog import SCRIPTED, ProviderConfig, create_provider
@@ -185,9 +185,16 @@ def _narrowed(stored: Agent, today: Agent | None) -> Agent:
             then,
             agentic=then.agentic and now.agentic,
             max_delegation_depth=min(then.max_delegation_depth, now.max_delegation_depth),
-            delegation_ceiling="caller" if "caller" in (then.delegation_ceiling, now.delegation_ceiling) else "target",
+            delegation_ceiling=_narrower_ceiling(then.delegation_ceiling, now.delegation_ceiling),
         ),
     )
+
+
+def _narrower_ceiling(then: DelegationCeiling, now: DelegationCeiling) -> DelegationCeiling:
+    """The setting that gives a target fewer rights: `caller` before unset, and unset before `target`."""
+    if "caller" in (then, now):
+        return "caller"
+    return None if None in (then, now) else "target"
 
 
 @dataclass(frozen=True, slots=True)

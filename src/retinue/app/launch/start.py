@@ -76,6 +76,8 @@ class LaunchOptions:
     system: str = ""
     tools: tuple[str, ...] | None = None
     """Names; None offers what the agent has."""
+    tools_are_ceiling: bool = True
+    """Whether `tools` is all that the run's tree may have; False for a list that no person has given."""
     default_tools: tuple[str, ...] = ()
     """Names that are offered where no list is given, neither here nor by the agent."""
     more_tools: tuple[str, ...] = ()
@@ -131,6 +133,11 @@ class Launch:
             return with_reader(chosen) if chosen else options.tools
         return (*(listed or ()), *options.more_tools) if options.more_tools else options.tools
 
+    @property
+    def has_ceiling(self) -> bool:
+        """Whether `tools` bounds the whole tree: a person has given a list for the run."""
+        return self.options.tools is not None and self.options.tools_are_ceiling
+
     def warnings(self) -> list[str]:
         """One warning for each model without a known price, where a limit on cost applies to it.
 
@@ -167,6 +174,7 @@ class Launch:
             system=self.options.system,
             think=self.options.think,
             sampling=self.options.sampling,
+            ceiling=self.has_ceiling,
         )
 
     async def spawn(
@@ -208,6 +216,7 @@ class Launch:
             detached=bool(detached),
             output=output,
             label=label,
+            ceiling=self.has_ceiling,
         )
 
     async def save_message(self, retinue: Retinue, run_id: RunId, text: str, dialects: Sequence[str]) -> None:

@@ -75,6 +75,7 @@ def chat(
         session=session,
         system=system,
         tools=options.tools_of(tools, agent=agent),
+        tools_are_ceiling=tools is not None,
         default_tools=options.default_tools_of(tools, dialects),
         think=think,
         sampling=options.sampling_of(temperature, top_p, max_output_tokens),

@@ -84,7 +84,9 @@ def _chat(
 
 async def _offered(retinue: Retinue, launch: Launch, delegation: Delegation) -> tuple[ToolSpec, ...]:
     """The tools that the model is offered; raises for an unknown one."""
-    return retinue.offers(agent=launch.options.agent, dialects=delegation.dialects, tools=launch.tools)
+    return retinue.offers(
+        agent=launch.options.agent, dialects=delegation.dialects, tools=launch.tools, ceiling=launch.has_ceiling
+    )
 
 
 async def _look_back(

@@ -276,7 +276,7 @@ async def work(home: Path, process: int, pace: float) -> int:
         adopt=True,
     ) as retinue:
         # The same key is the same run: the second process finds the run of the first, which it has adopted.
-        root = await retinue.spawn(TASK, key=KEY, tools=(), keep_alive=True)
+        root = await retinue.spawn(TASK, key=KEY, tools=(), ceiling=False, keep_alive=True)
         await root.answer(2)
         outcome = await root.close()
     return 0 if outcome.ok else 1

@@ -170,16 +170,18 @@ class DelegateTool(DialectTool):
 
     async def _grants(self, agent: Agent, context: CallContext) -> tuple[Policy | None, bool]:
         """The policy of the target, and whether its own profile alone bounds it; a caller cannot change either."""
-        if not await self._is_bound_by_caller(context):
+        if not await self._is_bound_by_caller(agent, context):
             return None, True
         return intersect(self._supervisor.rules.ceiling_of(agent.name), context.policy), False
 
-    async def _is_bound_by_caller(self, context: CallContext) -> bool:
+    async def _is_bound_by_caller(self, target: Agent, context: CallContext) -> bool:
         """Whether the caller's profile bounds its targets, or that of a run whose policy bounds the caller's.
 
-        So a chain of targets cannot leave the policy of the first caller.
+        So a chain of targets cannot leave the policy of the first caller. Where the caller's profile leaves it open, a
+        target has the rights of its own risk profile; one without such a profile has no rights beyond the caller's.
         """
-        if self._runtime(context.identity).delegation_ceiling == "caller":
+        ceiling = self._runtime(context.identity).delegation_ceiling
+        if ceiling == "caller" or (ceiling is None and target.policy is None):
             return True
         run = await self._run(context.run_id)
         while not run.accepted.independent and run.accepted.parent_id is not None:
