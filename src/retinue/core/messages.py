@@ -69,6 +69,10 @@ Message: TypeAlias = UserMessage | AssistantMessage | ToolMessage
 """One entry of a conversation."""
 
 
+MAX_CALLS = 1000
+"""The most tool calls of one reply."""
+
+
 class Reply(Struct, frozen=True, gc=False, omit_defaults=True):
     """One complete reply of a model.
 

@@ -7,11 +7,18 @@ from msgspec import Struct
 NANO = 1_000_000_000
 """Nanodollars in a dollar."""
 
+MAX_TOKENS = 2**53
+"""The largest number of tokens that is counted: stores have room for it, and readers of JSON keep it exact."""
+
+MAX_COST = 2**62
+"""The largest cost that is counted, in nanodollars: stores have room for it."""
+
 
 class Usage(Struct, frozen=True, gc=False, omit_defaults=True):
     """Tokens of one model call or a sum of calls; `input` includes `cached`, `output` includes `reasoning`.
 
-    `written` are input tokens newly written to the vendor's prompt cache, if it reports them.
+    `written` are input tokens newly written to the vendor's prompt cache, if it reports them. A sum stays within
+    `MAX_TOKENS`.
 
     >>> Usage(input=10, output=2) + Usage(input=5, cached=4)
     Usage(input=15, output=2, cached=4, reasoning=0, written=0)
@@ -34,19 +41,30 @@ class Usage(Struct, frozen=True, gc=False, omit_defaults=True):
             self.cached + other.cached,
             self.reasoning + other.reasoning,
             self.written + other.written,
-        )
+        ).within_bounds()
+
+    def within_bounds(self) -> Usage:
+        """This usage with every number from 0 to `MAX_TOKENS`.
+
+        >>> Usage(input=10**30, output=-1).within_bounds()
+        Usage(input=9007199254740992, output=0, cached=0, reasoning=0, written=0)
+        """
+        numbers = (self.input, self.output, self.cached, self.reasoning, self.written)
+        if min(numbers) >= 0 and max(numbers) <= MAX_TOKENS:
+            return self
+        return Usage(*(min(max(0, number), MAX_TOKENS) for number in numbers))
 
 
 NO_USAGE = Usage()
 
 
 def add_cost(one: int | None, other: int | None) -> int | None:
-    """The sum of two costs; unknown if either is unknown.
+    """The sum of two costs, up to `MAX_COST`; unknown if either is unknown.
 
     >>> add_cost(2, 3), add_cost(2, None)
     (5, None)
     """
-    return None if one is None or other is None else one + other
+    return None if one is None or other is None else min(one + other, MAX_COST)
 
 
 def dollar_text(cost: int) -> str:

@@ -10,9 +10,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from retinue.core.budget import UNLIMITED, Amount, Caps, LeastInput, Price, Window, added
 from retinue.core.commands import CallLimit, Charge, Decision
+from retinue.core.compaction import CHARACTERS_PER_TOKEN, characters
 from retinue.core.errors import NoAllowance
 from retinue.core.events import RunAccepted
 from retinue.core.ids import RunId
@@ -29,6 +31,9 @@ DEFAULT_OUTPUT = 8192
 MIN_OUTPUT = 16
 """A call with room for fewer output tokens than this is not made."""
 
+PLAUSIBLE_SHARE = 8
+"""A count of tokens below this part of the estimate is not believed: no tokenizer has 32 characters in a token."""
+
 MAX_AGE = 0.2
 """Seconds for which a model call relies on the last read of other processes' charges."""
 
@@ -42,6 +47,26 @@ class InputEstimate(Struct, frozen=True, gc=False):
     tokens: int
     least: int
     cached: int = 0
+
+
+def counted(reply: Reply, input: InputEstimate, price: CallPrice | None) -> Reply:
+    """The reply as limits count it: with the estimate where its provider counted nothing, and never with much less.
+
+    A server could otherwise make a limit void. The counts of a tokenizer are above the least, and stay as they are.
+    """
+    usage = reply.usage or NO_USAGE
+    output = characters(reply.message) // CHARACTERS_PER_TOKEN
+    if usage.total:
+        least_input, least_output = input.tokens // PLAUSIBLE_SHARE, output // PLAUSIBLE_SHARE
+    else:
+        least_input, least_output = input.tokens, output
+    if usage.input >= least_input and usage.output >= least_output:
+        return reply
+    usage = replace(usage, input=max(usage.input, least_input), output=max(usage.output, least_output))
+    cost = reply.cost
+    if price is not None:
+        cost = max(cost or 0, least_input * price.cached + least_output * price.output)
+    return replace(reply, usage=usage, cost=cost)
 
 
 class CallPrice(Struct, frozen=True, gc=False):
@@ -185,7 +210,7 @@ class Budgets:
     def settle(self, held: Held, reply: Reply) -> tuple[Charge, ...]:
         """Replace a hold by what the call used; the charges to store in its windows."""
         now = self._clock.now()
-        usage = reply.usage or NO_USAGE
+        usage = (reply.usage or NO_USAGE).within_bounds()
         self.ledger.settle(held, Amount.of(usage, reply.cost, turns=0), now)
         return self._count(
             Charge(window.name, now, now + window.span_seconds, usage.input, usage.output, reply.cost or 0)

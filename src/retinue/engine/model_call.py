@@ -21,12 +21,12 @@ from retinue.core.events import ReplyReceived, TurnFailed
 from retinue.core.ledger import Held
 from retinue.core.limit_text import cut_text, held_text, limit_text
 from retinue.core.log_context import logger
-from retinue.core.messages import AssistantMessage, Delta, Reply, StartDelta
+from retinue.core.messages import MAX_CALLS, AssistantMessage, Delta, Reply, StartDelta
 from retinue.core.ports import Provider, Request, cached_price_of, price_of
 from retinue.core.run import LimitMet, Limits
 from retinue.core.step import CallModel
-from retinue.core.usage import NO_USAGE, Usage, add_cost
-from retinue.engine.budgets import CallPrice, InputEstimate, limit_met
+from retinue.core.usage import MAX_COST, NO_USAGE, Usage, add_cost
+from retinue.engine.budgets import CallPrice, InputEstimate, counted, limit_met
 from retinue.engine.context import EngineContext
 from retinue.engine.foreign_errors import is_recordable, type_and_message_of
 from retinue.engine.live_run import LiveRun
@@ -209,14 +209,12 @@ async def _reply(
     """
     run, request = live.run, call.request
     held: Held | None = None
+    estimate, price = InputEstimate(0, 0), None
     try:
         if engine.budgets.is_capped(run.run_id):
+            estimate, price = call.input(), _price(provider, request.model)
             room = await engine.budgets.hold(
-                run.run_id,
-                input=call.input(),
-                output=request.max_output,
-                price=_price(provider, request.model),
-                wrap_up=call.wrap_up,
+                run.run_id, input=estimate, output=request.max_output, price=price, wrap_up=call.wrap_up
             )
             if isinstance(room, LimitMet):
                 log.info("%s%s", engine.id_field(run), limit_text(room))
@@ -233,6 +231,7 @@ async def _reply(
             reply = replace(reply, model=model)
         if held is None:
             return Replied(reply, ())
+        reply = counted(reply, estimate, price)
         if (cut_by := _cut_by(held, reply)) is not None:
             log.info("%sthe reply was %s", engine.id_field(run), cut_text(cut_by))
         return Replied(reply, engine.budgets.settle(held, reply), cut_by)
@@ -403,7 +402,7 @@ async def _attempt(
         with timeout:
             # The request belongs to this attempt; a copy of it would cost more than the whole timeout.
             object.__setattr__(request, "alive", timeout.alive)
-            return await provider.answer(request, timeout.publish)
+            return _within_bounds(await provider.answer(request, timeout.publish))
     except ProviderError:
         raise
     except TimeoutError as error:
@@ -419,6 +418,16 @@ async def _attempt(
         if not is_recordable(error, live.in_flight.values()):
             raise
         raise ProviderError(type_and_message_of(error), fault="internal") from error
+
+
+def _within_bounds(reply: Reply) -> Reply:
+    """The reply with numbers that can be stored; raises `ProviderError` if it has more calls than can be made."""
+    if len(reply.message.calls) > MAX_CALLS:
+        raise ProviderError(f"the reply has more than {MAX_CALLS} tool calls", fault="internal")
+    usage = reply.usage and reply.usage.within_bounds()
+    if usage is reply.usage and (reply.cost is None or 0 <= reply.cost <= MAX_COST):
+        return reply
+    return replace(reply, usage=usage, cost=reply.cost and min(max(0, reply.cost), MAX_COST))
 
 
 class _AttemptTimeout(Deadline):

@@ -10,7 +10,7 @@ import re
 
 from retinue.core.errors import RetinueError
 
-MAX_EVENT_BYTES = 64 * 1024 * 1024
+MAX_EVENT_BYTES = 16 * 1024 * 1024
 
 _BOM = b"\xef\xbb\xbf"
 _CR = ord("\r")

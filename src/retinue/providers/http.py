@@ -31,6 +31,12 @@ ERROR_SECONDS = 5.0
 DRAIN_SECONDS = 0.02
 """How long a complete answer waits for the end of its stream, so that the connection can be reused."""
 
+ANSWER_BYTES = 8 * 1024 * 1024
+TOKEN_BYTES = 1024
+USUAL_MAX_OUTPUT = 65_536
+"""How long an answer may be: so many bytes, and so many more for each output token that the request allows; where it
+does not say, for as many as models write. Often each token comes in an event of its own, of a few hundred bytes."""
+
 SHOWN_BYTES = 200
 """How many bytes of an answer that is no event stream an error message repeats."""
 
@@ -77,9 +83,19 @@ class Endpoint:
         self._secrets = tuple(secret for name, value in headers.items() for secret in _secrets_in(name, value))
 
     async def send(
-        self, body: bytes, decoder: StreamDecoder, publish: Publish, *, model: str, alive: Callable[[], None]
+        self,
+        body: bytes,
+        decoder: StreamDecoder,
+        publish: Publish,
+        *,
+        model: str,
+        alive: Callable[[], None],
+        max_output: int | None = None,
     ) -> Reply:
-        """The reply to `body`, its deltas published, or a `ProviderError`; `alive` is called for pings and the like."""
+        """The reply to `body`, its deltas published, or a `ProviderError`; `alive` is called for pings and the like.
+
+        An answer that is longer than `max_output` tokens can be is an error, before more of it is read.
+        """
         key = self._key()
         headers = self._headers | {self._key_header: self._key_prefix + key} if key else self._headers
         secrets = (*self._secrets, key) if key else self._secrets
@@ -88,7 +104,8 @@ class Endpoint:
         try:
             async with self._http.post(self._url, body, headers) as response:
                 if 200 <= response.status < 300:
-                    return await _read(response, decoder, publish, alive, self.info, secrets)
+                    content = _BoundedContent(response.content, max_bytes(max_output))
+                    return await _read(content, response.content_type, decoder, publish, alive, self.info, secrets)
                 failure = error_response(
                     response.status,
                     response.headers,
@@ -132,8 +149,38 @@ class Endpoint:
         return key
 
 
+def max_bytes(max_output: int | None) -> int:
+    """The bytes that an answer of so many tokens may have."""
+    return ANSWER_BYTES + TOKEN_BYTES * (USUAL_MAX_OUTPUT if max_output is None else max_output)
+
+
+class _BoundedContent:
+    """The body of a response, up to a number of bytes."""
+
+    __slots__ = ("_content", "_left", "_limit")
+
+    def __init__(self, content: aiohttp.StreamReader, limit: int) -> None:
+        self._content = content
+        self._limit = self._left = limit
+
+    async def readany(self) -> bytes:
+        """The next bytes, empty at the end; raises `ProviderError` beyond the limit."""
+        chunk = await self._content.readany()
+        self._left -= len(chunk)
+        if self._left < 0:
+            raise ProviderError(
+                f"the answer was stopped: it has more than {self._limit} bytes, and its end did not come",
+                fault="internal",
+            )
+        return chunk
+
+    def at_eof(self) -> bool:
+        return self._content.at_eof()
+
+
 async def _read(
-    response: aiohttp.ClientResponse,
+    content: _BoundedContent,
+    content_type: str,
     decoder: StreamDecoder,
     publish: Publish,
     alive: Callable[[], None],
@@ -141,7 +188,6 @@ async def _read(
     secrets: Sequence[str],
 ) -> Reply:
     """The reply in a response body: an event stream or one JSON object, whatever the headers call it."""
-    content = response.content
     chunk = await content.readany()
     while chunk and not chunk.strip(_SPACE):  # some servers send blanks while they wait for the model
         alive()
@@ -175,7 +221,7 @@ async def _read(
         pass  # the decoder knows whether the answer was complete before the connection broke
     else:
         if not has_events:
-            raise _not_a_stream(response.content_type, beginning, info, secrets)
+            raise _not_a_stream(content_type, beginning, info, secrets)
     reply = decoder.finish()
     if not content.at_eof():
         await _drain(content)
@@ -191,7 +237,7 @@ def _not_a_stream(content_type: str, beginning: bytes, info: EndpointInfo, secre
     )
 
 
-async def _rest(content: aiohttp.StreamReader, beginning: bytes) -> bytes:
+async def _rest(content: _BoundedContent, beginning: bytes) -> bytes:
     pieces, size = [beginning], len(beginning)
     while piece := await content.readany():
         pieces.append(piece)
@@ -201,12 +247,12 @@ async def _rest(content: aiohttp.StreamReader, beginning: bytes) -> bytes:
     return b"".join(pieces)
 
 
-async def _drain(content: aiohttp.StreamReader) -> None:
+async def _drain(content: _BoundedContent) -> None:
     try:
         async with asyncio.timeout(DRAIN_SECONDS):
             while not content.at_eof():
                 await content.readany()
-    except (aiohttp.ClientError, TimeoutError):
+    except (aiohttp.ClientError, ProviderError, TimeoutError):
         pass  # the answer is complete; the connection will be closed
 
 
@@ -345,7 +391,14 @@ class HttpProvider(ABC):
             unsupported = self._unsupported.for_model(model) | rejected_now
             body = self.encode(request, unsupported)
             try:
-                return await endpoint.send(body, self.decoder(model), publish, model=model, alive=request.alive)
+                return await endpoint.send(
+                    body,
+                    self.decoder(model),
+                    publish,
+                    model=model,
+                    alive=request.alive,
+                    max_output=request.max_output,
+                )
             except ProviderError as error:
                 rejected = self._unsupported.learn(model, self.options(request, unsupported), error)
                 if rejected is None:

@@ -18,6 +18,9 @@ from retinue.core.text import NOT_JSON
 SHOWN_OF_EVENT = 120
 """How many bytes of an unreadable event an error message repeats."""
 
+MAX_REPAIRED_BYTES = 1024 * 1024
+"""The longest data that is repaired: decoded without a type, it takes many times its size."""
+
 T = TypeVar("T")
 D = TypeVar("D")
 
@@ -85,11 +88,15 @@ def decode_or_none(decode: Callable[[D], T], data: D) -> T | None:
 
 
 def repair_json(payload: bytes) -> bytes | None:
-    """Damaged JSON as valid JSON, so that one lone surrogate does not cost the whole answer; None if it is no JSON.
+    """Damaged JSON as valid JSON, so that one lone surrogate does not cost the whole answer.
+
+    None if it is no JSON, or longer than `MAX_REPAIRED_BYTES`.
 
     >>> repair_json(b'["a\\\\ud83d"]'), repair_json(b"nonsense")
     (b'["a?"]', None)
     """
+    if len(payload) > MAX_REPAIRED_BYTES:
+        return None
     try:
         value = json.loads(payload.decode("utf-8", "replace"))
         return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")

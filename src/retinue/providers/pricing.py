@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from retinue.core.messages import Reply
 from retinue.core.ports import Provider, Publish, Request, cached_price_of, price_of, window_of
-from retinue.core.usage import Usage
+from retinue.core.usage import MAX_COST, Usage
 
 T = TypeVar("T")
 
@@ -58,7 +58,7 @@ class Rates(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
     long: LongContextRates | None = None
 
     def cost(self, usage: Usage) -> int:
-        """The cost of a call in nanodollars, rounded up."""
+        """The cost of a call in nanodollars, rounded up, and at most `MAX_COST`."""
         rates = self.long if self.long is not None and usage.input > self.long.above else self
         cached = min(usage.cached, usage.input)
         written = min(usage.written, usage.input - cached) if self.cache_write is not None else 0
@@ -66,7 +66,7 @@ class Rates(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
         pico += cached * _pico(rates.input if rates.cached is None else rates.cached)
         if written and self.cache_write is not None:
             pico += written * _pico(self.cache_write * (rates.input / self.input if self.input else 1.0))
-        return -(-pico // 1000)
+        return min(-(-pico // 1000), MAX_COST)
 
     def highest(self) -> tuple[int, int]:
         """The highest price of one input token and of one output token in an ordinary call, in nanodollars."""

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from math import isfinite
+from typing import TypeVar, cast
 
 import msgspec
 from msgspec import Struct
 
 from retinue.core.errors import ProviderError
-from retinue.core.messages import AssistantMessage, Delta, Reply, Stop, Thinking, ToolCall
-from retinue.core.usage import Usage
-from retinue.providers.lenient_json import decode_lenient
+from retinue.core.messages import MAX_CALLS, AssistantMessage, Delta, Reply, Stop, Thinking, ToolCall
+from retinue.core.text import NOT_JSON
+from retinue.core.usage import MAX_TOKENS, Usage
+from retinue.providers.lenient_json import decode_lenient, decode_or_none
 
 NULL = msgspec.Raw(b"null")
 """The value of a raw JSON field that was absent."""
 
 DONE = b"[DONE]"
 """The data of the last event, at many servers."""
+
+MAX_NAME_CHARS = 500
+"""How much is kept of the names that a server gives the model and the response."""
 
 T = TypeVar("T")
 
@@ -74,6 +79,11 @@ class StreamDecoder(ABC):
                 return None
             raise
 
+    def _check_calls(self, calls: int) -> None:
+        """Raise `ProviderError` for a reply with more tool calls than any model makes."""
+        if calls > MAX_CALLS:
+            raise ProviderError(f"the reply has more than {MAX_CALLS} tool calls", fault="internal")
+
     def _cut_error(self, *, begun: bool) -> ProviderError:
         when = "in the middle of the answer" if begun else "without an answer"
         return ProviderError(f"the stream ended {when}", fault="cut", partial=self.partial)
@@ -86,8 +96,8 @@ class StreamDecoder(ABC):
             message=AssistantMessage(self.partial, calls, tuple(thinking)),
             usage=usage,
             stop=stop or ("calls" if calls else "end"),
-            model=self._model,
-            response_id=self._id,
+            model=self._model[:MAX_NAME_CHARS],
+            response_id=self._id[:MAX_NAME_CHARS],
         )
 
 
@@ -102,6 +112,44 @@ class TokenDetails(Struct, gc=False):
 NO_DETAILS = TokenDetails()
 
 
+def decode_counts(counts: type[T], raw: msgspec.Raw) -> T | None:
+    """The token counts of a response, whatever a server puts in their place; None if it sent none.
+
+    A number that is no whole number is rounded down; what is no number at all counts as absent.
+    """
+    try:
+        found = msgspec.json.decode(raw, type=counts | None)
+    except NOT_JSON:
+        found = decode_or_none(lambda data: _plausible(counts, msgspec.json.decode(data)), raw)
+    return found
+
+
+def _plausible(counts: type[T], value: object) -> T:
+    fields: dict[str, object] = {}
+    for name, number in _numbers_in(value).items():
+        try:
+            msgspec.convert({name: number}, counts)
+        except msgspec.ValidationError:
+            continue
+        fields[name] = number
+    return msgspec.convert(fields, counts)
+
+
+def _numbers_in(value: object, *, depth: int = 2) -> dict[str, object]:
+    """The whole numbers of an object and of the objects in it.
+
+    >>> _numbers_in({"a": 1.5, "b": "1", "c": {"d": 2, "e": []}, "f": True})
+    {'a': 1, 'c': {'d': 2}}
+    """
+    found: dict[str, object] = {}
+    for name, each in cast("dict[str, object]", value).items() if isinstance(value, dict) else ():
+        if isinstance(each, dict) and depth:
+            found[name] = _numbers_in(cast("object", each), depth=depth - 1)
+        elif isinstance(each, int | float) and not isinstance(each, bool) and isfinite(each):
+            found[name] = int(each)
+    return found
+
+
 def normalized_usage(
     input_tokens: int | None,
     output_tokens: int | None,
@@ -110,7 +158,7 @@ def normalized_usage(
     reasoning: int | None = None,
     written: int | None = None,
 ) -> Usage | None:
-    """The usage of one response; None if the server counted neither input nor output.
+    """The usage of one response, each number within bounds; None if the server counted neither input nor output.
 
     >>> normalized_usage(10, 5, cached=12, reasoning=-1)
     Usage(input=10, output=5, cached=10, reasoning=0, written=0)
@@ -119,7 +167,7 @@ def normalized_usage(
     """
     if input_tokens is None and output_tokens is None:
         return None
-    total_in, total_out = max(0, input_tokens or 0), max(0, output_tokens or 0)
+    total_in, total_out = _bounded(input_tokens), _bounded(output_tokens)
     from_cache = min(max(0, cached or 0), total_in)
     return Usage(
         input=total_in,
@@ -128,3 +176,7 @@ def normalized_usage(
         reasoning=min(max(0, reasoning or 0), total_out),
         written=min(max(0, written or 0), total_in - from_cache),
     )
+
+
+def _bounded(tokens: int | None) -> int:
+    return min(max(0, tokens or 0), MAX_TOKENS)

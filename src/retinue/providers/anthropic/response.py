@@ -24,7 +24,7 @@ from retinue.providers.anthropic.request import Step, encode, order_note, sent_o
 from retinue.providers.http import Endpoint, HttpProvider
 from retinue.providers.http_errors import stream_error
 from retinue.providers.lenient_json import decode_lenient, decode_or_none, repair_json
-from retinue.providers.stream_decoder import DONE, NULL, StreamDecoder, normalized_usage
+from retinue.providers.stream_decoder import DONE, NULL, StreamDecoder, decode_counts, normalized_usage
 
 _EVENTS = frozenset(
     {"message_start", "content_block_start", "content_block_delta", "content_block_stop", "message_delta", "error"}
@@ -101,7 +101,7 @@ class TokenCounts(Struct, gc=False):
 
     def updated(self, raw: msgspec.Raw) -> TokenCounts:
         """These counts with newer ones: they are sent at the beginning and again at the end, and only ever grow."""
-        new = decode_or_none(_decode_tokens, raw)
+        new = decode_counts(TokenCounts, raw)
         if new is None:
             return self
         return TokenCounts(
@@ -130,7 +130,6 @@ class TokenCounts(Struct, gc=False):
 decode_event = msgspec.json.Decoder(Event).decode
 _decode_message = msgspec.json.Decoder(Message).decode
 _decode_any = msgspec.json.Decoder(_AnyEvent).decode
-_decode_tokens = msgspec.json.Decoder(TokenCounts).decode
 
 
 def read_event(payload: bytes) -> Event:
@@ -332,6 +331,7 @@ class Decoder(StreamDecoder):
                 number = len(self._calls)
                 call = self._new(index, _CallBlock(number, block.id or "", block.name or "", _arguments(block.input)))
                 self._calls.append(call)
+                self._check_calls(len(self._calls))
                 return (CallDelta(number, call.name, "", call.id),)
             case _:
                 self._new(index, _UnknownBlock())

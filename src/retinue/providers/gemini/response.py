@@ -20,9 +20,8 @@ from retinue.net.http import Http
 from retinue.providers.gemini.request import SignaturePosition, encode, options
 from retinue.providers.http import Endpoint, HttpProvider
 from retinue.providers.http_errors import stream_error
-from retinue.providers.lenient_json import decode_or_none
 from retinue.providers.message_encoder import make_note
-from retinue.providers.stream_decoder import NULL, StreamDecoder, normalized_usage
+from retinue.providers.stream_decoder import NULL, StreamDecoder, decode_counts, normalized_usage
 
 _REFUSALS = (
     *("SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "MODEL_ARMOR"),
@@ -83,7 +82,6 @@ class _Tokens(Struct, gc=False, rename="camel"):
 
 
 _decode = msgspec.json.Decoder(_Chunk).decode
-_decode_tokens = msgspec.json.Decoder(_Tokens).decode
 
 # ---- the decoder ----------------------------------------------------------------------------------------------------
 
@@ -194,6 +192,7 @@ class Decoder(StreamDecoder):
         arguments = bytes(function.args).decode("utf-8", "replace") if len(function.args) > len(NULL) else ""
         call = ToolCall(function.name or "", arguments or "{}", function.id or "")
         self._calls.append(call)
+        self._check_calls(len(self._calls))
         if signature:
             self._thinking_parts.append(make_note(SignaturePosition("call", index), signature))
         return CallDelta(index, call.name, call.arguments, call.id)
@@ -205,7 +204,7 @@ def _thinking(part: Thinking | list[str]) -> Thinking:
 
 def _usage(raw: msgspec.Raw) -> Usage | None:
     """The usage; None if not counted or in an unknown format. Thinking is counted apart from the rest of the output."""
-    tokens = decode_or_none(_decode_tokens, raw)
+    tokens = decode_counts(_Tokens, raw)
     if tokens is None:
         return None
     if tokens.prompt_token_count is None and tokens.candidates_token_count is None:

@@ -23,7 +23,14 @@ from retinue.providers.http_errors import stream_error
 from retinue.providers.lenient_json import decode_or_none, json_text
 from retinue.providers.openai_chat import COMPLETIONS_PATH
 from retinue.providers.openai_chat.request import encode, options
-from retinue.providers.stream_decoder import NO_DETAILS, NULL, StreamDecoder, TokenDetails, normalized_usage
+from retinue.providers.stream_decoder import (
+    NO_DETAILS,
+    NULL,
+    StreamDecoder,
+    TokenDetails,
+    decode_counts,
+    normalized_usage,
+)
 
 _STOPS: dict[str, Stop] = {
     "length": "length",
@@ -93,18 +100,27 @@ class _Tokens(Struct, gc=False):
 _decode = msgspec.json.Decoder(_Chunk).decode
 _decode_first = msgspec.json.Decoder(_FirstChunk).decode
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_decode_tokens = msgspec.json.Decoder(_Tokens).decode
+
+MAX_EXAMINED = 16 * 1024 * 1024
+"""How many characters of arguments are decoded in one reply to find out where calls end."""
 
 # ---- the decoder ----------------------------------------------------------------------------------------------------
 
 
 class _Call:
-    __slots__ = ("id", "name", "pieces")
+    __slots__ = ("id", "index", "name", "pieces", "size")
 
-    def __init__(self, call_id: str, name: str) -> None:
+    def __init__(self, index: int, call_id: str, name: str) -> None:
+        self.index = index
         self.id = call_id
         self.name = name
         self.pieces: list[str] = []
+        self.size = 0
+        """The characters of the arguments."""
+
+    def add(self, piece: str) -> None:
+        self.pieces.append(piece)
+        self.size += len(piece)
 
     @property
     def arguments(self) -> str:
@@ -112,9 +128,10 @@ class _Call:
 
     def is_complete(self) -> bool:
         """Whether the arguments are a complete JSON object, so that nothing can follow."""
-        if not self.pieces or not self.pieces[-1].rstrip().endswith("}"):
-            return False
-        return decode_or_none(_decode_object, self.arguments) is not None
+        return self.ends_like_an_object() and decode_or_none(_decode_object, self.arguments) is not None
+
+    def ends_like_an_object(self) -> bool:
+        return bool(self.pieces) and self.pieces[-1].rstrip().endswith("}")
 
 
 class Decoder(StreamDecoder):
@@ -129,7 +146,7 @@ class Decoder(StreamDecoder):
     ('hello', None)
     """
 
-    __slots__ = ("_by_id", "_by_index", "_calls", "_refused", "_stop", "_thinking", "_usage")
+    __slots__ = ("_by_id", "_by_index", "_calls", "_examined", "_refused", "_stop", "_thinking", "_usage")
 
     def __init__(self, *, model: str = "") -> None:
         super().__init__(model=model)
@@ -137,6 +154,8 @@ class Decoder(StreamDecoder):
         self._calls: list[_Call] = []
         self._by_index: dict[int, _Call] = {}
         self._by_id: dict[str, _Call] = {}
+        self._examined = 0
+        """How many characters of arguments were looked at to tell whether a call is complete."""
         self._refused = False
         self._stop = ""
         self._usage = NULL
@@ -214,15 +233,15 @@ class Decoder(StreamDecoder):
         if text:
             self._text.append(text)
             deltas.append(TextDelta(text))
-        in_event: list[_Call] = []
+        in_event: set[int] = set()
         for part in message.tool_calls or ():
             delta = self._add_call(part, in_event)
             if delta.name or delta.arguments:
                 deltas.append(delta)
         return deltas
 
-    def _add_call(self, part: _CallPart, in_event: list[_Call]) -> CallDelta:
-        """Add a piece of a call; `in_event` are the calls that this event has had before."""
+    def _add_call(self, part: _CallPart, in_event: set[int]) -> CallDelta:
+        """Add a piece of a call; `in_event` are the indexes of the calls that this event has had before."""
         function = part.function or _NO_FUNCTION
         call_id, name, piece = (
             "" if part.id is None else str(part.id),
@@ -230,10 +249,11 @@ class Decoder(StreamDecoder):
             json_text(function.arguments),
         )
         call = self._find_call(part.index, call_id, in_event)
-        begins = call is None or (bool(name) and _is_new_call(call, call_id, name, piece, in_event))
+        begins = call is None or (bool(name) and self._is_new_call(call, call_id, name, piece, in_event))
         if call is None or begins:
-            call = _Call(call_id, name)
+            call = _Call(len(self._calls), call_id, name)
             self._calls.append(call)
+            self._check_calls(len(self._calls))
         else:
             call.id = call.id or call_id
             begins = bool(name) and not call.name
@@ -242,27 +262,32 @@ class Decoder(StreamDecoder):
             self._by_index[part.index] = call
         if call_id:
             self._by_id[call_id] = call
-        in_event.append(call)
+        in_event.add(call.index)
         if piece:
-            call.pieces.append(piece)
-        return CallDelta(self._calls.index(call), name if begins else "", piece, call.id if begins else "")
+            call.add(piece)
+        return CallDelta(call.index, name if begins else "", piece, call.id if begins else "")
 
-    def _find_call(self, index: int | None, call_id: str, in_event: list[_Call]) -> _Call | None:
+    def _find_call(self, index: int | None, call_id: str, in_event: set[int]) -> _Call | None:
         if index is not None:
             return self._by_index.get(index)
         if call_id:
             return self._by_id.get(call_id)
         return self._calls[-1] if self._calls and not in_event else None
 
+    def _is_new_call(self, call: _Call, call_id: str, name: str, piece: str, in_event: set[int]) -> bool:
+        """Whether a piece with a name begins a new call, although its index or id is that of `call`.
 
-def _is_new_call(call: _Call, call_id: str, name: str, piece: str, in_event: list[_Call]) -> bool:
-    """Whether a piece with a name begins a new call, although its index or id is that of `call`.
-
-    Some servers repeat name and id with every piece, others give every call the same index or id.
-    """
-    if call in in_event or (call_id and call.id and call_id != call.id) or (call.name and call.name != name):
-        return True
-    return piece.lstrip().startswith("{") and call.is_complete()
+        Some servers repeat name and id with every piece, others give every call the same index or id.
+        """
+        is_other = (call_id and call.id and call_id != call.id) or (call.name and call.name != name)
+        if is_other or call.index in in_event:
+            return True
+        if not piece.lstrip().startswith("{") or not call.ends_like_an_object():
+            return False
+        # All of the arguments are decoded for each such piece; in a reply that has very many, the rest belongs to the
+        # call that it names.
+        self._examined += call.size
+        return self._examined <= MAX_EXAMINED and call.is_complete()
 
 
 def _thinking_text(part: _Part) -> str:
@@ -273,7 +298,7 @@ def _thinking_text(part: _Part) -> str:
 
 def _usage(raw: msgspec.Raw) -> Usage | None:
     """The usage; None if the server did not count, or in an unknown format."""
-    tokens = decode_or_none(_decode_tokens, raw)
+    tokens = decode_counts(_Tokens, raw)
     if tokens is None:
         return None
     prompt, completion = tokens.prompt_tokens, tokens.completion_tokens

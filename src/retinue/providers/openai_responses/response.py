@@ -26,7 +26,14 @@ from retinue.providers.lenient_json import decode_lenient, decode_or_none, json_
 from retinue.providers.message_encoder import make_note
 from retinue.providers.openai_responses import RESPONSES_PATH
 from retinue.providers.openai_responses.request import MEMO, ItemOrder, LastReply, Spelling, Step, encode, options
-from retinue.providers.stream_decoder import NO_DETAILS, NULL, StreamDecoder, TokenDetails, normalized_usage
+from retinue.providers.stream_decoder import (
+    NO_DETAILS,
+    NULL,
+    StreamDecoder,
+    TokenDetails,
+    decode_counts,
+    normalized_usage,
+)
 
 
 class Event(Struct, gc=False):
@@ -87,7 +94,6 @@ decode_event: Callable[[bytes], Event] = msgspec.json.Decoder(Event).decode
 decode_type: Callable[[bytes], EventType] = msgspec.json.Decoder(EventType).decode
 _decode_item = msgspec.json.Decoder(OutputItem).decode
 _decode_response = msgspec.json.Decoder(Response | None).decode
-_decode_tokens = msgspec.json.Decoder(_Tokens).decode
 
 
 def decode_item(raw: msgspec.Raw) -> OutputItem:
@@ -102,7 +108,7 @@ def decode_response(body: bytes | msgspec.Raw) -> Response:
 
 def decode_usage(raw: msgspec.Raw) -> Usage | None:
     """The usage; None if the server did not count, or in an unknown format."""
-    tokens = decode_or_none(_decode_tokens, raw)
+    tokens = decode_counts(_Tokens, raw)
     if tokens is None:
         return None
     input_details = tokens.input_tokens_details or NO_DETAILS
@@ -191,13 +197,15 @@ class Decoder(StreamDecoder):
     ('hello', None)
     """
 
-    __slots__ = ("_by_id", "_by_index", "_calls", "_items", "_refused", "_stop", "_usage")
+    __slots__ = ("_by_id", "_by_index", "_calls", "_items", "_open_items", "_refused", "_stop", "_usage")
 
     def __init__(self, *, model: str = "") -> None:
         super().__init__(model=model)
         self._items: list[_Item] = []
         self._by_id: dict[str, _Item] = {}
         self._by_index: dict[int, _Item] = {}
+        self._open_items: dict[ItemKind, list[_Item]] = {"message": [], "reasoning": [], "call": []}
+        """The items of each kind; those at the end that are done are dropped when the last open one is asked for."""
         self._calls = 0
         self._refused = False
         self._stop: Stop | None = None
@@ -357,8 +365,10 @@ class Decoder(StreamDecoder):
 
     def _set_arguments(self, item: _Item, arguments: str) -> Sequence[Delta]:
         """Set the arguments of a call, whatever was streamed before; the rest of them is published."""
+        if not arguments:
+            return ()
         before = item.text
-        if not arguments or arguments == before:
+        if arguments == before:
             return ()
         item.pieces[:] = [arguments]
         rest = arguments[len(before) :] if arguments.startswith(before) else ""
@@ -380,12 +390,17 @@ class Decoder(StreamDecoder):
         return item if item is not None and item.kind == kind else None
 
     def _open(self, kind: ItemKind) -> _Item | None:
-        return next((item for item in reversed(self._items) if item.kind == kind and not item.done), None)
+        items = self._open_items[kind]
+        while items and items[-1].done:
+            items.pop()
+        return items[-1] if items else None
 
     def _new(self, kind: ItemKind, ids: Iterable[str | None], index: int | None) -> _Item:
         item = _Item(kind, self._calls)
         self._calls += kind == "call"
+        self._check_calls(self._calls)
         self._items.append(item)
+        self._open_items[kind].append(item)
         for item_id in ids:
             if item_id:
                 self._by_id[item_id] = item
