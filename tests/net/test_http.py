@@ -1,18 +1,25 @@
 """One session serves all requests, and closes all its connections."""
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
 from yarl import URL
 
 from retinue.net.http import Http, UnknownProxy, environment_proxy, named_proxies
+from retinue.net.http1 import Response
 from retinue.testing.fake_server import FakeResponse, FakeServer
 from retinue.version import __version__
 
 
 async def fetch(http: Http, url: str, body: bytes = b"{}") -> bytes:
     async with http.post(URL(url), body, {"X-Mine": "1"}) as response:
-        return await response.read()
+        return b"".join([piece async for piece in pieces_of(response)])
+
+
+async def pieces_of(response: Response) -> AsyncIterator[bytes]:
+    while piece := await response.content.readany():
+        yield piece
 
 
 async def test_a_body_has_content_length_and_the_connection_is_reused() -> None:

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aiohttp import ClientConnectionError
 from yarl import URL
 
 from retinue.core.errors import BadInput, ProviderError
 from retinue.core.messages import Delta
 from retinue.core.ports import Provider
 from retinue.net.http import Http
+from retinue.net.http1 import Disconnected
 from retinue.providers.anthropic.vertex import GoogleToken, VertexAIAnthropicProvider, is_google_address
 from retinue.providers.catalog import WIRES, create_provider, provider_config
 from retinue.providers.scripted import Line, says
@@ -172,7 +172,7 @@ class RecordingHttp(Http):
 
     def post(self, url: URL, body: bytes, headers: Mapping[str, str]) -> Any:
         self.sent.append((str(url), headers.get("Authorization")))
-        raise ClientConnectionError("the wire is tapped")
+        raise Disconnected("the wire is tapped")
 
 
 async def sent_to_google(provider: VertexAIAnthropicProvider, http: RecordingHttp) -> tuple[str, str | None]:

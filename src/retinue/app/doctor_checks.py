@@ -45,7 +45,7 @@ async def run_checks() -> list[Finding]:
         Finding("retinue", __version__),
         Finding("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
         Finding("sqlite", _sqlite()),
-        _package("aiohttp", "the HTTP client of providers", needed=True),
+        _package("aiohttp", "the HTTP client of web tools and of proxies", needed=True),
         _package("uvloop", "a faster event loop; optional", needed=False),
         *await _state(),
         *_disk(default_home()),

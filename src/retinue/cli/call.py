@@ -28,12 +28,18 @@ def main() -> NoReturn:
     """The command as a process that a parent waits for, and that exits as soon as it has answered."""
     never_fail_to_print()
     gc.disable()  # nothing that is loaded is garbage
-    # Reading the machine's certificates, which the HTTP library does when it is loaded, needs no Python: it takes no
-    # time if something else is loaded meanwhile. What both need is loaded before.
+    # Reading the machine's certificates needs no Python: it takes no time if something else is loaded meanwhile. What
+    # both need is loaded before.
     for name in ("asyncio", "ssl"):
         import_module(name)
-    threading.Thread(target=import_module, args=("aiohttp",), daemon=True).start()
+    threading.Thread(target=_read_certificates, daemon=True).start()
     exit_now(call())
+
+
+def _read_certificates() -> None:
+    from retinue.net.http1 import tls_context
+
+    tls_context()
 
 
 def call() -> int:

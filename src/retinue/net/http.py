@@ -1,4 +1,4 @@
-"""HTTP sessions for requests to models: opened on first use, closed by their owner.
+"""Requests to models, over connections that are kept for the next one, or through the proxy that the environment names.
 
 Deadlines and the number of concurrent requests are the engine's concern (`engine/rate_limiter.py`). Redirects are not
 followed, so that a key is never sent to a host that was not configured.
@@ -9,62 +9,75 @@ from __future__ import annotations
 import asyncio
 import io
 import ipaddress
+import ssl
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import TYPE_CHECKING
 from urllib.request import getproxies_environment, proxy_bypass
 
-import aiohttp
 from yarl import URL
 
 from retinue.core.errors import RetinueError
+from retinue.net.http1 import KEEPALIVE_SECONDS, BadResponse, Content, Disconnected, Pool, Response
 from retinue.version import __version__
 
+if TYPE_CHECKING:
+    import aiohttp
+
 CONNECT_SECONDS = 15.0
-KEEPALIVE_SECONDS = 30.0
 
 _LARGE = 1 << 20
 _DEFAULT_HEADERS = {"User-Agent": f"retinue/{__version__}", "Accept-Encoding": "identity"}
 
 
 class Http:
-    """One client session per event loop; `close` closes them all, and the next request opens a new one.
+    """One pool of connections per event loop; `close` closes them all, and the next request opens a new one.
 
     Proxies come from the environment (`HTTPS_PROXY`, `NO_PROXY`, ...), except for addresses of this machine. `post`
-    raises `UnknownProxy` instead of bypassing a proxy of an unsupported scheme.
+    raises `UnknownProxy` instead of bypassing a proxy of an unsupported scheme. Entering its block raises `OSError` if
+    there is no connection (`socket.gaierror`, `ssl.SSLError` and `TimeoutError` are such), and `ProxyFailed`; entering
+    and reading raise `Disconnected` and `BadResponse`.
     """
 
-    __slots__ = ("_proxies", "_sessions")
+    __slots__ = ("_pools", "_proxies", "_sessions")
 
     def __init__(self) -> None:
+        self._pools: dict[asyncio.AbstractEventLoop, Pool] = {}
         self._sessions: dict[asyncio.AbstractEventLoop, aiohttp.ClientSession] = {}
+        """Sessions of aiohttp, for requests through a proxy."""
         self._proxies: dict[tuple[str, str], str | None] = {}
 
-    def post(
-        self, url: URL, body: bytes, headers: Mapping[str, str]
-    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+    def post(self, url: URL, body: bytes, headers: Mapping[str, str]) -> AbstractAsyncContextManager[Response]:
         """Send `body`; the `async with` block has the response, and leaving it early closes the connection."""
-        # aiohttp sends a large body in chunks if it is a file, and warns if it is bytes.
-        data = body if len(body) <= _LARGE else io.BytesIO(body)
-        session = self._sessions.get(asyncio.get_running_loop()) or self._open()
-        return session.post(url, data=data, headers=headers, proxy=self.proxy(url), allow_redirects=False)
+        loop = asyncio.get_running_loop()
+        if (proxy := self.proxy(url)) is not None:
+            return _Proxied(self._sessions.get(loop) or self._open_session(loop), proxy, url, body, headers)
+        pool = self._pools.get(loop)
+        if pool is None:
+            pool = self._pools[loop] = Pool(connect_seconds=CONNECT_SECONDS, headers=_DEFAULT_HEADERS)
+        return pool.post(url, body, headers)
 
     async def close(self) -> None:
         here = asyncio.get_running_loop()
-        sessions, self._sessions = self._sessions, {}
-        for loop, session in sessions.items():
+        opened = [*self._pools.items(), *self._sessions.items()]
+        self._pools, self._sessions = {}, {}
+        for loop, closable in opened:
             if loop is here or loop.is_closed():
-                await session.close()
+                await closable.close()
             elif loop.is_running():  # in another thread
-                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(session.close(), loop))
+                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(closable.close(), loop))
 
-    def _open(self) -> aiohttp.ClientSession:
+    def _open_session(self, loop: asyncio.AbstractEventLoop) -> aiohttp.ClientSession:
+        import aiohttp
+
         session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_SECONDS),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers=_DEFAULT_HEADERS,
         )
-        self._sessions[asyncio.get_running_loop()] = session
+        self._sessions[loop] = session
         return session
 
     def proxy(self, url: URL) -> str | None:
@@ -75,6 +88,86 @@ class Http:
         if place not in self._proxies:
             self._proxies[place] = environment_proxy(*place)
         return self._proxies[place]
+
+
+class ProxyFailed(RetinueError):
+    """The proxy could not be reached, or refused to connect."""
+
+
+class _Proxied:
+    """A request through a proxy, by aiohttp, whose errors are raised as those of a direct request.
+
+    They are raised outside of the handlers: an exception of aiohttp could show the headers of the request, and with
+    them the key.
+    """
+
+    def __init__(
+        self, session: aiohttp.ClientSession, proxy: str, url: URL, body: bytes, headers: Mapping[str, str]
+    ) -> None:
+        # aiohttp sends a large body in chunks if it is a file, and warns if it is bytes.
+        data = body if len(body) <= _LARGE else io.BytesIO(body)
+        self._proxy = proxy
+        self._request = session.post(url, data=data, headers=headers, proxy=proxy, allow_redirects=False)
+
+    async def __aenter__(self) -> Response:
+        import aiohttp
+
+        try:
+            return _ProxiedResponse(await self._request.__aenter__())
+        except aiohttp.ClientError as error:
+            failure = _as_direct(error, self._proxy)
+        raise failure
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._request.__aexit__(kind, error, traceback)
+
+
+class _ProxiedResponse:
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self.status = response.status
+        self.reason = response.reason
+        self.headers: Mapping[str, str] = response.headers
+        self.content_type = response.content_type
+        self.content: Content = self
+        self._content = response.content
+
+    def at_eof(self) -> bool:
+        return self._content.at_eof()
+
+    async def readany(self) -> bytes:
+        import aiohttp
+
+        try:
+            return await self._content.readany()
+        except aiohttp.ClientError:
+            pass
+        raise Disconnected("the connection broke")
+
+
+def _as_direct(error: aiohttp.ClientError, proxy: str) -> Exception:
+    import aiohttp
+
+    match error:
+        case aiohttp.ClientProxyConnectionError() | aiohttp.ClientHttpProxyError():
+            return ProxyFailed("the proxy cannot be reached")
+        case aiohttp.ClientConnectorError() | aiohttp.ClientConnectorCertificateError() if (
+            error.host == URL(proxy).raw_host
+        ):
+            return ProxyFailed("the proxy cannot be reached")
+        case aiohttp.ClientConnectorCertificateError(certificate_error=reason):
+            return ssl.SSLError(str(reason))
+        case aiohttp.ClientSSLError(os_error=reason):
+            return ssl.SSLError(str(reason))
+        case aiohttp.ClientConnectorError(os_error=reason):
+            return OSError(reason.errno, reason.strerror)
+        case aiohttp.ServerTimeoutError():
+            return TimeoutError()
+        case aiohttp.ClientResponseError():
+            return BadResponse(error.message)
+        case _:
+            return Disconnected("the connection broke")
 
 
 class UnknownProxy(RetinueError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import socket
 import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -12,13 +13,13 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
-import aiohttp
 from yarl import URL
 
 from retinue.core.errors import BadInput, ProviderError
 from retinue.core.messages import Reply, StartDelta
 from retinue.core.ports import Publish, Request
-from retinue.net.http import CONNECT_SECONDS, Http, UnknownProxy
+from retinue.net.http import CONNECT_SECONDS, Http, ProxyFailed, UnknownProxy
+from retinue.net.http1 import BadResponse, Content, Disconnected, Response
 from retinue.net.sse import MAX_EVENT_BYTES, EventReader, EventTooLarge
 from retinue.providers.http_errors import EndpointInfo, display_text, error_response, mask_secrets, with_advice
 from retinue.providers.stream_decoder import StreamDecoder
@@ -99,8 +100,8 @@ class Endpoint:
         key = self._key()
         headers = self._headers | {self._key_header: self._key_prefix + key} if key else self._headers
         secrets = (*self._secrets, key) if key else self._secrets
-        # Errors are raised outside of the handlers: as the context of an error, an exception of aiohttp could show the
-        # headers of the request, and with them the key.
+        # Errors are raised outside of the handlers: as the context of an error, an exception of the HTTP client could
+        # show the headers of the request, and with them the key.
         try:
             async with self._http.post(self._url, body, headers) as response:
                 if 200 <= response.status < 300:
@@ -126,8 +127,8 @@ class Endpoint:
             )
         except UnknownProxy as error:
             failure = ProviderError(f"cannot reach {self.info.base_url}: {error}", fault="internal")
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            failure = connection_error(error, self.info, secrets, proxy=self._http.proxy(self._url))
+        except (BadResponse, Disconnected, ProxyFailed, OSError) as error:
+            failure = connection_error(error, self.info, secrets)
         raise failure
 
     def _key(self) -> str:
@@ -159,7 +160,7 @@ class _BoundedContent:
 
     __slots__ = ("_content", "_left", "_limit")
 
-    def __init__(self, content: aiohttp.StreamReader, limit: int) -> None:
+    def __init__(self, content: Content, limit: int) -> None:
         self._content = content
         self._limit = self._left = limit
 
@@ -179,7 +180,7 @@ class _BoundedContent:
 
 
 async def _read(
-    content: _BoundedContent,
+    content: Content,
     content_type: str,
     decoder: StreamDecoder,
     publish: Publish,
@@ -217,7 +218,7 @@ async def _read(
                 chunk = await content.readany()
     except EventTooLarge as error:
         raise ProviderError(str(error), fault="internal") from None
-    except aiohttp.ClientError:
+    except (BadResponse, Disconnected):
         pass  # the decoder knows whether the answer was complete before the connection broke
     else:
         if not has_events:
@@ -237,7 +238,7 @@ def _not_a_stream(content_type: str, beginning: bytes, info: EndpointInfo, secre
     )
 
 
-async def _rest(content: _BoundedContent, beginning: bytes) -> bytes:
+async def _rest(content: Content, beginning: bytes) -> bytes:
     pieces, size = [beginning], len(beginning)
     while piece := await content.readany():
         pieces.append(piece)
@@ -247,68 +248,52 @@ async def _rest(content: _BoundedContent, beginning: bytes) -> bytes:
     return b"".join(pieces)
 
 
-async def _drain(content: _BoundedContent) -> None:
+async def _drain(content: Content) -> None:
     try:
         async with asyncio.timeout(DRAIN_SECONDS):
             while not content.at_eof():
                 await content.readany()
-    except (aiohttp.ClientError, ProviderError, TimeoutError):
+    except (BadResponse, Disconnected, ProviderError, TimeoutError):
         pass  # the answer is complete; the connection will be closed
 
 
-async def _read_error(response: aiohttp.ClientResponse) -> bytes:
+async def _read_error(response: Response) -> bytes:
     """The body of an error response, up to `ERROR_BYTES`, or what arrived within `ERROR_SECONDS`."""
     body = b""
     try:
         async with asyncio.timeout(ERROR_SECONDS):
             while len(body) < ERROR_BYTES and (piece := await response.content.readany()):
                 body += piece
-    except (aiohttp.ClientError, TimeoutError):
+    except (BadResponse, Disconnected, TimeoutError):
         pass
     return body[:ERROR_BYTES]
 
 
 def connection_error(
-    error: aiohttp.ClientError | TimeoutError | OSError,
-    info: EndpointInfo,
-    secrets: Sequence[str],
-    *,
-    proxy: str | None = None,
+    error: BadResponse | Disconnected | ProxyFailed | OSError, info: EndpointInfo, secrets: Sequence[str]
 ) -> ProviderError:
-    """The error for a request without a complete response; `proxy` is the one it went through, if any."""
+    """The error for a request without a complete response."""
     where, field = f"{info.address} ({info.url_field} {info.base_url})", info.url_field
     match error:
-        case _ if _is_proxy_error(error, proxy):
+        case ProxyFailed():
             advice = "Check HTTP_PROXY, HTTPS_PROXY and NO_PROXY"
             message = f"cannot reach {where} through the proxy that the environment names. {advice}"
-        case aiohttp.ClientConnectorDNSError():
+        case socket.gaierror():
             message = f"cannot find the host of {where}. Check the {field} and the network"
-        case aiohttp.ClientConnectorCertificateError() | aiohttp.ClientSSLError() | ssl.SSLError():
-            cause = getattr(error, "certificate_error", None) or getattr(error, "os_error", error)
+        case ssl.SSLError():
             advice = "Check the server's certificate, and whether it speaks https at all"
-            message = f"cannot make a secure connection to {where}: {display_text(str(cause), secrets)}. {advice}"
-        case aiohttp.ClientConnectorError(os_error=reason):
-            text = os.strerror(reason.errno) if reason.errno else mask_secrets(str(reason), ())
-            message = f"cannot reach {where}: {text}. Check that the server runs and the {field} is right"
+            message = f"cannot make a secure connection to {where}: {display_text(str(error), secrets)}. {advice}"
         case TimeoutError():
             reason = f"no connection within {CONNECT_SECONDS:g} s"
             message = f"cannot reach {where}: {reason}. Check the {field} and the network"
-        case aiohttp.ClientResponseError():
-            return ProviderError(f"{where} did not answer in HTTP: {display_text(error.message, secrets)}", fault="cut")
-        case _:
+        case BadResponse():
+            return ProviderError(f"{where} did not answer in HTTP: {display_text(str(error), secrets)}", fault="cut")
+        case Disconnected():
             return ProviderError(f"{where} closed the connection before it had answered", fault="cut")
+        case OSError():
+            text = os.strerror(error.errno) if error.errno else mask_secrets(str(error), ())
+            message = f"cannot reach {where}: {text}. Check that the server runs and the {field} is right"
     return ProviderError(message, fault="unreachable")
-
-
-def _is_proxy_error(error: Exception, proxy: str | None) -> bool:
-    """Whether the proxy could not be reached, or refused to connect."""
-    match error:
-        case aiohttp.ClientProxyConnectionError() | aiohttp.ClientHttpProxyError():
-            return True
-        case aiohttp.ClientConnectorError() | aiohttp.ClientConnectorCertificateError() if proxy is not None:
-            return error.host == URL(proxy).raw_host
-        case _:
-            return False
 
 
 def _secrets_in(name: str, value: str) -> Iterator[str]:
