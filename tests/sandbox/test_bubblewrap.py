@@ -13,13 +13,13 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from retinue.core.errors import ToolError
-from retinue.core.ports import Ended, Program, Sandbox
+from retinue.core.ports import Ended, Sandbox
 from retinue.sandbox import bubblewrap
-from retinue.sandbox.mounts import Root
 from retinue.sandbox.seccomp import MACHINES, Machine
 from retinue.sandbox.uid import UNUSED
 from tests.sandbox.conftest import Calls, Line
@@ -266,35 +266,84 @@ async def test_an_invalid_grant_is_refused_with_a_reason(
     assert os.listdir("/proc/self/fd") == before
 
 
-@pytest.mark.parametrize("place", ["link", "link/inner"])
-async def test_a_folder_that_is_replaced_by_a_link_after_it_was_checked_is_refused(
-    sandbox: Sandbox, program: Calls, work: Path, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
-    (work / "secret" / "inner").mkdir(parents=True)
-    (work / "link").symlink_to(work / "secret")
-
-    def checked_before(_: Program) -> tuple[Root, ...]:
-        return (Root(str(work / place), writable=True),)
-
-    monkeypatch.setattr(bubblewrap, "roots_of", checked_before)
-
-    with pytest.raises(ToolError) as refused:
-        await sandbox.run(program("true"))
-
-    assert str(refused.value) == f"{work}/{place} cannot be granted to a program: it was replaced a moment ago"
+def opened(folder: Path) -> int:
+    return os.open(folder, os.O_PATH | os.O_DIRECTORY)
 
 
-async def test_an_older_bubblewrap_gets_folders_by_path(program: Calls, sandbox: Sandbox, work: Path) -> None:
+def older_bubblewrap() -> bubblewrap.Bubblewrap:
+    """A sandbox whose bwrap cannot mount descriptors."""
     bwrap, prlimit = shutil.which("bwrap"), shutil.which("prlimit")
     assert bwrap is not None
     assert prlimit is not None
     machine: Machine = next(each for each in MACHINES if each == platform.machine())
-    older = bubblewrap.Bubblewrap(bwrap=bwrap, prlimit=prlimit, machine=machine, by_descriptor=False)
+    return bubblewrap.Bubblewrap(bwrap=bwrap, prlimit=prlimit, machine=machine, by_descriptor=False)
+
+
+@pytest.mark.parametrize("place", ["data", "data/inner"])
+async def test_a_folder_that_is_replaced_by_a_link_after_it_was_opened_is_refused(
+    sandbox: Sandbox, program: Calls, work: Path, place: str
+) -> None:
+    (work / "data" / "inner").mkdir(parents=True)
+    (work / "secret" / "inner").mkdir(parents=True)
+    descriptor = opened(work / place)
+    (work / "data").rename(work / "moved")
+    (work / "data").symlink_to(work / "secret")
+
+    try:
+        with pytest.raises(ToolError) as refused:
+            await sandbox.run(
+                program("true", readable=(f"{work}/{place}",), descriptors={f"{work}/{place}": descriptor})
+            )
+    finally:
+        os.close(descriptor)
+
+    assert str(refused.value) == f"{work}/{place} cannot be granted to a program: it was replaced a moment ago"
+
+
+async def test_a_program_inherits_no_descriptor_of_a_folder(program: Calls, sandbox: Sandbox, work: Path) -> None:
+    descriptor = opened(work)
+    asked = program("sh", "-c", "readlink /proc/self/fd/*", descriptors={str(work): descriptor})
+    try:
+        both = [await sandbox.run(asked), await older_bubblewrap().run(asked)]
+    finally:
+        os.close(descriptor)
+
+    for ended in both:
+        assert str(work) not in ended.stdout.decode()
+
+
+async def test_an_older_bubblewrap_gets_folders_by_path(program: Calls, sandbox: Sandbox, work: Path) -> None:
+    older = older_bubblewrap()
     (work / "state").mkdir()
 
     ended = await older.run(program("sh", "-c", "touch made; ls", readable=("/usr",), hidden=(str(work / "state"),)))
 
     assert ended == Ended(code=0, stdout=b"made\nstate\n")
+
+
+async def test_an_older_bubblewrap_that_mounts_another_folder_starts_no_program(
+    program: Calls, sandbox: Sandbox, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (work / "data").mkdir()
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "key").write_text("SECRET")
+    start = bubblewrap.start
+
+    def swap_and_start(*args: Any, **kwargs: Any) -> subprocess.Popen[bytes]:
+        (work / "data").rename(work / "moved")
+        (work / "data").symlink_to(tmp_path / "outside")
+        return start(*args, **kwargs)
+
+    monkeypatch.setattr(bubblewrap, "start", swap_and_start)
+    command = f"cat {work}/data/key {tmp_path}/outside/key; echo OWNED > {work}/data/key"
+
+    with pytest.raises(ToolError) as refused:
+        await older_bubblewrap().run(
+            program("sh", "-c", command, folder=f"{work}/data", writable=(f"{work}/data",), readable=())
+        )
+
+    assert str(refused.value) == f"{work}/data cannot be granted to a program: it was replaced a moment ago"
+    assert (tmp_path / "outside" / "key").read_text() == "SECRET"
 
 
 # ---- limits and privileges ------------------------------------------------------------------------------------------

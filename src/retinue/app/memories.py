@@ -7,12 +7,13 @@ import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from retinue.app.open import default_home
+from retinue.app.open import default_home, open_workspaces
 from retinue.config.settings import Settings
 from retinue.core.agent import DEFAULT_AGENT, Agent
 from retinue.core.errors import ToolError
 from retinue.core.ids import RunId, SessionId, SystemClock
 from retinue.core.log_context import logger
+from retinue.core.policy import Rules
 from retinue.dialects import registry
 
 if TYPE_CHECKING:
@@ -40,8 +41,15 @@ def existing_memories(settings: Settings) -> list[MemoryBackend]:
 def _open(kind: str, settings: Settings, *, with_state_folder: bool = True) -> MemoryBackend:
     from retinue.tools.memory import open_memory
 
-    workspaces = {agent.name: agent.workspace for agent in settings.core_agents()}
-    return open_memory(kind, default_home(), workspaces, with_state_folder=with_state_folder)
+    agents = settings.core_agents()
+    own = {agent.name: agent.policy for agent in agents if agent.policy is not None}
+    return open_memory(
+        kind,
+        default_home(),
+        {agent.name: agent.workspace for agent in agents},
+        with_state_folder=with_state_folder,
+        opened_workspaces=open_workspaces(agents, Rules(session=settings.policy, agents=own)),
+    )
 
 
 async def save_message(

@@ -6,6 +6,7 @@ import dataclasses
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -16,7 +17,7 @@ from retinue.app.registries import ProviderRegistry, ToolRegistry
 from retinue.app.retinue import Retinue
 from retinue.app.structured_output import validate_output
 from retinue.app.validation import check_agents, check_choices, check_tools, unknown_in_code
-from retinue.core.agent import Agent, split_model
+from retinue.core.agent import DEFAULT_AGENT, Agent, split_model
 from retinue.core.commands import DEFAULT_LEASE
 from retinue.core.errors import BadInput
 from retinue.core.ids import RandomIds, SessionId, SystemClock
@@ -29,6 +30,7 @@ from retinue.providers.catalog import WIRES, ProviderConfig, canonical_name, pro
 from retinue.telemetry import payloads
 from retinue.tools.builtin import BUILTIN, Builtin
 from retinue.tools.dependencies import NoKeyValue, ToolDependencies, ToolOptions
+from retinue.tools.path_walk import Workspaces
 
 log = logger("retinue.app")
 
@@ -123,6 +125,12 @@ def open(
     for warning in unknown_in_code(agents, policy, [tool.spec.name for tool in own]):
         log.warning("%s", warning)
     store = store if store is not None else _open_store(home, durability)
+    rules = Rules(
+        session=policy,
+        agents={agent.name: agent.policy for agent in agents if agent.policy is not None},
+        memories={agent.name: agent.memory_from for agent in agents},
+    )
+    workspaces = open_workspaces(agents, rules)
 
     def dependencies() -> ToolDependencies:
         options, key_value = tool_options or ToolOptions(), supervisor.key_value
@@ -131,6 +139,7 @@ def open(
             origins=supervisor.origins,
             memories={agent.name: agent.memory for agent in agents if agent.memory is not None},
             workspaces={agent.name: agent.workspace for agent in agents if agent.workspace},
+            opened_workspaces=workspaces,
         )
 
     toolset = ToolRegistry(own, named=named, builtin=Builtin(dependencies))
@@ -141,11 +150,7 @@ def open(
         clock=clock,
         ids=ids,
         validate_output=validate_output,
-        rules=Rules(
-            session=policy,
-            agents={agent.name: agent.policy for agent in agents if agent.policy is not None},
-            memories={agent.name: agent.memory_from for agent in agents},
-        ),
+        rules=rules,
         approver=approvals,
         durable=durability == "power",
         adopts=adopt,
@@ -163,7 +168,17 @@ def open(
         session=session or ids.new(),
         tool_options=tool_options,
         home=_folder(home),
+        workspaces=workspaces,
     )
+
+
+def open_workspaces(agents: Sequence[Agent], rules: Rules) -> Workspaces:
+    """The workspaces of these agents and the current folder, resolved now; see `Workspaces`."""
+    workspaces = Workspaces()
+    with suppress(OSError):  # the current folder is gone: each call says so
+        for agent in (Agent(name=DEFAULT_AGENT), *agents):
+            workspaces.add_agent(rules.ceiling_of(agent.name), agent.workspace)
+    return workspaces
 
 
 def _merge_tool_options(given: ToolOptions | None, configured: ToolOptions) -> ToolOptions:

@@ -20,6 +20,7 @@ from retinue.providers import catalog
 from retinue.providers.catalog import LOCAL_SERVERS, WIRES, ProviderConfig, canonical_name, family, provider_config
 from retinue.tools.builtin import BUILTIN, Builtin
 from retinue.tools.dependencies import ToolOptions
+from retinue.tools.path_walk import Workspaces
 
 
 class ToolRegistry:
@@ -219,6 +220,7 @@ def lend_providers(
     dialect_settings: Mapping[str, object],
     tool_options: ToolOptions | None,
     home: Path | None,
+    workspaces: Workspaces,
 ) -> None:
     """Let the registry find providers of dialects, `kind:NAME`, also if no run of this process has the dialect.
 
@@ -230,6 +232,7 @@ def lend_providers(
         find=table.find,
         tool_options=tool_options or ToolOptions(),
         home=home,
+        workspaces=workspaces,
     )
     makers: dict[str, MakeProvider] = {}
 

@@ -25,6 +25,7 @@ from retinue.core.policy import Policy
 from retinue.core.run import Approval, HistoryRef, Lifecycle, Limits, Outcome
 from retinue.engine import Driver, RunView, SpawnRequest, Supervisor
 from retinue.tools.dependencies import ToolOptions
+from retinue.tools.path_walk import Workspaces
 
 WAIT_MODES: dict[str, int | None] = {"all": None, "any": 1}
 
@@ -62,7 +63,9 @@ class Retinue:
         session: SessionId,
         tool_options: ToolOptions | None = None,
         home: Path | None = None,
+        workspaces: Workspaces | None = None,
     ) -> None:
+        workspaces = workspaces or Workspaces()
         self.supervisor = supervisor
         self.sessions = Sessions(supervisor)
         self._approvals = Approvals(supervisor)
@@ -72,11 +75,24 @@ class Retinue:
         self._providers = providers
         self._grants = Grants(supervisor)
         self._run_specs = RunSpecBuilder(
-            supervisor, tools, providers, agents=self.agents, model=model, dialect_settings=dialect_settings
+            supervisor,
+            tools,
+            providers,
+            agents=self.agents,
+            model=model,
+            dialect_settings=dialect_settings,
+            workspaces=workspaces,
         )
         self.launch_config: LaunchConfig | None = None
         """What a later process needs to resume the runs started here; stored with each root run if set."""
-        lend_providers(providers, supervisor, dialect_settings=dialect_settings, tool_options=tool_options, home=home)
+        lend_providers(
+            providers,
+            supervisor,
+            dialect_settings=dialect_settings,
+            tool_options=tool_options,
+            home=home,
+            workspaces=workspaces,
+        )
         self._chosen = tuple(dialects)
 
     # Opening and closing

@@ -28,6 +28,7 @@ from retinue.engine import PlainOutcomeTexts, Supervisor, plain_log_fields
 from retinue.providers.catalog import ProviderConfig
 from retinue.telemetry import otel
 from retinue.tools.builtin import with_reader
+from retinue.tools.path_walk import Workspaces
 
 DetachedApprovals: TypeAlias = Literal["", "wait", "deny", "yes"]
 """How a detached run handles calls that need approval; empty for a run that is not detached."""
@@ -97,6 +98,7 @@ class RunSpecBuilder:
         agents: Mapping[str, Agent],
         model: str,
         dialect_settings: Mapping[str, object],
+        workspaces: Workspaces,
     ) -> None:
         self._supervisor = supervisor
         self._tools = tools
@@ -104,6 +106,7 @@ class RunSpecBuilder:
         self._agents = agents
         self._model = model
         self._settings = dialect_settings
+        self._workspaces = workspaces
         self._dialects: dict[str, Dialect] = {}
         self._dialect_context: DialectContext
 
@@ -118,6 +121,7 @@ class RunSpecBuilder:
             temperature=self._providers.temperature,
             families=RegistryFamilies(self._providers),
             meter=otel.meter(),
+            workspaces=self._workspaces,
             resolve=lambda model, caller_spec: (
                 self._providers.split(model, caller_spec.provider)
                 if model

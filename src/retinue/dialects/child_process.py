@@ -77,6 +77,10 @@ class Grant(Struct, frozen=True, kw_only=True, omit_defaults=True):
     policy: Policy
     limits: Limits = Limits()
     workspace: str = ""
+    workspace_id: tuple[int, int] | None = None
+    """Device and inode of the workspace; None if it does not exist yet."""
+    writable_folders: tuple[tuple[int, int], ...] = ()
+    """Device and inode of folders that an agent of the parent may write: links in them are not followed."""
     identity: str = ""
     memory_from: tuple[str, ...] = ()
     home: str = ""

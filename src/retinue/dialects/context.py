@@ -17,6 +17,7 @@ from retinue.core.ids import Key, RunId
 from retinue.core.policy import Policy, allows, intersect, windows_of
 from retinue.core.ports import CallContext, Clock, KeyValue, Meter, NoMeter, Provider
 from retinue.engine import SpawnRequest, StartedRun, Supervisor
+from retinue.tools.path_walk import Workspaces
 
 if TYPE_CHECKING:
     from retinue.providers.catalog import ProviderConfig
@@ -73,6 +74,7 @@ class ProviderHost(Struct, frozen=True, kw_only=True):
     tool_options: ToolOptions
     home: Path | None
     """The state folder; None for a store in memory."""
+    workspaces: Workspaces = field(default_factory=Workspaces)
 
 
 class DialectContext(Struct, frozen=True, kw_only=True):
@@ -92,6 +94,7 @@ class DialectContext(Struct, frozen=True, kw_only=True):
     temperature: Callable[[str], float | None] = lambda provider: None
     families: ProviderFamilies = field(default_factory=ProviderFamilies)
     meter: Meter = field(default_factory=NoMeter)
+    workspaces: Workspaces = field(default_factory=Workspaces)
 
     def tools_within(self, policy: Policy) -> tuple[str, ...]:
         """The application's tools that a policy does not exclude."""

@@ -8,10 +8,10 @@ program's variables (such as `LD_PRELOAD`) do not affect the sandbox itself.
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import re
 import signal
-import stat
 import subprocess
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
@@ -21,7 +21,16 @@ from msgspec.structs import replace
 from retinue.core.errors import ToolError
 from retinue.core.ports import Ended, Program
 from retinue.sandbox.memory_watch import check_readable, wait_for_excess
-from retinue.sandbox.mounts import Root, root_only_covers, roots_of, symlinks, system_mounts, top_mounts, within
+from retinue.sandbox.mounts import (
+    ProgramPaths,
+    Root,
+    covers,
+    read_only_remounts,
+    root_only_covers,
+    symlinks,
+    system_mounts,
+    within,
+)
 from retinue.sandbox.rlimits import limit_processes, prlimit_command
 from retinue.sandbox.seccomp import Machine, filter_for
 from retinue.sandbox.subprocess import end_group, finish, start, wait_for_exit
@@ -45,8 +54,8 @@ class Bubblewrap:
 
     No process outlives the program's end, its timeout, a cancellation, or the death of this process: all are in a
     process namespace whose first process dies with bwrap, and bwrap dies with this process. Without a grant the network
-    is an empty one with its own loopback. With `by_descriptor`, bwrap gets folders as open descriptors: the start then
-    fails if a folder is replaced by a link after it was checked.
+    is an empty one with its own loopback. With `by_descriptor`, bwrap mounts the folders that were opened. An older
+    bwrap opens their paths again: what it has mounted is compared before the program begins.
     """
 
     def __init__(self, *, bwrap: str, prlimit: str, machine: Machine, by_descriptor: bool) -> None:
@@ -68,7 +77,8 @@ class Bubblewrap:
         return _program_result(ended)
 
     def _args(self, program: Program, launch: _Launch) -> list[str]:
-        roots = roots_of(program)
+        paths = ProgramPaths(program, launch.resources)
+        roots = paths.roots
         args = [*NAMESPACES, *([] if program.network else ["--unshare-net"])]
         args += ["--hostname", HOSTNAME, "--die-with-parent", "--new-session"]
         if roots[0].path == "/":
@@ -76,20 +86,23 @@ class Bubblewrap:
         args += system_mounts(program, roots)
         for root in roots:
             args += self._bind(root, launch) if root.path != "/" else []
-        args += symlinks(program, roots)
+        args += symlinks(paths)
         args += _etc_files(launch, roots, network=program.network)
         args += root_only_covers() if launch.user is not None else ()
-        args += top_mounts(program, roots)
+        args += covers(paths)
+        if not self._by_descriptor:
+            args += launch.wait_after_mounts(roots)
+        args += read_only_remounts(roots)
         for name, value in program.environment.items():
             args += ["--setenv", name, value]
-        args += ["--chdir", os.path.realpath(program.folder), "--seccomp", launch.data_fd(self._filter)]
+        args += ["--chdir", paths.folder.path, "--seccomp", launch.data_fd(self._filter)]
         return args + launch.identity_args()
 
     def _bind(self, root: Root, launch: _Launch) -> list[str]:
         kind = "--bind" if root.writable else "--ro-bind"
         if not self._by_descriptor:
             return [kind, root.path, root.path]
-        return [f"{kind}-fd", launch.folder_fd(root.path), root.path]
+        return [f"{kind}-fd", launch.passed_fd(root.descriptor), root.path]
 
 
 def _etc_files(launch: _Launch, roots: Iterable[Root], *, network: bool) -> list[str]:
@@ -114,7 +127,7 @@ class _Launch:
 
     def __init__(self, resources: ExitStack, user: int | None) -> None:
         self.user = user
-        self._resources = resources
+        self.resources = resources
         self._passed: list[int] = []
         self._info, info_end = os.pipe()
         self._own(self._info)
@@ -123,6 +136,8 @@ class _Launch:
         # Both ends are passed on: if this process is killed before bwrap has asked to die with it, bwrap must block for
         # ever and not take the closed pipe for the signal to go on. The program inherits them, which is harmless.
         self._passed += [info_end, self._blocked, self._unblock]
+        self._compared: tuple[Root, ...] = ()
+        self._compare_end: io.FileIO | None = None
 
     def data_fd(self, content: bytes) -> str:
         """The number of a descriptor from which bwrap reads `content`."""
@@ -132,17 +147,44 @@ class _Launch:
         self._passed.append(descriptor)
         return str(descriptor)
 
-    def folder_fd(self, path: str) -> str:
-        """The number of a descriptor of exactly this folder, without following a link in the path."""
-        try:
-            descriptor = self._own(os.open(path, os.O_PATH | os.O_NOFOLLOW))
-        except OSError as error:
-            raise ToolError(f"{path} cannot be granted to a program: {error.strerror}") from error
-        replaced = os.readlink(f"/proc/self/fd/{descriptor}") != path
-        if replaced or stat.S_ISLNK(os.fstat(descriptor).st_mode):
-            raise ToolError(f"{path} cannot be granted to a program: it was replaced a moment ago")
-        self._passed.append(descriptor)
-        return str(descriptor)
+    def passed_fd(self, descriptor: int) -> str:
+        """The number of a copy of a descriptor that is passed to bwrap, which closes it."""
+        copy = self._own(os.dup(descriptor))
+        self._passed.append(copy)
+        return str(copy)
+
+    def wait_after_mounts(self, roots: tuple[Root, ...]) -> list[str]:
+        """Arguments with which bwrap waits after its mounts, until `_compare_mounts` has seen them.
+
+        bwrap copies a pipe to a file of the program's own /dev, to its end. It has begun to do so when the full pipe
+        can be written again.
+        """
+        reading, writing = os.pipe()
+        self._passed.append(self._own(reading))
+        self._compare_end = self.resources.enter_context(os.fdopen(writing, "wb", buffering=0))
+        os.set_blocking(writing, False)
+        while self._compare_end.write(bytes(4096)) is not None:
+            pass
+        self._compared = roots
+        return ["--file", str(reading), "/dev/mounted"]
+
+    async def _compare_mounts(self, pid: int) -> None:
+        """Compare the mounts of bwrap with the folders that were opened, and let bwrap go on; raises `ToolError`."""
+        if self._compare_end is None:
+            return
+        await _ready(self._compare_end.fileno(), writing=True)
+        for root in self._compared:
+            there = os.open(f"/proc/{pid}/root/newroot", os.O_PATH | os.O_DIRECTORY)
+            try:
+                for name in filter(None, root.path.split("/")):
+                    inner = os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=there)
+                    os.close(there)
+                    there = inner
+                if not os.path.samestat(os.fstat(there), os.fstat(root.descriptor)):
+                    raise ToolError(f"{root.path} cannot be granted to a program: it was replaced a moment ago")
+            finally:
+                os.close(there)
+        self._compare_end.close()
 
     def identity_args(self) -> list[str]:
         """Arguments for the user of the program, and for the pipe on which bwrap reports its process."""
@@ -195,6 +237,10 @@ class _Launch:
                     map_ids(pid)
                 watching.append(asyncio.ensure_future(kill_on_excess(pid)))
                 os.write(self._unblock, b"x")
+                await self._compare_mounts(pid)
+            except ToolError:
+                kill()
+                raise
             except OSError as error:
                 kill()
                 # If it has ended already, its own error message says why.
@@ -221,15 +267,9 @@ class _Launch:
         return ended
 
     async def _first_process(self) -> int | None:
-        loop = asyncio.get_running_loop()
         info = b""
         while not (match := re.search(rb'"child-pid": (\d+)', info)):
-            ready = loop.create_future()
-            loop.add_reader(self._info, ready.set_result, None)
-            try:
-                await ready
-            finally:
-                loop.remove_reader(self._info)
+            await _ready(self._info)
             more = os.read(self._info, 4096)
             if not more:
                 return None
@@ -237,8 +277,20 @@ class _Launch:
         return int(match[1])
 
     def _own(self, descriptor: int) -> int:
-        self._resources.callback(os.close, descriptor)
+        self.resources.callback(os.close, descriptor)
         return descriptor
+
+
+async def _ready(descriptor: int, *, writing: bool = False) -> None:
+    """Wait until a pipe can be read, or written."""
+    loop = asyncio.get_running_loop()
+    ready = loop.create_future()
+    add, remove = (loop.add_writer, loop.remove_writer) if writing else (loop.add_reader, loop.remove_reader)
+    add(descriptor, lambda: ready.done() or ready.set_result(None))
+    try:
+        await ready
+    finally:
+        remove(descriptor)
 
 
 def _reap(descriptor: int) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cache
 
@@ -26,50 +27,124 @@ KERNEL_FOLDERS = ("/proc", "/dev", "/sys")
 
 
 @dataclass(frozen=True, slots=True)
+class OpenPath:
+    """A folder or file of a program, opened once: its real path, and its descriptor."""
+
+    path: str
+    descriptor: int
+
+    @property
+    def is_folder(self) -> bool:
+        return stat.S_ISDIR(os.fstat(self.descriptor).st_mode)
+
+
+@dataclass(frozen=True, slots=True)
 class Root:
-    """A granted folder or file, with its real path."""
+    """A granted folder or file, with its real path; `descriptor` is what is mounted there."""
 
     path: str
     writable: bool
+    descriptor: int
 
 
-def roots_of(program: Program) -> tuple[Root, ...]:
-    """The granted folders, outer ones first. Of two grants of one folder the wider holds, of nested ones the inner."""
-    granted = dict.fromkeys((_existing(path) for path in program.readable), False)
-    granted |= dict.fromkeys((_existing(path) for path in program.writable), True)
-    covers = hidden_in(program)
-    for path in granted:
-        if any(within(path, own) for own in KERNEL_FOLDERS) and not path.startswith("/dev/shm/"):
-            raise ToolError(f"{path} belongs to the system and cannot be granted to a program")
-        for cover in covers:
-            if within(path, cover):
-                raise ToolError(f"{path} cannot be granted to a program: {cover} is hidden")
-    folder = os.path.realpath(program.folder)
-    if not os.path.isdir(folder):
-        raise ToolError(f"the folder {program.folder} is not there")
-    if not any(within(folder, path) for path in granted):
-        raise ToolError(f"a program cannot start in {program.folder}, which is in none of its folders")
-    pinned = [folder for path in (*granted, *covers) for folder in _folders_between(path, granted)]
-    granted |= dict.fromkeys(pinned, True)
-    return tuple(Root(path, granted[path]) for path in sorted(granted))
+class ProgramPaths:
+    """The paths of a program, each opened once; every question about them is answered by the descriptors.
 
-
-def _folders_between(path: str, granted: dict[str, bool]) -> list[str]:
-    """The folders between a path and the writable folder that contains it.
-
-    They are mounted on themselves, so that they cannot be moved. Otherwise a program could move one of them, with
-    hidden or read-only content, and the next program would find that content under a name without restrictions.
+    `roots` are the granted folders, outer ones first. Of two grants of one folder the wider holds, of nested ones the
+    inner. Descriptors that the caller has opened stay the caller's; the others are closed with `resources`.
     """
-    between: list[str] = []
-    folder = os.path.dirname(path)
-    while folder != "/" and folder not in granted:
-        between += [folder] if os.path.isdir(folder) else []
-        folder = os.path.dirname(folder)
-    return between if granted.get(folder, False) else []
+
+    def __init__(self, program: Program, resources: ExitStack) -> None:
+        self._program = program
+        self._resources = resources
+        self._named: dict[str, OpenPath] = {}
+        self.hidden = self._hidden()
+        self.folder = self._open(program.folder)
+        self.roots = self._roots()
+
+    def symlinks(self) -> dict[str, str]:
+        """The real paths of the names that the caller used for granted folders."""
+        return {os.path.normpath(name): found.path for name, found in self._named.items()}
+
+    def _hidden(self) -> tuple[OpenPath, ...]:
+        """What is hidden and exists, by path."""
+        found: dict[str, OpenPath] = {}
+        for path in self._program.hidden:
+            with suppress(FileNotFoundError):
+                hidden = self._opened(path)
+                found[hidden.path] = hidden
+        return tuple(found[path] for path in sorted(found))
+
+    def _roots(self) -> tuple[Root, ...]:
+        readable = [self._open(path) for path in self._program.readable]
+        writable = [self._open(path) for path in self._program.writable]
+        granted = {found.path: Root(found.path, False, found.descriptor) for found in readable}
+        granted |= {found.path: Root(found.path, True, found.descriptor) for found in writable}
+        for path in granted:
+            if any(within(path, own) for own in KERNEL_FOLDERS) and not path.startswith("/dev/shm/"):
+                raise ToolError(f"{path} belongs to the system and cannot be granted to a program")
+            for cover in self.hidden:
+                if within(path, cover.path):
+                    raise ToolError(f"{path} cannot be granted to a program: {cover.path} is hidden")
+        if not self.folder.is_folder:
+            raise ToolError(f"the folder {self._program.folder} is not there")
+        if not any(within(self.folder.path, path) for path in granted):
+            raise ToolError(f"a program cannot start in {self._program.folder}, which is in none of its folders")
+        for path in (*granted, *(cover.path for cover in self.hidden)):
+            granted |= self._folders_between(path, granted)
+        return tuple(granted[path] for path in sorted(granted))
+
+    def _folders_between(self, path: str, granted: dict[str, Root]) -> dict[str, Root]:
+        """The folders between a path and the writable folder that contains it.
+
+        They are mounted on themselves, so that they cannot be moved. Otherwise a program could move one of them, with
+        hidden or read-only content, and the next program would find that content under a name without restrictions.
+        """
+        outer = os.path.dirname(path)
+        while outer != "/" and outer not in granted:
+            outer = os.path.dirname(outer)
+        if outer not in granted or not granted[outer].writable or path == outer:
+            return {}
+        between: dict[str, Root] = {}
+        place, descriptor = outer, granted[outer].descriptor
+        for name in os.path.relpath(path, outer).split("/")[:-1]:
+            place = os.path.join(place, name)
+            try:
+                descriptor = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=descriptor)
+            except OSError:  # it was moved or removed meanwhile, and what is below with it
+                break
+            self._resources.callback(os.close, descriptor)
+            between[place] = Root(place, True, descriptor)
+        return between
+
+    def _open(self, path: str) -> OpenPath:
+        try:
+            found = self._opened(path)
+        except FileNotFoundError as error:
+            raise ToolError(f"the folder {path} is not there") from error
+        self._named[path] = found
+        return found
+
+    def _opened(self, path: str) -> OpenPath:
+        """The caller's descriptor of a path; without one, the path is opened here, for the first time."""
+        descriptor = self._program.descriptors.get(path)
+        try:
+            if descriptor is not None:
+                if _path_of(descriptor) != path:
+                    raise ToolError(f"{path} cannot be granted to a program: it was replaced a moment ago")
+                return OpenPath(path, descriptor)
+            descriptor = os.open(path, os.O_PATH)
+            self._resources.callback(os.close, descriptor)
+            return OpenPath(_path_of(descriptor), descriptor)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise ToolError(f"{path} cannot be granted to a program: {error.strerror}") from error
 
 
-def hidden_in(program: Program) -> tuple[str, ...]:
-    return tuple(sorted({os.path.realpath(path) for path in program.hidden}))
+def _path_of(descriptor: int) -> str:
+    """The real path of an open folder or file."""
+    return os.readlink(f"/proc/self/fd/{descriptor}")
 
 
 def within(path: str, folder: str) -> bool:
@@ -92,35 +167,36 @@ def system_mounts(program: Program, roots: tuple[Root, ...]) -> list[str]:
     return args
 
 
-def top_mounts(program: Program, roots: tuple[Root, ...]) -> list[str]:
-    """The mounts on top: covers over what is hidden, and everything read-only that was not granted for writing."""
-    args: list[str] = []
-    for path in hidden_in(program):
-        if any(within(path, root.path) for root in roots) or any(within(path, each) for each in SYSTEM):
-            args += cover(path)
-    args += ["--remount-ro", "/dev"]
-    if roots[0] != Root("/", writable=True):
-        args += ["--remount-ro", "/"]
-    return args
+def covers(paths: ProgramPaths) -> list[str]:
+    """Covers over what is hidden in the granted folders and in the system."""
+    visible = [*(root.path for root in paths.roots), *SYSTEM]
+    hidden = (each for each in paths.hidden if any(within(each.path, place) for place in visible))
+    return [arg for each in hidden for arg in cover(each.path, is_folder=each.is_folder)]
 
 
-def symlinks(program: Program, roots: tuple[Root, ...]) -> list[str]:
-    """Symbolic symlinks from the names that the caller used for folders to their real paths."""
+def read_only_remounts(roots: tuple[Root, ...]) -> list[str]:
+    """The last mounts: everything read-only that was not granted for writing."""
+    whole = roots[0].path == "/" and roots[0].writable
+    return ["--remount-ro", "/dev", *([] if whole else ["--remount-ro", "/"])]
+
+
+def symlinks(paths: ProgramPaths) -> list[str]:
+    """Symbolic links from the names that the caller used for folders to their real paths."""
     args: list[str] = []
-    seen = [root.path for root in roots] + [*SYSTEM, *KERNEL_FOLDERS, "/etc"]
-    for named in sorted({os.path.normpath(each) for each in (program.folder, *program.readable, *program.writable)}):
-        if not any(within(named, path) for path in seen):
-            args += ["--symlink", os.path.realpath(named), named]
+    seen = [root.path for root in paths.roots] + [*SYSTEM, *KERNEL_FOLDERS, "/etc"]
+    for named, path in sorted(paths.symlinks().items()):
+        if not any(within(named, each) for each in seen):
+            args += ["--symlink", path, named]
             seen.append(named)
     return args
 
 
-def cover(path: str) -> list[str]:
-    """Mount an empty folder or file over a path, if it exists."""
-    if os.path.isdir(path):
+def cover(path: str, *, is_folder: bool) -> list[str]:
+    """Mount an empty folder or file over a path."""
+    if is_folder:
         return ["--perms", "0500", "--size", "4096", "--tmpfs", path, "--remount-ro", path]
     # Mounted without devices, as everything is, /dev/null cannot even be opened.
-    return ["--ro-bind", "/dev/null", path] if os.path.lexists(path) else []
+    return ["--ro-bind", "/dev/null", path]
 
 
 @cache
@@ -135,15 +211,8 @@ def root_only_covers() -> tuple[str, ...]:
             continue  # checked by the kernel for each reader, or the same for all of them
         mode = entry.stat(follow_symlinks=False).st_mode
         if stat.S_ISDIR(mode) or mode & 0o222 or not mode & 0o004:
-            args += cover(entry.path)
+            args += cover(entry.path, is_folder=stat.S_ISDIR(mode))
     return tuple(args)
-
-
-def _existing(path: str) -> str:
-    real = os.path.realpath(path)
-    if not os.path.lexists(real):
-        raise ToolError(f"the folder {path} is not there")
-    return real
 
 
 @cache

@@ -12,6 +12,7 @@ from msgspec import Struct
 from retinue.core.commands import Decide, WriteResult
 from retinue.core.ids import Key, RunId, SessionId
 from retinue.core.ports import Clock, KeyValue, Sandbox, Tool
+from retinue.tools.path_walk import Workspaces
 
 PROGRAM_MEMORY_MB = 2048
 
@@ -71,6 +72,8 @@ class ToolDependencies:
     """Agents with another memory backend: `sqlite`, `markdown`, `workspace` or `none`."""
     workspaces: Mapping[str, str] = field(default_factory=dict[str, str])
     """Agents whose workspace is not the current folder."""
+    opened_workspaces: Workspaces = field(default_factory=Workspaces)
+    """The workspaces of this process, each resolved once; every tool reaches its workspace through them."""
     max_result: int = 50_000
     """Characters of a result that a model gets at once."""
     program_memory_mb: int = PROGRAM_MEMORY_MB

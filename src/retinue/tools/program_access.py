@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -11,46 +11,79 @@ from retinue.core.errors import ToolError
 from retinue.core.ports import CallContext, Ended, Program
 from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.files import SETTINGS
+from retinue.tools.path_walk import Descriptor, Located, locate, open_roots
 
 SAFE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class Mounts(Struct, frozen=True):
-    """Working folder of a program, and the folders that it can access; `hidden` wins over both others."""
+    """Working folder of a program, and the folders that it can access; `hidden` wins over both others.
+
+    Every path was resolved once. `descriptors` has the open folder or file of each, until `close`.
+    """
 
     folder: str
     readable: tuple[str, ...]
     writable: tuple[str, ...]
     hidden: tuple[str, ...]
+    opened: Mapping[str, Descriptor] = {}
+
+    @property
+    def descriptors(self) -> Mapping[str, int]:
+        return {path: descriptor.number for path, descriptor in self.opened.items()}
+
+    def close(self) -> None:
+        for descriptor in self.opened.values():
+            descriptor.close()
 
 
 def mounts_of(context: CallContext, dependencies: ToolDependencies, *, folder: str = "", writes: bool = True) -> Mounts:
-    """The mounts for a program of this run; without `writes`, all of them are read-only.
+    """The mounts for a program of this run; without `writes`, all of them are read-only. The caller closes them.
 
     A write-only root is left out: a program that may create files in it also sees what is there. With `workspace_only`
     switched off, the whole system is readable, and no more is writable than before. Settings files in a writable folder
     are read-only.
     """
-    policy = context.policy
-    workspace = os.path.realpath(context.workspace or os.curdir)
-    full = _roots((workspace, *policy.allowed_roots))
-    read_only = _roots(policy.allowed_roots_read_only, beside=full)
+    policy, workspaces = context.policy, dependencies.opened_workspaces
+    workspace = workspaces.resolve(context.workspace)
+    if not workspace.is_folder:
+        raise ToolError(f"there is no folder {folder or workspace.path!r}")
+    allowed = map(os.path.abspath, policy.allowed_roots)
+    full = open_roots([workspace], allowed, closed_to_links=workspaces.writable, keep=True)
+    workspaces.add_writable(policy, full)
+    allowed = map(os.path.abspath, policy.allowed_roots_read_only)
+    read_only = open_roots([], allowed, closed_to_links=workspaces.writable | _identities(full), keep=True)
     if not policy.workspace_only:
-        read_only = ("/", *read_only)
-    forbidden = (os.path.join(workspace, os.path.expanduser(path)) for path in policy.forbidden_paths)
-    hidden = tuple(os.path.realpath(path) for path in forbidden if os.path.lexists(path))
-    if dependencies.home is not None:
-        hidden = (*hidden, os.path.realpath(dependencies.home))
-    writable = full if writes else ()
-    readable = tuple(root for root in (*read_only, *(() if writes else full)) if not inside_any(root, writable))
-    protected = [os.path.realpath(path) for path in (*dependencies.settings, *settings_in(writable))]
-    readable = tuple(dict.fromkeys((*readable, *(path for path in protected if inside_any(path, writable)))))
-    chosen = os.path.realpath(os.path.join(workspace, folder)) if folder else workspace
-    if not inside_any(chosen, (*writable, *readable)) or inside_any(chosen, hidden):
+        read_only = [locate("/", keep=True), *read_only]
+    hidden = _hidden(context, dependencies, workspace)
+    writable = full if writes else []
+    granted = [root for root in (*read_only, *([] if writes else full)) if not _is_inside(root, writable)]
+    readable = [*granted, *(file for file in _settings(dependencies, writable) if not _is_inside(file, hidden))]
+    chosen = locate(os.path.join(workspace.path, folder), keep=True)
+    if not _is_inside(chosen, (*writable, *readable)) or _is_inside(chosen, hidden):
         raise ToolError(f"Security policy: {folder!r} is outside the workspace and the allowed roots")
-    if not os.path.isdir(chosen):
-        raise ToolError(f"there is no folder {folder or workspace!r}")
-    return Mounts(chosen, readable, writable, hidden)
+    if not chosen.is_folder:
+        raise ToolError(f"there is no folder {folder or workspace.path!r}")
+    opened = {found.path: found.descriptor for found in (chosen, *readable, *writable, *hidden) if found.descriptor}
+    return Mounts(chosen.path, _paths(readable), _paths(writable), _paths(hidden), opened)
+
+
+def _hidden(context: CallContext, dependencies: ToolDependencies, workspace: Located) -> list[Located]:
+    """What a program must not see, of what exists: the forbidden paths and the state folder."""
+    forbidden = [os.path.join(workspace.path, os.path.expanduser(path)) for path in context.policy.forbidden_paths]
+    home = [] if dependencies.home is None else [os.path.abspath(dependencies.home)]
+    return [found for path in (*forbidden, *home) if (found := locate(path, keep=True)).stat is not None]
+
+
+def _settings(dependencies: ToolDependencies, writable: Sequence[Located]) -> list[Located]:
+    """The settings files inside writable folders.
+
+    One that is a link grants nothing: the file that it leads to counts if it is inside a writable folder itself.
+    """
+    own = (locate(os.path.abspath(path), keep=True) for path in dependencies.settings)
+    usual = (locate(f"{root.path}/{name}", keep=True) for root in writable for name in sorted(SETTINGS))
+    files = (*(each for each in own if each.stat is not None), *(each for each in usual if each.is_file))
+    return [file for file in files if _is_inside(file, writable)]
 
 
 async def run_in_sandbox(program: Program, dependencies: ToolDependencies) -> Ended:
@@ -76,18 +109,13 @@ def inside_any(path: str, roots: Sequence[str]) -> bool:
     return any(path == root or path.startswith(root.rstrip("/") + "/") for root in roots)
 
 
-def _roots(roots: Sequence[str], *, beside: Sequence[str] = ()) -> tuple[str, ...]:
-    """The real paths of existing roots, except through a link in another root: an agent could point it elsewhere."""
-    others = [*beside, *(os.path.realpath(root) for root in roots)]
-    real = (os.path.realpath(root) for root in roots if os.path.lexists(root) and not _leads_through(root, others))
-    return tuple(dict.fromkeys(real))
+def _is_inside(found: Located, roots: Iterable[Located]) -> bool:
+    return inside_any(found.path, [root.path for root in roots])
 
 
-def _leads_through(root: str, others: Sequence[str]) -> bool:
-    """Whether the path of a root has a symbolic link inside one of the others."""
-    path = os.path.abspath(root)
-    while path != os.path.dirname(path):
-        if os.path.islink(path) and inside_any(os.path.realpath(os.path.dirname(path)), others):
-            return True
-        path = os.path.dirname(path)
-    return False
+def _paths(found: Iterable[Located]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(each.path for each in found))
+
+
+def _identities(roots: Iterable[Located]) -> frozenset[tuple[int, int]]:
+    return frozenset(root.identity for root in roots if root.identity is not None)

@@ -7,6 +7,7 @@ import re
 import secrets
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 
 import msgspec
 from msgspec import Struct
@@ -75,19 +76,21 @@ def tools(dependencies: ToolDependencies) -> Sequence[Tool]:
         seconds = max(1, min(timeout, MAX_SECONDS))
         token = secrets.token_hex(16)
         mounts = await in_thread(mounts_of, context, dependencies, writes=False)
-        ended = await run_in_sandbox(
-            Program(
-                argv=(_interpreter(), "-I", "-X", "utf8", "-c", RUNNER),
-                folder=mounts.folder,
-                readable=(*mounts.readable, sys.base_prefix),
-                hidden=mounts.hidden,
-                environment=environment_of(context),
-                stdin=msgspec.json.encode([token, code]),
-                seconds=float(seconds),
-                memory=memory,
-            ),
-            dependencies,
-        )
+        with closing(mounts):
+            ended = await run_in_sandbox(
+                Program(
+                    argv=(_interpreter(), "-I", "-X", "utf8", "-c", RUNNER),
+                    folder=mounts.folder,
+                    readable=(*mounts.readable, sys.base_prefix),
+                    hidden=mounts.hidden,
+                    descriptors=mounts.descriptors,
+                    environment=environment_of(context),
+                    stdin=msgspec.json.encode([token, code]),
+                    seconds=float(seconds),
+                    memory=memory,
+                ),
+                dependencies,
+            )
         return _execution(ended, token, seconds)
 
     seconds = MAX_SECONDS + 30.0

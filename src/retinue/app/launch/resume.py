@@ -8,6 +8,7 @@ async with retinue:
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -30,7 +31,7 @@ from retinue.config.precedence import Flags
 from retinue.config.settings import Settings
 from retinue.core.agent import Agent, RunSpec
 from retinue.core.commands import DriverRow
-from retinue.core.errors import NotAdoptable, RunIsOver
+from retinue.core.errors import BadInput, NotAdoptable, RunIsOver
 from retinue.core.ids import RunId
 from retinue.core.inbox import Close
 from retinue.core.log_context import logger
@@ -39,6 +40,7 @@ from retinue.core.policy import DelegationCeiling, intersect
 from retinue.core.ports import Provider, Publish, Request, cached_price_of, price_of, window_of
 from retinue.engine import Approver, RunView
 from retinue.providers.catalog import SCRIPTED, ProviderConfig, create_provider
+from retinue.tools.path_walk import change_to
 
 log = logger("retinue.app")
 
@@ -149,8 +151,10 @@ def _settings_of(launch_config: LaunchConfig, config: str | None, warn: Callable
 
 def _change_to(workspace: str, warn: Callable[[str], object]) -> None:
     try:
-        os.chdir(workspace)
+        change_to(workspace)
     except OSError as error:
+        if error.errno == errno.ELOOP:  # the tools of the run would work behind it
+            raise BadInput(f"the run's folder {workspace} cannot be entered: {error.strerror}") from error
         warn(f"the run's folder {workspace} cannot be entered ({error.strerror}); continuing in {Path.cwd()}")
 
 

@@ -14,6 +14,10 @@ class Program(Struct, frozen=True, kw_only=True):
     Access is denied by default: the program sees the folders in `readable` and `writable` without the `hidden` paths
     inside them, the variables in `environment`, and the network only if granted. `folder` is its working directory,
     inside one of the folders. Paths are absolute and resolved by the caller.
+
+    `descriptors` has, for paths of these fields, the number of a descriptor (`O_PATH`) of exactly the folder or file
+    that was decided on, open until the program has ended. A sandbox that can mount descriptors does not open the path
+    again: another folder may have its name by now.
     """
 
     argv: tuple[str, ...]
@@ -21,6 +25,7 @@ class Program(Struct, frozen=True, kw_only=True):
     readable: tuple[str, ...] = ()
     writable: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
+    descriptors: Mapping[str, int] = {}
     environment: Mapping[str, str] = {}
     stdin: bytes = b""
     network: bool = False

@@ -116,6 +116,7 @@ class ProcessProvider:
         self._tool_options = host.tool_options
         self._home = str(host.home.absolute()) if host.home is not None else ""
         self._supervisor = host.supervisor
+        self._workspaces = host.workspaces
         self._seconds = settings.timeout_secs
         self._config = config
         self._original = original
@@ -212,6 +213,8 @@ class ProcessProvider:
             policy=live.run.policy,
             limits=self._limits(run_id),
             workspace=run_spec.workspace,
+            workspace_id=self._workspaces.expected(run_spec.workspace),
+            writable_folders=tuple(sorted(self._workspaces.writable)),
             identity=run_spec.identity or live.run.accepted.agent,
             memory_from=run_spec.memory_from,
             home=self._home,

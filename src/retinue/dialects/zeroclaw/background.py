@@ -72,6 +72,10 @@ class Background:
         supervisor.on_end(self._ended)
         supervisor.on_leave(self._leave)
 
+    def folder(self, workspace: str) -> ResultFolder:
+        """The folder with the results of a workspace."""
+        return ResultFolder(workspace, self._dialect_context.workspaces)
+
     async def begun(self, run_id: RunId) -> None:
         """Write the file of a task that this process drives."""
         self._driven.add(run_id)
@@ -226,7 +230,7 @@ class Background:
         if starter not in self._folders:
             parent = await self._any_row(starter)
             run_spec = await self._supervisor.stored.run_spec((parent or row).run_spec)
-            self._folders[starter] = ResultFolder(run_spec.workspace)
+            self._folders[starter] = self.folder(run_spec.workspace)
         return self._folders[starter]
 
 

@@ -134,7 +134,7 @@ class DelegateTool(DialectTool):
                     f"Failed to create model_provider '{provider}' for agent '{request.agent}': {complaint}"
                 )
             if request.background:
-                _check_folder(ResultFolder(context.workspace))
+                _check_folder(self._background.folder(context.workspace))
             await spend(self._supervisor, context)
             run = await self._dialect_context.spawn(spawn_request, context)
             log_start(self._supervisor, run.run_id, "delegate_started", context)
@@ -215,19 +215,19 @@ class DelegateTool(DialectTool):
         return begun.target.answer(outcome)
 
     async def _check_result(self, task_id: str, shown: str, context: CallContext) -> ToolResult:
-        result = await self._background.result(task_id, ResultFolder(context.workspace))
+        result = await self._background.result(task_id, self._background.folder(context.workspace))
         if result is None:
             raise CallRefused(f"No result found for task_id '{shown}'")
         return ToolResult(result.text, failed=result.status != "Completed")
 
     async def _list(self, context: CallContext) -> ToolResult:
-        results = await self._background.all(ResultFolder(context.workspace))
+        results = await self._background.all(self._background.folder(context.workspace))
         if not results:
             return ToolResult("No background delegate results found.")
         return ToolResult(pretty([_summary(result) for result in results]))
 
     async def _cancel(self, task_id: str, shown: str, context: CallContext) -> ToolResult:
-        results = ResultFolder(context.workspace)
+        results = self._background.folder(context.workspace)
         result = await self._background.result(task_id, results)
         if result is None:
             raise CallRefused(f"No task found for task_id '{shown}'")
@@ -251,7 +251,7 @@ class DelegateTool(DialectTool):
             results.write(replace(result, status="Cancelled", error=BY_USER, finished_at=finished_at))
 
     async def _await(self, task_ids: Sequence[str], seconds: float, context: CallContext) -> ToolResult:
-        results = ResultFolder(context.workspace)
+        results = self._background.folder(context.workspace)
         found = {task_id: await self._background.result(task_id, results) for task_id in task_ids}
         running = [task_id for task_id, result in found.items() if result is not None and result.status == "Running"]
         known = [task_id for task_id in running if await self._background.knows(task_id)]

@@ -6,6 +6,7 @@ folder that is held open and is no symbolic link.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import secrets
@@ -20,6 +21,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from retinue.core.text import NOT_JSON
+from retinue.tools.path_walk import WorkspaceRefused, Workspaces
 
 FOLDER = "delegate_results"
 
@@ -92,8 +94,9 @@ def pretty(value: object) -> str:
 class ResultFolder:
     """The folder with the results of a workspace. Raises `OSError` if the folder or a file cannot be used."""
 
-    def __init__(self, workspace: str) -> None:
+    def __init__(self, workspace: str, workspaces: Workspaces | None = None) -> None:
         self.workspace = os.path.abspath(workspace or os.curdir)
+        self._workspaces = workspaces or Workspaces()
 
     @property
     def path(self) -> str:
@@ -101,7 +104,8 @@ class ResultFolder:
 
     def prepare(self) -> None:
         """Create the folder, if there is none."""
-        os.makedirs(self.workspace, exist_ok=True)
+        with self._errors_mapped():
+            self._workspaces.make(self.workspace)
         with self._folder(make=True):
             pass
 
@@ -147,18 +151,25 @@ class ResultFolder:
     @contextmanager
     def _folder(self, *, make: bool = False) -> Generator[int]:
         """The folder, held open, so that files go there even if its name is replaced by a link meanwhile."""
-        workspace = os.open(self.workspace, _LOOK)
-        try:
-            if make:
-                with suppress(FileExistsError):
-                    os.mkdir(FOLDER, dir_fd=workspace)
-            folder = os.open(FOLDER, _LOOK | _NO_LINK, dir_fd=workspace)
-        finally:
-            os.close(workspace)
+        with self._errors_mapped():
+            workspace = self._workspaces.resolve(self.workspace).descriptor
+        if workspace is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        if make:
+            with suppress(FileExistsError):
+                os.mkdir(FOLDER, dir_fd=workspace.number)
+        folder = os.open(FOLDER, _LOOK | _NO_LINK, dir_fd=workspace.number)
         try:
             yield folder
         finally:
             os.close(folder)
+
+    @contextmanager
+    def _errors_mapped(self) -> Generator[None]:
+        try:
+            yield
+        except WorkspaceRefused as refused:
+            raise PermissionError(errno.EACCES, str(refused)) from refused
 
 
 def _task_ids(folder: int) -> Iterator[str]:

@@ -7,6 +7,7 @@ event, the approver, and the way in which an agent's run is followed (`FrontEnd`
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import time
 import uuid
@@ -21,7 +22,7 @@ from retinue.app.follow import failure_text, unless_stopped
 from retinue.app.handle import RunHandle
 from retinue.app.launch.start import LaunchOptions, prepare
 from retinue.app.memories import memory_of
-from retinue.app.open import default_home, tool_dependencies
+from retinue.app.open import default_home, open_workspaces, tool_dependencies
 from retinue.app.read_only import ReadOnlyClient
 from retinue.app.retinue import Retinue
 from retinue.app.settings_file import load_settings
@@ -33,7 +34,7 @@ from retinue.core.commands import CallLimit, Charge, DriverRow, WindowFull
 from retinue.core.errors import BadInput, NotAdoptable, Refused, RetinueError, ToolError
 from retinue.core.log_context import Span, log_span, logger, run_log
 from retinue.core.log_lines import line, with_payloads
-from retinue.core.policy import Autonomy, Policy, Verdict, verdict, windows_of
+from retinue.core.policy import Autonomy, Policy, Rules, Verdict, verdict, windows_of
 from retinue.core.ports import CallContext, ToolResult
 from retinue.core.run import Outcome
 from retinue.dialects import registry
@@ -42,6 +43,7 @@ from retinue.dispatch.cron.daemon import LEASE, this_owner
 from retinue.dispatch.cron.jobs import MAX_OUTPUT, AgentWork, Claim, HistoryEntry, Job, ShellWork
 from retinue.dispatch.cron.table import CronTable
 from retinue.engine import Approver
+from retinue.tools.path_walk import change_to
 
 log = logger("retinue.cron")
 
@@ -277,7 +279,7 @@ def _settings_of(job: Job) -> Settings:
     """The settings of the job; the process changes to the job's folder."""
     os.environ["RETINUE_HOME"] = str(default_home().absolute())  # relative to the current folder, not to the job's
     try:
-        os.chdir(job.place.workspace)
+        change_to(job.place.workspace)
     except OSError as error:
         raise BadInput(f"the job's folder {job.place.workspace} cannot be entered: {error.strerror}") from error
     settings = load_settings(job.place.config or None)
@@ -384,7 +386,12 @@ async def _run_command(
     from retinue.tools.shell import parse, run_command
 
     key_value = execution.client.key_value
-    dependencies = tool_dependencies(settings.tool_options, key_value=key_value, home=default_home())
+    agents = settings.core_agents()
+    own = {each.name: each.policy for each in agents if each.policy is not None}
+    dependencies = dataclasses.replace(
+        tool_dependencies(settings.tool_options, key_value=key_value, home=default_home()),
+        opened_workspaces=open_workspaces(agents, Rules(session=settings.policy, agents=own)),
+    )
     context = CallContext(
         run_id=execution.session_id,
         session_id=execution.session_id,

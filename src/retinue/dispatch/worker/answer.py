@@ -8,6 +8,7 @@ and change nothing. Signals, stdout and exit codes are the commands'.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import select
 import signal
@@ -43,7 +44,8 @@ from retinue.engine import SpawnRequest
 from retinue.providers.catalog import WIRES, ProviderConfig, check_temperature, create_provider, provider_config
 from retinue.store.memory import MemoryStore
 from retinue.tools.builtin import Builtin
-from retinue.tools.dependencies import NoKeyValue
+from retinue.tools.dependencies import NoKeyValue, ToolDependencies
+from retinue.tools.path_walk import Workspaces
 
 PROVIDERS = ("openai-chat", "openai-responses", "anthropic", "vertexai-anthropic")
 
@@ -383,7 +385,16 @@ def _spawn_request(request: ResolvedCall, provider: ProviderConfig, grant: child
 def _tools(request: ResolvedCall, grant: child_process.Grant, parent: Parent | None) -> list[Tool]:
     """The tools of the request and no others, not even one that reads the rest of a long result."""
     home = Path(grant.home) if grant.home else None
-    builtin = Builtin(lambda: tool_dependencies(grant.tool_options, key_value=NoKeyValue(), home=home))
+    workspaces = Workspaces()
+    workspaces.add_folders(grant.writable_folders)
+    if grant.workspace_id is not None:
+        workspaces.expect(grant.workspace, grant.workspace_id)
+
+    def dependencies() -> ToolDependencies:
+        made = tool_dependencies(grant.tool_options, key_value=NoKeyValue(), home=home)
+        return dataclasses.replace(made, opened_workspaces=workspaces)
+
+    builtin = Builtin(dependencies)
     tools = [tool for name in request.tools if (tool := builtin.find(name)) is not None]
     return [CountedTool(tool, parent) for tool in tools] if grant.counts and parent is not None else tools
 

@@ -1,9 +1,8 @@
 """Access control for files: decided on the file that was opened, not on the spelling of its path.
 
-A path is walked from `/` one component at a time. Each component is opened relative to the descriptor of the one before
-and never through a symbolic link: links are read and walked in turn. The policy is then checked against the device and
-inode of the folders that were passed. Other spellings, links out of a root, and folders that are swapped for links
-during the walk therefore all give the same answer. Callers work on the descriptor of the result.
+A path is walked by descriptors, as in `path_walk.py`, and the policy is checked against the device and inode of the
+folders that were passed. Other spellings, links out of a root, and folders that are swapped for links during the walk
+therefore all give the same answer. Callers work on the descriptor of the result.
 
 A hard link cannot be told from the file itself. Writing is safe, because a file is replaced and never changed in place.
 For reading, a file that is forbidden by its own path is recognised by its inode under every name; a file that only lies
@@ -16,7 +15,7 @@ import errno
 import os
 import stat
 from collections.abc import Generator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -25,121 +24,22 @@ from retinue.core.errors import ToolError
 from retinue.core.policy import Policy
 from retinue.core.ports import CallContext
 from retinue.tools.dependencies import ToolDependencies
-
-Id = tuple[int, int]
-"""Device and inode: the identity of a folder or file under any name."""
-
-MAX_LINKS = 40
-
-_NO_FOLLOW: int = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-DIRECTORY: int = getattr(os, "O_DIRECTORY", 0) | _NO_FOLLOW
-# O_PATH passes through folders that may not be listed; without it (macOS) the right to list them is needed.
-PASS: int = getattr(os, "O_PATH", os.O_RDONLY) | DIRECTORY
-# Without O_NONBLOCK, opening a pipe without a writer blocks for ever.
-READ: int = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | _NO_FOLLOW
-NOT_A_FOLDER = (errno.ENOTDIR, errno.ELOOP, errno.EMLINK)
-"""Errors for a link that must not be followed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    name: str
-    id: Id
-
-
-class Position:
-    """The state of a walk: a folder that is held open, and the folders that lead to it."""
-
-    def __init__(self) -> None:
-        self.fd = os.open("/", PASS)
-        self.steps = [Step("", identity_of(os.fstat(self.fd)))]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(step.name for step in self.steps[1:])
-
-    def close(self) -> None:
-        os.close(self.fd)
-
-    def restart(self) -> None:
-        self._stand_on(os.open("/", PASS))
-        del self.steps[1:]
-
-    def enter(self, name: str) -> None:
-        """Enter a folder; a link is refused."""
-        fd = os.open(name, PASS, dir_fd=self.fd)
-        self._stand_on(fd)
-        self.steps.append(Step(name, identity_of(os.fstat(fd))))
-
-    def leave(self) -> None:
-        """Go up; raises ESTALE if the parent is not the folder that the walk came from (it was moved meanwhile)."""
-        if len(self.steps) == 1:
-            return
-        fd = os.open("..", PASS, dir_fd=self.fd)
-        self._stand_on(fd)
-        self.steps.pop()
-        if identity_of(os.fstat(fd)) != self.steps[-1].id:
-            raise OSError(errno.ESTALE, "a folder was moved meanwhile")
-
-    def link(self, name: str) -> str | None:
-        """The target of a link; None if the name is no link."""
-        try:
-            return os.readlink(name, dir_fd=self.fd)
-        except OSError as error:
-            if error.errno in (errno.EINVAL, errno.ENOENT):
-                return None
-            raise
-
-    def make(self, name: str) -> None:
-        with suppress(FileExistsError):  # created by another process; if it is a link, entering it fails
-            os.mkdir(name, dir_fd=self.fd)
-
-    def _stand_on(self, fd: int) -> None:
-        os.close(self.fd)
-        self.fd = fd
-
-
-def locate(path: str, *, follow: bool) -> tuple[tuple[str, ...], Id | None, frozenset[Id]]:
-    """Resolve a path of the settings: its components, its identity, and all folders with links on the way."""
-    position = Position()
-    bent_in: set[Id] = set()
-    ahead = components(path)
-    links = 0
-    name = ""
-    try:
-        while ahead:
-            name = ahead.pop()
-            if name == "..":
-                position.leave()
-                continue
-            target = position.link(name) if (follow or ahead) and links < MAX_LINKS else None
-            if target is None:
-                if not ahead:
-                    found = os.stat(name, dir_fd=position.fd, follow_symlinks=False)
-                    return (*position.names, name), identity_of(found), frozenset(bent_in)
-                position.enter(name)
-                continue
-            links += 1
-            bent_in |= {step.id for step in position.steps}
-            if target.startswith("/"):
-                position.restart()
-            ahead += components(target)
-        return position.names, position.steps[-1].id, frozenset(bent_in)
-    except OSError:  # it does not exist (yet): closed by its path
-        missing = os.path.normpath("/".join(("", *position.names, name, *reversed(ahead))))
-        return tuple(reversed(components(missing))), None, frozenset(bent_in)
-    finally:
-        position.close()
-
-
-def components(path: str) -> list[str]:
-    """The components of a path without empty ones and dots, in reverse order."""
-    return [part for part in reversed(path.split("/")) if part not in ("", ".")]
-
-
-def identity_of(found: os.stat_result) -> Id:
-    return found.st_dev, found.st_ino
-
+from retinue.tools.path_walk import (
+    DIRECTORY,
+    MAX_LINKS,
+    NOT_A_FOLDER,
+    PASS,
+    READ,
+    Id,
+    Located,
+    Position,
+    Step,
+    Workspaces,
+    components,
+    identity_of,
+    locate,
+    open_roots,
+)
 
 Mode = Literal["read", "write"]
 
@@ -236,7 +136,13 @@ class FileAccess:
     """
 
     def __init__(
-        self, policy: Policy, workspace: str = "", *, home: Path | None = None, settings: Sequence[Path] = ()
+        self,
+        policy: Policy,
+        workspace: str = "",
+        *,
+        home: Path | None = None,
+        settings: Sequence[Path] = (),
+        workspaces: Workspaces | None = None,
     ) -> None:
         if os.open not in os.supports_dir_fd:
             raise ToolError("files cannot be reached safely on this system: it has no openat")
@@ -248,16 +154,30 @@ class FileAccess:
             # A settings file of the workspace may be a link; the file that it leads to is protected as well.
             here = [f"{self.workspace}/{name}" for name in sorted(SETTINGS)]
             self._settings = _closed([*map(os.path.abspath, settings), *here])
-            both = (self.workspace, *policy.allowed_roots)
-            self._writable = _roots((*both, *policy.allowed_roots_write_only))
-            self._readable = _roots((*both, *policy.allowed_roots_read_only), also_in=self._writable)
+            workspaces = workspaces or Workspaces()
+            own = workspaces.resolve(self.workspace)
+            full, read_only, write_only = (
+                tuple(filter(os.path.isabs, roots))
+                for roots in (policy.allowed_roots, policy.allowed_roots_read_only, policy.allowed_roots_write_only)
+            )
+            writable = open_roots([own], (*full, *write_only), closed_to_links=workspaces.writable)
+            workspaces.add_writable(policy, writable)
+            self._writable = _identities(writable)
+            closed = self._writable | workspaces.writable
+            self._readable = _identities(open_roots([own], (*full, *read_only), closed_to_links=closed))
         except OSError as error:  # the working folder of the process is gone, or it has too many files open
             raise UnusablePath.because(error, workspace or os.curdir) from error
 
     @classmethod
     def of(cls, context: CallContext, dependencies: ToolDependencies) -> FileAccess:
         """The access of the run that makes a call."""
-        return cls(context.policy, context.workspace, home=dependencies.home, settings=dependencies.settings)
+        return cls(
+            context.policy,
+            context.workspace,
+            home=dependencies.home,
+            settings=dependencies.settings,
+            workspaces=dependencies.opened_workspaces,
+        )
 
     def file(self, path: str) -> AbstractContextManager[OpenPath]:
         """Open a regular file for reading; raises `AccessDenied` or `UnusablePath`."""
@@ -479,21 +399,15 @@ def _closed(paths: Sequence[str]) -> _ClosedPaths:
     ids: set[Id] = set()
     for path in paths:
         for follow in (False, True):
-            place, identity, _ = locate(path, follow=follow)
-            names.add(place)
-            if identity is not None:
-                ids.add(identity)
+            found = locate(path, follow=follow)
+            names.add(found.names)
+            if found.identity is not None:
+                ids.add(found.identity)
     return _ClosedPaths(frozenset(names), frozenset(ids))
 
 
-def _roots(paths: Sequence[str], *, also_in: frozenset[Id] = frozenset()) -> frozenset[Id]:
-    roots: set[Id] = set()
-    for path in sorted(filter(os.path.isabs, paths), key=len):
-        # A root inside another one could be a link that an agent created; it must not lead out of the open roots.
-        _, identity, bent_in = locate(path, follow=True)
-        if identity is not None and bent_in.isdisjoint(roots | also_in):
-            roots.add(identity)
-    return frozenset(roots)
+def _identities(roots: Sequence[Located]) -> frozenset[Id]:
+    return frozenset(root.identity for root in roots if root.identity is not None)
 
 
 def _of_kind(found: os.stat_result, folder: bool, path: str) -> None:

@@ -24,6 +24,7 @@ from retinue.tools.memory import backend, markdown, sqlite
 from retinue.tools.memory.markdown import MarkdownMemory
 from retinue.tools.memory.sqlite import SqliteMemory
 from retinue.tools.memory.workspace import WorkspaceMemory
+from retinue.tools.path_walk import Workspaces
 from retinue.tools.threads import in_thread
 
 BACKENDS = ("sqlite", "markdown", "workspace")
@@ -56,6 +57,7 @@ def open_memory(
     *,
     folder: Path | None = None,
     with_state_folder: bool = True,
+    opened_workspaces: Workspaces | None = None,
 ) -> backend.MemoryBackend:
     """The memory backend of that kind in the state folder `home`, or in memory if that is None.
 
@@ -76,7 +78,7 @@ def open_memory(
                 return SqliteMemory(None)
             folders = {agent: Path(path) for agent, path in workspaces.items() if path}
             earlier = MarkdownMemory(home / markdown.FOLDER) if with_state_folder else None
-            return WorkspaceMemory(folders, folder or Path.cwd(), earlier)
+            return WorkspaceMemory(folders, folder or Path.cwd(), earlier, opened_workspaces)
         case _:
             raise BadInput(f"memory backend {kind!r}: expected one of: {', '.join(BACKENDS)}")
 
@@ -105,7 +107,11 @@ def _configured_memory(dependencies: ToolDependencies) -> backend.MemoryBackend:
     """The configured backend; a router if some agents have another one."""
     by_agent = dependencies.memories
     kinds = (kind for kind in (dependencies.memory, *by_agent.values()) if kind != NONE)
-    backends = {kind: open_memory(kind, dependencies.home, dependencies.workspaces) for kind in dict.fromkeys(kinds)}
+    opened = dependencies.opened_workspaces
+    backends = {
+        kind: open_memory(kind, dependencies.home, dependencies.workspaces, opened_workspaces=opened)
+        for kind in dict.fromkeys(kinds)
+    }
     default = backends.get(dependencies.memory) or backend.NoMemory()
     if not by_agent:
         return default

@@ -28,6 +28,7 @@ from msgspec.structs import replace
 from retinue.core.agent import DEFAULT_AGENT
 from retinue.core.errors import ToolError
 from retinue.tools.memory.backend import Memory, MemoryBackend, MemoryUnavailable, Note, Recalled, Search, search_all
+from retinue.tools.path_walk import Descriptor, Workspaces
 
 LASTING: Final = "MEMORY.md"
 DAYS: Final = "memory"
@@ -83,13 +84,20 @@ class WorkspaceMemory:
     `earlier` is a backend that was used before: what it has is read, and moves here when it is stored again.
     """
 
-    def __init__(self, folders: Mapping[str, Path], default: Path, earlier: MemoryBackend | None = None) -> None:
+    def __init__(
+        self,
+        folders: Mapping[str, Path],
+        default: Path,
+        earlier: MemoryBackend | None = None,
+        workspaces: Workspaces | None = None,
+    ) -> None:
         self._folders = folders
         self._default = default
         self._earlier = earlier
+        self._workspaces = workspaces or Workspaces()
 
     def store(self, note: Note, *, again: bool = False) -> Memory:
-        with _locked(self._place(note.agent)) as folder:
+        with _locked(self._place(note.agent), self._workspaces) as folder:
             before = self._find(folder, note.agent, note.key) or self._find_earlier(note.agent, note.key)
             if before is not None and again and before.updated_at > note.at:
                 return before
@@ -105,7 +113,7 @@ class WorkspaceMemory:
             return memory
 
     def find(self, agent: str, key: str) -> Memory | None:
-        with _opened(self._place(agent)) as folder:
+        with _opened(self._place(agent), self._workspaces) as folder:
             found = None if folder is None else self._find(folder, agent, key)
         return found or self._find_earlier(agent, key)
 
@@ -116,7 +124,7 @@ class WorkspaceMemory:
             if self._earlier is not None:
                 earlier = self._earlier.recall(Search(agents=(agent,), limit=_ALL))
                 found |= {(agent, memory.key): memory for memory, _ in earlier}
-            with _opened(self._place(agent)) as folder:
+            with _opened(self._place(agent), self._workspaces) as folder:
                 entries = [] if folder is None else [each for each in folder.entries() if each[1].belongs_to(agent)]
             for name, entry in entries:
                 memory = _memory(agent, name, entry)
@@ -133,10 +141,10 @@ class WorkspaceMemory:
         return search_all(admitted, whenever)
 
     def forget(self, agent: str, key: str, *, written_by: float | None = None) -> bool:
-        with _opened(self._place(agent)) as folder:
+        with _opened(self._place(agent), self._workspaces) as folder:
             if folder is None or self._find(folder, agent, key) is None:
                 return self._forget_earlier(agent, key, written_by)
-        with _locked(self._place(agent)) as folder:
+        with _locked(self._place(agent), self._workspaces) as folder:
             before = self._find(folder, agent, key)
             if before is None or (written_by is not None and before.updated_at > written_by):
                 return False
@@ -148,7 +156,7 @@ class WorkspaceMemory:
     def agents(self) -> list[str]:
         names: set[str] = set() if self._earlier is None else set(self._earlier.agents())
         for place in {self._default, *self._folders.values()}:
-            with _opened(place) as folder:
+            with _opened(place, self._workspaces) as folder:
                 entries = [] if folder is None else [entry for _, entry in folder.entries()]
             names |= {entry.facts.agent for entry in entries if entry.facts is not None}
             if any(entry.facts is None for entry in entries):
@@ -285,27 +293,32 @@ def _base(name: str) -> str:
 
 
 @contextmanager
-def _opened(place: Path) -> Generator[_Folder | None]:
+def _opened(place: Path, workspaces: Workspaces) -> Generator[_Folder | None]:
     """The open workspace; None if there is no such folder."""
     with _errors_mapped():
-        try:
-            folder = _Folder(os.open(place, os.O_RDONLY | os.O_DIRECTORY))
-        except FileNotFoundError:
+        found = workspaces.resolve(str(place))
+        if found.descriptor is None:
             yield None
             return
-        with closing(folder):
+        with closing(_Folder(_listable(found.descriptor))) as folder:
             yield folder
 
 
 @contextmanager
-def _locked(place: Path) -> Generator[_Folder]:
+def _locked(place: Path, workspaces: Workspaces) -> Generator[_Folder]:
     """The open workspace, which is created as needed, without any other writer in a thread or process."""
     with _errors_mapped():
-        place.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+        found = workspaces.make(str(place))
+        if found.descriptor is None:
+            raise MemoryUnavailable(os.strerror(errno.ENOENT))
+        descriptor = _listable(found.descriptor)
         with closing(_Folder(descriptor)) as folder:
             _lock(descriptor)  # the kernel unlocks it when it is closed
             yield folder
+
+
+def _listable(found: Descriptor) -> int:
+    return os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=found.number)
 
 
 def _lock(descriptor: int) -> None:

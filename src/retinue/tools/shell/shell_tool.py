@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 
 import msgspec
@@ -134,6 +134,13 @@ async def run_command(
     limit = context.policy.shell_timeout_secs
     allowed = limit if seconds is None else max(1, min(seconds, limit))
     mounts = await in_thread(mounts_of, context, dependencies, folder=folder)
+    with closing(mounts):
+        return await _run_mounted(command, context, dependencies, mounts, allowed)
+
+
+async def _run_mounted(
+    command: ParsedCommand, context: CallContext, dependencies: ToolDependencies, mounts: Mounts, allowed: int
+) -> ToolResult:
     known = await in_thread(settings_in, mounts.writable)
     program = Program(
         argv=("/bin/sh", "-c", command.text),
@@ -141,6 +148,7 @@ async def run_command(
         readable=mounts.readable,
         writable=mounts.writable,
         hidden=mounts.hidden,
+        descriptors=mounts.descriptors,
         environment=environment_of(context),
         network=dependencies.network,
         seconds=float(allowed),
