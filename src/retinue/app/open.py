@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
+from retinue.app.home import default_home as default_home
 from retinue.app.read_only import ReadOnlyClient
 from retinue.app.registries import ProviderRegistry, ToolRegistry
 from retinue.app.retinue import Retinue
@@ -107,10 +107,10 @@ def open(
     if config is not None:
         from retinue.app import settings_file, tool_modules
 
-        settings = settings_file.load_settings(config)
+        settings = settings_file.load_settings(config, home=_folder(home))
         agents = (*settings.core_agents(), *agents)
         provider_configs = (*settings_file.provider_configs(settings), *provider_configs)
-        tools = (*tool_modules.load_tools(settings.tool_modules), *tools)
+        tools = (*tool_modules.load_tools(settings.tool_modules, home=_folder(home)), *tools)
         tool_options = _merge_tool_options(tool_options, settings.tool_options)
         dialect_settings = dict(settings_file.dialect_settings(settings)) | dict(dialect_settings or {})
         if settings.policy is not None:
@@ -294,15 +294,3 @@ def _open_store(home: str | Path | None, durability: Literal["process", "power"]
 
     folder = Path(home) if home is not None else default_home()
     return SqliteStore(folder / STORE, durability=durability)
-
-
-def default_home() -> Path:
-    """The default home folder: `$RETINUE_HOME`, else the platform's data folder."""
-    if home := os.environ.get("RETINUE_HOME"):
-        # A ~ that no shell has expanded, as in an env file, must not become a folder of that name.
-        return Path(os.path.expanduser(home))
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Application Support" / "retinue"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home()) / "retinue"
-    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "retinue"

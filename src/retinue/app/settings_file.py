@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
+from retinue.app.home import default_home
 from retinue.config.agents import AGENTS
 from retinue.config.cron import CRON
 from retinue.config.memory import MEMORY
@@ -90,13 +92,23 @@ TRANSLATIONS: dict[str, Translate] = {
 """The settings files of other programs that are read leniently, by their names."""
 
 
-def load_settings(path: str | Path | None = None, *, cwd: Path | None = None) -> Settings:
+def load_settings(path: str | Path | None = None, *, cwd: Path | None = None, home: Path | None = None) -> Settings:
     """The settings in a file, or in the `retinue.toml` or `retinue.yaml` of the current folder.
 
     A file with the name of another program's settings file, `config.yaml` or `config.toml`, is translated and read
     leniently if its path is given. See `retinue.config.settings.load`. Warnings about ignored keys are logged.
+
+    What a program of an agent may have written is not obeyed: in the current folder it is renamed, elsewhere it is
+    refused. `home` is the state folder that has the records of programs, by default the one of this process.
     """
-    settings = load(path, cwd=Path.cwd() if cwd is None else cwd, sections=SECTIONS, translations=TRANSLATIONS)
+    from retinue.tools.settings_guard import check_unwritten, sweep_folder
+
+    home, cwd = home or default_home(), cwd or Path.cwd()
+    if path is None:
+        sweep_folder(cwd, home)
+    settings = load(
+        path, cwd=cwd, sections=SECTIONS, translations=TRANSLATIONS, check=partial(check_unwritten, home=home)
+    )
     for warning in settings.warnings:
         log.warning("%s", warning)
     return settings

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, TypeGuard
 
+from retinue.app.home import default_home
 from retinue.core.agent import ToolSpec
 from retinue.core.errors import ConfigError, Problem, RetinueError
 from retinue.core.ports import Tool, ToolLike, as_tool
@@ -57,17 +58,18 @@ def allow_sibling_imports(folder: str) -> None:
         _SIBLINGS.folders.append(folder)
 
 
-def load_tools(paths: Iterable[Path]) -> tuple[Tool, ...]:
+def load_tools(paths: Iterable[Path], *, home: Path | None = None) -> tuple[Tool, ...]:
     """The tools in these files, in the order of their definition; a file may re-export imported tools of another.
 
     Raises `ConfigError` with all problems: a file that is missing, cannot be imported or has no tools, and two tools of
-    one name. A module can import the files next to it. What it prints goes to stderr.
+    one name, or a file that a program of an agent may have written according to the state folder `home`. A module can
+    import the files next to it. What it prints goes to stderr.
     """
     tools: dict[str, tuple[ToolLike, Path]] = {}
     problems: list[Problem] = []
     for path in paths:
         try:
-            things = {id(thing): thing for thing in vars(_import_file(path)).values()}
+            things = {id(thing): thing for thing in vars(_import_file(path, home)).values()}
         except ConfigError as error:
             problems += error.problems
             continue
@@ -86,12 +88,13 @@ def load_tools(paths: Iterable[Path]) -> tuple[Tool, ...]:
     return tuple(as_tool(tool) for tool, _ in tools.values())
 
 
-def _import_file(path: Path) -> ModuleType:
+def _import_file(path: Path, home: Path | None) -> ModuleType:
     if not path.is_file():
         raise ConfigError(Problem(file=str(path), complaint="there is no such file", found="nothing"))
     # The name is derived from the path, so that two files tools.py do not collide, nor one with an installed package.
     name = f"retinue_tools_{hashlib.sha256(bytes(path.resolve())).hexdigest()[:16]}"
-    spec = spec_from_file_location(name, path, loader=_SourceLoader(name, str(path)) if path.suffix == ".py" else None)
+    loader = _SourceLoader(name, str(path), home) if path.suffix == ".py" else None
+    spec = spec_from_file_location(name, path, loader=loader)
     if spec is None or spec.loader is None:
         raise ConfigError(Problem(file=str(path), complaint="not a Python file (.py)"))
     module = module_from_spec(spec)
@@ -100,6 +103,9 @@ def _import_file(path: Path) -> ModuleType:
     try:
         with contextlib.redirect_stdout(sys.stderr):  # stdout is for answers
             spec.loader.exec_module(module)
+    except ConfigError:
+        del sys.modules[name]
+        raise
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise ConfigError(_failure(path, error)) from error
@@ -108,6 +114,19 @@ def _import_file(path: Path) -> ModuleType:
 
 class _SourceLoader(SourceFileLoader):
     """Loads the source file, never a compiled one: another user may have written that."""
+
+    def __init__(self, fullname: str, path: str, home: Path | None) -> None:
+        super().__init__(fullname, path)
+        self._home = home
+
+    def get_data(self, path: str | bytes | os.PathLike[str]) -> bytes:
+        """The source, if no program of an agent can have written it; raises `ConfigError` otherwise."""
+        from retinue.tools.settings_guard import check_unwritten
+
+        with open(path, "rb") as file:
+            source = file.read()
+            check_unwritten(Path(os.fsdecode(path)), file.fileno(), self._home or default_home())
+        return source
 
     def path_stats(self, path: str | bytes | os.PathLike[str]) -> Mapping[str, Any]:
         """Raise, so that no compiled file is read or written: without the age of the source, it cannot be matched."""

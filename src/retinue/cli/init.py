@@ -13,11 +13,12 @@ from retinue.core.errors import BadInput
 def init(force: Annotated[bool, option("--force", help="Overwrite an existing file.")] = False) -> int:
     """Write ./retinue.toml with every setting explained and commented out."""
     from retinue.app.settings_file import SECTIONS
-    from retinue.config.settings import FILE, FILES
+    from retinue.config.settings import FILE
     from retinue.config.template import template
+    from retinue.core.settings_files import SETTINGS_FILES
 
     path = Path(FILE)
-    if other := next((name for name in FILES if name != FILE and Path(name).exists()), None):
+    if other := next((name for name in SETTINGS_FILES if name != FILE and Path(name).exists()), None):
         raise BadInput(f"{other} exists, and a folder has only one settings file: rename or remove it first")
     try:
         with path.open("w" if force else "x", encoding="utf-8") as file:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TypeAlias, TypeVar, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -26,13 +26,12 @@ from retinue.core.agent import Agent
 from retinue.core.errors import ConfigError, Problem
 from retinue.core.key_paths import KeyPath
 from retinue.core.policy import Policy, Rules
+from retinue.core.settings_files import REPLACED, SETTINGS_FILES
 from retinue.tools.dependencies import ToolOptions
 
 S = TypeVar("S", bound=Struct)
 
-FILE = "retinue.toml"
-FILES = (FILE, "retinue.yaml", "retinue.yml")
-"""The settings file of a folder: one of these."""
+FILE = SETTINGS_FILES[0]
 
 MAX_BYTES = 1 << 20
 """The largest settings file."""
@@ -47,8 +46,12 @@ YAML_SUFFIXES = (".yaml", ".yml")
 """A file with any other extension, or none, such as a pipe, is TOML."""
 
 
-def _parse(source: Path, file: str, *, lenient: bool) -> Document:
-    text = _text(source, file)
+FileCheck: TypeAlias = Callable[[Path, int], None]
+"""Raises `ConfigError` for an open file that must not be obeyed."""
+
+
+def _parse(source: Path, file: str, check: FileCheck | None, *, lenient: bool) -> Document:
+    text = _text(source, file, check)
     if source.suffix.lower() not in YAML_SUFFIXES:
         return read_toml(text, file)
     from retinue.config.yaml import read_yaml  # imported late: most settings files are TOML
@@ -132,13 +135,15 @@ def load(
     cwd: Path,
     sections: Sequence[Section],
     translations: Mapping[str, Translate] = NO_TRANSLATIONS,
+    check: FileCheck | None = None,
 ) -> Settings:
     """The settings in `path`, or in `retinue.toml` or `retinue.yaml` in the folder `cwd` if there is one.
 
     A file whose name is in `translations` is the settings file of another program if its path is given: it is
     translated and read leniently, so that what retinue does not have is ignored with one warning.
 
-    Raises `ConfigError` for a missing, unreadable or invalid file, with all errors.
+    `check` gets the open file after it was read. Raises `ConfigError` for a missing, unreadable or invalid file, with
+    all errors.
     """
     named = path is not None
     if path is None:
@@ -148,7 +153,7 @@ def load(
     source = Path(os.path.abspath(cwd / path))
     _check_file_type(source, str(path), named=named)
     translate = translations.get(source.name) if named else None
-    document = _parse(source, str(path), lenient=translate is not None)
+    document = _parse(source, str(path), check, lenient=translate is not None)
     if translate is not None:
         lenient = translated(document, translate)
         return _settings(lenient.document, source, str(path), (*sections, ROOT), lenient)
@@ -156,10 +161,18 @@ def load(
 
 
 def _find_file(cwd: Path) -> str | None:
-    existing = [name for name in FILES if os.path.lexists(cwd / name)]
+    existing = [name for name in SETTINGS_FILES if os.path.lexists(cwd / name)]
     if len(existing) > 1:
         complaint = f"{' and '.join(existing)} both exist; keep one of them"
         raise ConfigError(Problem(file=existing[0], complaint=complaint))
+    replaced = [name for name in SETTINGS_FILES if os.path.lexists(cwd / f"{name}{REPLACED}")]
+    if replaced and not existing:
+        # Without its settings an agent may do more.
+        complaint = (
+            f"it was replaced while a program of an agent ran, which may have written it, and was renamed to "
+            f"{replaced[0]}{REPLACED}; read that file, then rename it back or delete it"
+        )
+        raise ConfigError(Problem(file=replaced[0], complaint=complaint))
     return existing[0] if existing else None
 
 
@@ -182,10 +195,12 @@ def _check_file_type(source: Path, file: str, *, named: bool) -> None:
     raise ConfigError(Problem(file=file, complaint=f"found {found}; expected a file", found=found))
 
 
-def _text(source: Path, file: str) -> str:
+def _text(source: Path, file: str, check: FileCheck | None) -> str:
     try:
         with source.open("rb") as file_object:
             body = file_object.read(MAX_BYTES + 1)
+            if check is not None:
+                check(source, file_object.fileno())
     except FileNotFoundError:
         raise ConfigError(Problem(file=file, complaint="there is no such file", found="nothing")) from None
     except (OSError, ValueError) as error:

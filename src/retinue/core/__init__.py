@@ -21,6 +21,7 @@ __all__ = [
     "ports",
     "run",
     "schema",
+    "settings_files",
     "state",
     "step",
     "text",

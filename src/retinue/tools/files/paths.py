@@ -23,6 +23,7 @@ from typing import Literal
 from retinue.core.errors import ToolError
 from retinue.core.policy import Policy
 from retinue.core.ports import CallContext
+from retinue.core.settings_files import SETTINGS_FILES
 from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.path_walk import (
     DIRECTORY,
@@ -43,7 +44,7 @@ from retinue.tools.path_walk import (
 
 Mode = Literal["read", "write"]
 
-SETTINGS = frozenset({"retinue.toml", "retinue.yaml", "retinue.yml"})
+SETTINGS = frozenset(SETTINGS_FILES)
 """Settings files, which define what agents may do. No tool writes one in any folder: retinue may be started there."""
 
 PROCESSES = "/proc"

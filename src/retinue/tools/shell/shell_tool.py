@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing
 from functools import partial
 
 import msgspec
@@ -19,7 +18,8 @@ from retinue.core.text import name_list
 from retinue.tools.arguments import Misfit
 from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.function import FunctionTool
-from retinue.tools.program_access import Mounts, environment_of, mounts_of, run_in_sandbox, settings_in
+from retinue.tools.program_access import environment_of, mounts_of, run_in_sandbox
+from retinue.tools.settings_guard import watch_settings
 from retinue.tools.shell.parser import ParsedCommand, parse, refusal_of
 from retinue.tools.shell.risk import risk_of
 from retinue.tools.threads import in_thread
@@ -34,7 +34,6 @@ RESERVED = 64 * 1024 * MIB
 """Address space of each process: node reserves 10 GB for one WebAssembly module and uses next to nothing of it."""
 MAX_SECONDS = 86_400.0
 """The limit of the policy is nearly always shorter and ends the program by itself."""
-RENAMED_SUFFIX = ".made-by-an-agent"
 
 
 class ShellRequest(msgspec.Struct, frozen=True):
@@ -133,49 +132,33 @@ async def run_command(
         raise ToolError(refused)
     limit = context.policy.shell_timeout_secs
     allowed = limit if seconds is None else max(1, min(seconds, limit))
-    mounts = await in_thread(mounts_of, context, dependencies, folder=folder)
-    with closing(mounts):
-        return await _run_mounted(command, context, dependencies, mounts, allowed)
-
-
-async def _run_mounted(
-    command: ParsedCommand, context: CallContext, dependencies: ToolDependencies, mounts: Mounts, allowed: int
-) -> ToolResult:
-    known = await in_thread(settings_in, mounts.writable)
-    program = Program(
-        argv=("/bin/sh", "-c", command.text),
-        folder=mounts.folder,
-        readable=mounts.readable,
-        writable=mounts.writable,
-        hidden=mounts.hidden,
-        descriptors=mounts.descriptors,
-        environment=environment_of(context),
-        network=dependencies.network,
-        seconds=float(allowed),
-        max_output=MAX_OUTPUT,
-        memory=dependencies.program_memory_mb * MIB,
-        reserved=RESERVED,
-        processes=PROCESSES,
-        file_size=MAX_FILE,
-        scratch=SCRATCH,
-    )
-    try:
-        ended = await run_in_sandbox(program, dependencies)
-    finally:
-        renamed = await in_thread(_rename_new_settings, mounts, known)
-    text = _output(ended, allowed)
-    if renamed:
-        text += f"\n[{', '.join(renamed)} was renamed to ...{RENAMED_SUFFIX}: what agents may do is settled by people]"
+    with ExitStack() as resources:
+        mounts = resources.enter_context(closing(await in_thread(mounts_of, context, dependencies, folder=folder)))
+        async with watch_settings(mounts.writable, dependencies.settings, dependencies.home) as watch:
+            if watch.messages:  # what was renamed cannot be mounted
+                mounts = resources.enter_context(
+                    closing(await in_thread(mounts_of, context, dependencies, folder=folder))
+                )
+            program = Program(
+                argv=("/bin/sh", "-c", command.text),
+                folder=mounts.folder,
+                readable=mounts.readable,
+                writable=mounts.writable,
+                hidden=mounts.hidden,
+                descriptors=mounts.descriptors,
+                environment=environment_of(context),
+                network=dependencies.network,
+                seconds=float(allowed),
+                max_output=MAX_OUTPUT,
+                memory=dependencies.program_memory_mb * MIB,
+                reserved=RESERVED,
+                processes=PROCESSES,
+                file_size=MAX_FILE,
+                scratch=SCRATCH,
+            )
+            ended = await run_in_sandbox(program, dependencies)
+    text = "\n".join((_output(ended, allowed), *(f"[{message}]" for message in watch.messages)))
     return ToolResult(text, failed=ended.code != 0 or ended.timed_out)
-
-
-def _rename_new_settings(mounts: Mounts, known: list[str]) -> list[str]:
-    """Rename settings files that the program created: retinue, started in that folder, would obey them."""
-    created = [path for path in settings_in(mounts.writable) if path not in known]
-    for path in created:
-        with suppress(OSError):  # a command that runs at the same time renamed it first
-            os.rename(path, f"{path}{RENAMED_SUFFIX}")
-    return [os.path.basename(path) for path in created]
 
 
 def _output(ended: Ended, seconds: int) -> str:

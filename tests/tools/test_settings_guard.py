@@ -1,0 +1,282 @@
+"""Settings files that programs leave behind, with a real sandbox: none of them is obeyed by the next retinue."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+
+import pytest
+
+from retinue.app.settings_file import load_settings
+from retinue.app.tool_modules import load_tools
+from retinue.core.errors import ConfigError
+from retinue.core.policy import Autonomy, Policy
+from retinue.sandbox.probe import choose
+from retinue.tools.dependencies import NoKeyValue, ToolDependencies
+from retinue.tools.settings_guard import MADE
+from retinue.tools.shell import shell_tool
+from tests.tools.tool_calls import FixedClock, ToolCaller
+
+pytestmark = pytest.mark.real_time
+
+FREE_HAND = Policy(
+    autonomy=Autonomy.FULL,
+    require_approval_for_medium_risk=False,
+    max_actions_per_hour=100,
+    allowed_commands=("cat", "echo", "head", "python3"),
+)
+MODULE = "import pathlib\n\npathlib.Path(__file__).with_name('code-of-the-agent-ran').touch()\n"
+SETTINGS = '[tools]\nmodules = ["m.py"]\n'
+
+
+class Pipe:
+    """A named pipe in the workspace through which a program and the test wait for each other."""
+
+    def __init__(self, path: Path) -> None:
+        os.mkfifo(path, 0o666)
+        path.chmod(0o666)
+        self._descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+
+    async def read(self) -> None:
+        """Wait for a line."""
+        loop = asyncio.get_running_loop()
+        ready = loop.create_future()
+        loop.add_reader(self._descriptor, lambda: ready.done() or ready.set_result(None))
+        try:
+            await asyncio.wait_for(ready, 30)
+        finally:
+            loop.remove_reader(self._descriptor)
+        os.read(self._descriptor, 4096)
+
+    def write(self) -> None:
+        os.write(self._descriptor, b"go\n")
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class Project:
+    """A workspace and a state folder; commands run in the workspace."""
+
+    def __init__(self, folder: Path) -> None:
+        self.workspace = folder / "work"
+        self.home = folder / "home"
+        self.workspace.mkdir(exist_ok=True)
+        self.pipes: dict[str, Pipe] = {}
+        self.sandbox = choose("required")
+        self.settings: tuple[Path, ...] = ()
+
+    def pipe(self, name: str) -> Pipe:
+        return self.pipes.setdefault(name, Pipe(self.workspace / name))
+
+    async def shell(self, command: str, *, workspace: str = "", home: Path | None = None) -> str:
+        dependencies = ToolDependencies(
+            sandbox=self.sandbox,
+            key_value=NoKeyValue(),
+            clock=FixedClock(),
+            home=home or self.home,
+            settings=self.settings,
+        )
+        caller = ToolCaller(shell_tool.tools(dependencies), self.workspace / workspace, FREE_HAND)
+        return (await caller.result("shell", command=command)).text
+
+    @contextlib.asynccontextmanager
+    async def running(self, command: str, *, workspace: str = "") -> AsyncGenerator[asyncio.Task[str]]:
+        """A command that has begun and waits for `end`; it is over at the end of the block."""
+        name = f"{len(self.pipes)}"
+        begun, end = self.pipe(f"begun{name}"), self.pipe(f"end{name}")
+        up = "../" * len(Path(workspace).parts)
+        line = f"echo > {up}begun{name}; cat < {up}end{name} | head -n 1; {command}"
+        task = asyncio.ensure_future(self.shell(line, workspace=workspace))
+        try:
+            await begun.read()
+            yield task
+        finally:
+            end.write()
+            end.write()
+            await task
+
+    def obeyed(self, folder: str = "") -> bool:
+        """Whether a retinue that is started in the folder imports the module that the settings there name."""
+        where = self.workspace / folder
+        with contextlib.suppress(ConfigError):
+            load_tools(load_settings(cwd=where, home=self.home).tool_modules, home=self.home)
+        return (where / "code-of-the-agent-ran").exists()
+
+    def asides(self) -> list[str]:
+        return sorted(path.name for path in self.workspace.iterdir() if path.name.startswith("retinue."))
+
+
+@pytest.fixture
+def project(tmp_path: Path, sandbox: object) -> Project:
+    return Project(tmp_path)
+
+
+def settle(path: Path, change: Callable[[], object]) -> None:
+    """Change a file as a person does after the programs have ended: at a later time of the file system's clock."""
+    before = os.stat(path).st_ctime_ns if path.exists() else 0
+    last = before
+    while last <= before + 200_000_000:
+        change()
+        last = os.stat(path).st_ctime_ns
+
+
+async def test_two_overlapping_programs_leave_no_settings(project: Project) -> None:
+    (project.workspace / "m.py").write_text(MODULE)
+    (project.workspace / "cfg.toml").write_text(SETTINGS)
+    begun, end = project.pipe("begun"), project.pipe("end")
+    begun_2, end_2 = project.pipe("begun2"), project.pipe("end2")
+    first = asyncio.ensure_future(project.shell("cat cfg.toml > retinue.toml; echo > begun; head -n 1 end"))
+    await begun.read()
+    second = asyncio.ensure_future(
+        project.shell("echo > begun2; head -n 1 end2; cat cfg.toml > retinue.toml; echo made")
+    )
+    await begun_2.read()
+    end.write()
+    await first
+    end_2.write()
+
+    assert "made" in await second
+    assert not project.obeyed()
+    assert not (project.workspace / "retinue.toml").exists()
+    assert len([name for name in project.asides() if name.startswith(f"retinue.toml{MADE}")]) == 2
+
+
+async def test_settings_of_a_program_that_still_runs_are_not_obeyed(project: Project) -> None:
+    (project.workspace / "m.py").write_text(MODULE)
+    begun, end = project.pipe("begun"), project.pipe("end")
+    (project.workspace / "cfg.toml").write_text(SETTINGS)
+    running = asyncio.ensure_future(project.shell("cat cfg.toml > retinue.yaml; echo > begun; head -n 1 end"))
+    await begun.read()
+
+    assert not project.obeyed()
+    assert project.asides() == [f"retinue.yaml{MADE}"]
+    end.write()
+    await running
+
+
+async def test_settings_below_the_workspace_are_refused_until_a_person_saves_them(project: Project) -> None:
+    made = project.workspace / "sub" / "retinue.toml"
+    (project.workspace / "sub").mkdir()
+    (project.workspace / "sub" / "m.py").write_text(MODULE)
+    (project.workspace / "cfg.toml").write_text(SETTINGS)
+    await project.shell("cat cfg.toml > sub/retinue.toml")
+
+    assert not project.obeyed("sub")
+    with pytest.raises(ConfigError, match=f"a program of an agent may have written it: .* ran in {project.workspace}"):
+        load_settings(cwd=made.parent, home=project.home)
+    with pytest.raises(ConfigError, match="may have written it"):
+        load_settings(made, cwd=project.workspace, home=project.home)
+    settle(made, made.touch)
+    assert project.obeyed("sub")
+
+
+async def test_a_link_to_settings_is_as_new_as_the_link(project: Project) -> None:
+    (project.workspace / "sub").mkdir()
+    (project.workspace / "sub" / "m.py").write_text(MODULE)
+    (project.workspace / "sub" / "example.toml").write_text(SETTINGS)
+    link = "import os; os.symlink('example.toml', 'sub/retinue.toml')"
+    await project.shell(f'python3 -c "{link}"')
+
+    assert (project.workspace / "sub" / "retinue.toml").is_symlink()
+    assert not project.obeyed("sub")
+
+
+async def test_an_agents_workspace_below_does_not_make_the_settings_known(project: Project) -> None:
+    (project.workspace / "sub").mkdir()
+    (project.workspace / "sub" / "m.py").write_text(MODULE)
+    (project.workspace / "cfg.toml").write_text(SETTINGS)
+    await project.shell("cat cfg.toml > sub/retinue.toml")
+    text = await project.shell("echo done", workspace="sub")
+
+    assert text == f"done\n[retinue.toml was renamed to ...{MADE}: what agents may do is settled by people]"
+    assert not project.obeyed("sub")
+
+
+async def test_a_module_that_a_program_wrote_is_not_imported(project: Project) -> None:
+    (project.workspace / "retinue.toml").write_text(SETTINGS)
+    (project.workspace / "source.txt").write_text(MODULE)
+    await project.shell("cat source.txt > m.py")
+
+    assert not project.obeyed()
+    settle(project.workspace / "m.py", (project.workspace / "m.py").touch)
+    with contextlib.suppress(ConfigError):  # it has no tools
+        load_tools([project.workspace / "m.py"], home=project.home)
+    assert (project.workspace / "code-of-the-agent-ran").exists()
+
+
+async def test_a_person_edits_settings_while_a_program_runs(project: Project) -> None:
+    settings = project.workspace / "retinue.toml"
+    settings.write_text("[tools]\nnetwork = true\n")
+    async with project.running("echo over"):
+        settings.write_text("[tools]\nnetwork = false\n")
+        assert not load_settings(cwd=project.workspace, home=project.home).tool_options.network
+    assert project.asides() == ["retinue.toml"]
+    assert not load_settings(cwd=project.workspace, home=project.home).tool_options.network
+    assert await project.shell("echo again") == "again"
+    assert project.asides() == ["retinue.toml"]
+
+
+async def test_settings_that_were_there_before_stay_after_many_programs(project: Project) -> None:
+    settings = project.workspace / "retinue.yaml"
+    settings.write_text("tools:\n  network: true\n")
+    for _ in range(3):
+        assert await project.shell("echo ran") == "ran"
+
+    assert load_settings(cwd=project.workspace, home=project.home).tool_options.network
+    settle(settings, lambda: settings.write_text("tools:\n  network: false\n"))
+    assert not load_settings(cwd=project.workspace, home=project.home).tool_options.network
+    assert await project.shell("echo ran") == "ran"
+    assert project.asides() == ["retinue.yaml"]
+
+
+HOLDER = """
+import asyncio, sys
+from pathlib import Path
+from tests.tools.test_settings_guard import Project
+asyncio.run(Project(Path(sys.argv[1])).shell("cat cfg.toml > retinue.toml; echo > begun; head -n 1 end"))
+"""
+
+
+async def test_settings_are_not_obeyed_after_the_process_of_the_program_was_killed(
+    project: Project, tmp_path: Path
+) -> None:
+    (project.workspace / "m.py").write_text(MODULE)
+    (project.workspace / "cfg.toml").write_text(SETTINGS)
+    begun, _ = project.pipe("begun"), project.pipe("end")
+    root = Path(__file__).parents[2]
+    holder = await asyncio.create_subprocess_exec(sys.executable, "-c", HOLDER, str(tmp_path), cwd=root)
+    await begun.read()
+    # Another process works in the same folder meanwhile.
+    assert await project.shell("echo other") == (
+        f"other\n[retinue.toml was renamed to ...{MADE}: what agents may do is settled by people]"
+    )
+    (project.workspace / "cfg.toml").replace(project.workspace / "retinue.toml")
+    holder.kill()
+    await holder.wait()
+
+    listed = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-m", "retinue", "tools"),
+        cwd=project.workspace,
+        env=os.environ | {"RETINUE_HOME": str(project.home)},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, complaint = await listed.communicate()
+
+    assert listed.returncode == 0, complaint
+    assert f"it was renamed to retinue.toml{MADE}" in complaint.decode()
+    assert not (project.workspace / "code-of-the-agent-ran").exists()
+    assert not (project.workspace / "retinue.toml").exists()
+
+
+async def test_an_unwritable_state_folder_does_not_stop_programs(project: Project, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    made = await project.shell("echo x > retinue.toml; echo made", home=tmp_path / "file" / "home")
+
+    assert made == f"made\n[retinue.toml was renamed to ...{MADE}: what agents may do is settled by people]"
