@@ -531,3 +531,41 @@ def test_programs_run_on_other_event_loops_too(sandbox: Sandbox, program: Calls)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         assert runner.run(sandbox.run(program("cat", stdin=b"hello"))) == Ended(code=0, stdout=b"hello")
+
+
+async def test_a_program_is_killed_when_a_hidden_file_is_replaced(
+    sandbox: Sandbox, program: Calls, work: Path, line: Line
+) -> None:
+    (work / "my secret").write_text("old")
+    running = asyncio.ensure_future(
+        sandbox.run(program("sh", "-c", "echo > line; sleep 20", hidden=(str(work / "my secret"),)))
+    )
+    await line.read()
+    (work / "saved").write_text("new")
+    (work / "saved").replace(work / "my secret")
+    ended = await running
+
+    assert ended.code == -signal.SIGKILL
+    assert (
+        ended.killed_for
+        == f"Killed: {work}/my secret was replaced while this ran, and was not protected from it any more"
+    )
+
+
+async def test_a_program_outlives_changes_of_other_files(
+    sandbox: Sandbox, program: Calls, work: Path, line: Line
+) -> None:
+    (work / "secret").write_text("old")
+    (work / "other").write_text("old")
+    os.mkfifo(work / "end")
+    running = asyncio.ensure_future(
+        sandbox.run(program("sh", "-c", "echo > line; cat end; echo over", hidden=(str(work / "secret"),)))
+    )
+    await line.read()
+    (work / "saved").write_text("new")
+    (work / "saved").replace(work / "other")
+    (work / "secret").write_text("in place")
+    (work / "end").write_text("")
+    ended = await running
+
+    assert (ended.code, ended.stdout, ended.killed_for) == (0, b"over\n", "")

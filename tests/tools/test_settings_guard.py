@@ -15,6 +15,7 @@ from retinue.app.settings_file import load_settings
 from retinue.app.tool_modules import load_tools
 from retinue.core.errors import ConfigError
 from retinue.core.policy import Autonomy, Policy
+from retinue.core.settings_files import REPLACED
 from retinue.sandbox.probe import choose
 from retinue.tools.dependencies import NoKeyValue, ToolDependencies
 from retinue.tools.settings_guard import MADE
@@ -280,3 +281,55 @@ async def test_an_unwritable_state_folder_does_not_stop_programs(project: Projec
     made = await project.shell("echo x > retinue.toml; echo made", home=tmp_path / "file" / "home")
 
     assert made == f"made\n[retinue.toml was renamed to ...{MADE}: what agents may do is settled by people]"
+
+
+WRITE_WHEN_POSSIBLE = """
+import time
+print('begun', file=open('begun', 'w'), flush=True)
+while True:
+    try:
+        with open('retinue.toml', 'a') as file:
+            file.write('# the agent was here')
+    except OSError:
+        pass
+"""
+
+
+async def test_a_program_is_killed_when_settings_are_replaced_and_a_person_checks_them(project: Project) -> None:
+    settings, saved = project.workspace / "retinue.toml", project.workspace / "saved"
+    settings.write_text("[tools]\n")
+    (project.workspace / "write.py").write_text(WRITE_WHEN_POSSIBLE)
+    begun = project.pipe("begun")
+    running = asyncio.ensure_future(project.shell("python3 write.py"))
+    await begun.read()
+    saved.write_text("[tools]\nnetwork = true\n")
+    saved.replace(settings)
+
+    assert await running == (
+        f"Killed: {settings} was replaced while this ran, and was not protected from it any more\n"
+        f"[retinue.toml was replaced while a program ran, which could write it from then on; it was renamed to "
+        f"...{REPLACED}: a person has to check it]"
+    )
+    aside = project.workspace / f"retinue.toml{REPLACED}"
+    assert aside.read_text().startswith("[tools]\nnetwork = true\n")
+    with pytest.raises(ConfigError, match=f"it was replaced while .* was renamed to retinue.toml{REPLACED}; read that"):
+        load_settings(cwd=project.workspace, home=project.home)
+    aside.rename(settings)
+    settle(settings, lambda: settings.write_text("[tools]\nnetwork = true\n"))
+    assert load_settings(cwd=project.workspace, home=project.home).tool_options.network
+
+
+async def test_a_module_that_is_replaced_while_a_program_runs_is_not_imported(project: Project) -> None:
+    module, saved = project.workspace / "m.py", project.workspace / "saved"
+    module.write_text("")
+    (project.workspace / "retinue.toml").write_text(SETTINGS)
+    project.settings = (project.workspace / "retinue.toml", module)
+    begun, _ = project.pipe("begun"), project.pipe("end")
+    running = asyncio.ensure_future(project.shell("echo > begun; head -n 1 end"))
+    await begun.read()
+    saved.write_text(MODULE)
+    saved.replace(module)
+
+    assert await running == (f"Killed: {module} was replaced while this ran, and was not protected from it any more")
+    assert not project.obeyed()
+    assert project.asides() == ["retinue.toml"]

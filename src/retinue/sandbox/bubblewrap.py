@@ -13,7 +13,7 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from contextlib import ExitStack, suppress
 
 from msgspec.structs import replace
@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from retinue.core.errors import ToolError
 from retinue.core.ports import Ended, Program
 from retinue.sandbox.memory_watch import check_readable, wait_for_excess
+from retinue.sandbox.mount_watch import inner_paths, mount_points, wait_for_lost_mount
 from retinue.sandbox.mounts import (
     ProgramPaths,
     Root,
@@ -89,7 +90,9 @@ class Bubblewrap:
         args += symlinks(paths)
         args += _etc_files(launch, roots, network=program.network)
         args += root_only_covers() if launch.user is not None else ()
-        args += covers(paths)
+        covered = covers(paths)
+        launch.protected = (*inner_paths([root.path for root in roots]), *mount_points(covered))
+        args += covered
         if not self._by_descriptor:
             args += launch.wait_after_mounts(roots)
         args += read_only_remounts(roots)
@@ -138,6 +141,8 @@ class _Launch:
         self._passed += [info_end, self._blocked, self._unblock]
         self._compared: tuple[Root, ...] = ()
         self._compare_end: io.FileIO | None = None
+        self.protected: tuple[str, ...] = ()
+        """Mount points that keep the program from reading or writing a file."""
 
     def data_fd(self, content: bytes) -> str:
         """The number of a descriptor from which bwrap reads `content`."""
@@ -218,9 +223,9 @@ class _Launch:
                 with suppress(ProcessLookupError):
                     signal.pidfd_send_signal(descriptor, signal.SIGKILL)
 
-        async def kill_on_excess(pid: int) -> str:
+        async def kill_after(reason: Awaitable[str]) -> str:
             try:
-                return await wait_for_excess(pid, program.memory, program.processes)
+                return await reason
             finally:
                 kill()
 
@@ -235,7 +240,10 @@ class _Launch:
                     limit_processes(pid, program.processes + 1)
                 else:
                     map_ids(pid)
-                watching.append(asyncio.ensure_future(kill_on_excess(pid)))
+                excess = wait_for_excess(pid, program.memory, program.processes)
+                watching.append(asyncio.ensure_future(kill_after(excess)))
+                if self.protected:
+                    watching.append(asyncio.ensure_future(kill_after(wait_for_lost_mount(pid, self.protected))))
                 os.write(self._unblock, b"x")
                 await self._compare_mounts(pid)
             except ToolError:
@@ -252,7 +260,7 @@ class _Launch:
             ended = await finish(process, program, kill)
             await beginning
             if ended.code == -signal.SIGKILL and not ended.timed_out:
-                ended = replace(ended, killed_for="".join(task.result() for task in watching if task.done()))
+                ended = replace(ended, killed_for=next((task.result() for task in watching if task.done()), ""))
         finally:
             beginning.cancel()
             await asyncio.gather(beginning, return_exceptions=True)
