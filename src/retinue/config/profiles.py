@@ -148,7 +148,7 @@ class RuntimeSettings(Struct, frozen=True, kw_only=True):
         DelegationCeiling,
         Meta(
             description="The policy of agents it delegates to: their own (target), or within its own too (caller). "
-            "Unset: caller, except that delegate of zeroclaw gives an agent with profiles of its own these.",
+            "Unset: caller, except where a dialect gives an agent with profiles of its own their rights.",
             examples=["target"],
         ),
     ] = None
