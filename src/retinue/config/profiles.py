@@ -147,8 +147,7 @@ class RuntimeSettings(Struct, frozen=True, kw_only=True):
     delegation_ceiling: Annotated[
         DelegationCeiling,
         Meta(
-            description="The policy of agents it delegates to: their own (target), or within its own too (caller). "
-            "Unset: caller, except where a dialect gives an agent with profiles of its own their rights.",
+            description="Rights of agents it delegates to: their own (target), or within its own too (caller).",
             examples=["target"],
         ),
     ] = None

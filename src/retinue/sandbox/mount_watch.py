@@ -29,8 +29,8 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")
 def mount_points(args: Sequence[str]) -> list[str]:
     """Where bubblewrap mounts something, by its arguments.
 
-    >>> mount_points(["--ro-bind", "/dev/null", "/work/.env", "--perms", "0500", "--tmpfs", "/work/state"])
-    ['/work/.env', '/work/state']
+    >>> mount_points(["--ro-bind", "/dev/null", "/srv/.env", "--perms", "0500", "--tmpfs", "/srv/state"])
+    ['/srv/.env', '/srv/state']
     """
     return [args[at + OPERANDS[arg]] for at, arg in enumerate(args) if arg in OPERANDS]
 
@@ -38,8 +38,8 @@ def mount_points(args: Sequence[str]) -> list[str]:
 def inner_paths(paths: Collection[str]) -> list[str]:
     """The paths that lie in one of the others.
 
-    >>> inner_paths(["/work", "/work/retinue.toml", "/usr"])
-    ['/work/retinue.toml']
+    >>> inner_paths(["/srv", "/srv/retinue.toml", "/usr"])
+    ['/srv/retinue.toml']
     """
     return [
         path for path in paths if any(path.startswith(f"{other.rstrip('/')}/") and path != other for other in paths)
