@@ -222,16 +222,18 @@ async def test_a_run_of_a_dead_machine_is_taken_over(cli: Cli, home: Path) -> No
 
 
 async def test_a_command_with_a_killed_process_is_not_repeated(cli: Cli, folder: Path) -> None:
-    fifo = folder / "begun"
-    os.mkfifo(fifo)
-    command = f"echo s >> {COUNTED}; echo begun > begun; python3 -c 'import time; time.sleep(10)'"
+    begun, end = folder / "begun", folder / "end"
+    os.mkfifo(begun)
+    os.mkfifo(end)
+    command = f"echo s >> {COUNTED}; echo begun > begun; cat end"
     await cli("cron", "add", "s", "--at", PAST, "--shell", command, "--no-sandbox")
     daemon = await Command.start("cron", "daemon", "--once")
-    await asyncio.to_thread(fifo.read_text)
+    await asyncio.to_thread(begun.read_text)
 
     (pid,) = await owners()
     os.kill(pid, signal.SIGKILL)
     ended = await daemon.ended()
+    os.close(os.open(end, os.O_RDWR))  # ends the command, if it outlived its process
 
     assert ended.code == 0
     assert counted(folder) == {"s": 1}
