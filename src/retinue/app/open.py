@@ -26,7 +26,14 @@ from retinue.core.policy import Policy, Rules, intersect
 from retinue.core.ports import Clock, Ids, KeyValue, Provider, Store, Tool, ToolLike
 from retinue.dialects.registry import DEFAULT
 from retinue.engine import Approver, build_engine
-from retinue.providers.catalog import WIRES, ProviderConfig, canonical_name, provider_config, with_address
+from retinue.providers.catalog import (
+    WIRES,
+    ProviderConfig,
+    canonical_name,
+    provider_config,
+    with_address,
+)
+from retinue.providers.encryption import check_encrypted
 from retinue.telemetry import payloads
 from retinue.tools.builtin import BUILTIN, Builtin
 from retinue.tools.dependencies import NoKeyValue, ToolDependencies, ToolOptions
@@ -281,8 +288,11 @@ def _put_first(
     configured = next((config for config in provider_configs if config.name == chosen), None)
     others = tuple(config for config in provider_configs if config.name != chosen)
     if configured is None:
-        return (provider_config(chosen, base_url=base_url, api_key_env=api_key_env), *others)
-    return (with_address(configured, base_url, api_key_env), *others)
+        first = provider_config(chosen, base_url=base_url, api_key_env=api_key_env)
+    else:
+        first = with_address(configured, base_url, api_key_env)
+    check_encrypted(first.base_url, first.api_key_env, first.headers)
+    return (first, *others)
 
 
 def _open_store(home: str | Path | None, durability: Literal["process", "power"]) -> Store:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import ipaddress
 import ssl
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
@@ -20,6 +19,7 @@ from yarl import URL
 
 from retinue.core.errors import RetinueError
 from retinue.net.http1 import KEEPALIVE_SECONDS, BadResponse, Content, Disconnected, Pool, Response
+from retinue.net.loopback import is_loopback
 from retinue.version import __version__
 
 if TYPE_CHECKING:
@@ -221,17 +221,3 @@ def _check(name: str, proxy: str, host: str = "") -> None:
         kind = ""
     if kind not in ("http", "https"):
         raise UnknownProxy(variable=f"{name.upper()}_PROXY", kind=kind, host=host)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host name or address means this machine.
-
-    >>> [is_loopback(host) for host in ("localhost", "127.0.0.1", "::1", "example.org")]
-    [True, True, True, False]
-    """
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -17,7 +17,9 @@ from msgspec.structs import replace
 
 from retinue.core.errors import BadInput, UnknownName
 from retinue.core.ports import Provider
+from retinue.net.loopback import is_loopback
 from retinue.providers import anthropic, gemini, openai_chat, openai_responses
+from retinue.providers.encryption import check_encrypted
 from retinue.providers.pricing import ContextWindows, ModelPrices, PricedProvider, Rates
 from retinue.providers.wire import Family, Wire
 
@@ -206,6 +208,62 @@ variable, never a key itself
             f"{field}: found a string of {len(name)} characters; expected the name of an environment variable, never a "
             "key itself"
         )
+
+
+VENDOR_HOSTS: dict[str, str] = {
+    **{wire.api_key_env: urlsplit(wire.base_url).hostname or "" for wire in WIRES.values() if wire.api_key_env},
+    "DEEPSEEK_API_KEY": "api.deepseek.com",
+    "GROQ_API_KEY": "api.groq.com",
+    "MISTRAL_API_KEY": "api.mistral.ai",
+    "OPENROUTER_API_KEY": "openrouter.ai",
+    "XAI_API_KEY": "api.x.ai",
+}
+"""The key variables of vendors, each with the vendor's own host."""
+
+
+def check_key_address(config: ProviderConfig, named: Collection[ProviderConfig] = ()) -> None:
+    """Raise `BadInput` if the key of a config may not be sent to its address.
+
+    A key is sent to this machine, to its vendor's own host, and to an address that the settings name in the same
+    section as its variable: `named` are the providers of the settings. Beyond this machine it is sent over https only.
+
+    >>> check_key_address(provider_config("openai", api_key_env="OPENAI_API_KEY"))
+    >>> check_key_address(provider_config("openai", base_url="https://h.example", api_key_env="OPENAI_API_KEY"))
+    Traceback (most recent call last):
+    retinue.core.errors.BadInput: the key in OPENAI_API_KEY is not sent to h.example: the settings have to name both. \
+Write a section [providers.NAME] with wire = "openai", base_url = "https://h.example" and api_key_env = \
+"OPENAI_API_KEY" into retinue.toml, and choose it with --provider NAME
+    """
+    address = urlsplit(config.base_url)
+    host = address.hostname or ""
+    check_encrypted(config.base_url, config.api_key_env, config.headers)
+    if (
+        not config.api_key_env
+        or is_loopback(host)
+        or _is_vendors_host(config, host)
+        or any(_names_both(each, config) for each in named)
+    ):
+        return
+    base_url, note = config.base_url, "and choose it with --provider NAME"
+    if config.full_url:
+        base_url, note = f"{address.scheme}://{address.netloc}", "or send no key"
+    raise BadInput(
+        f"the key in {config.api_key_env} is not sent to {host}: the settings have to name both. Write a section "
+        f'[providers.NAME] with wire = "{config.wire}", base_url = "{base_url}" and api_key_env = '
+        f'"{config.api_key_env}" into retinue.toml, {note}'
+    )
+
+
+def _is_vendors_host(config: ProviderConfig, host: str) -> bool:
+    wire = WIRES[config.wire]
+    own = VENDOR_HOSTS.get(config.api_key_env) or wire.host or urlsplit(wire.base_url).hostname or ""
+    return bool(own) and (host == own or host.endswith((f".{own}", f"-{own}") if own == wire.host else f".{own}"))
+
+
+def _names_both(named: ProviderConfig, config: ProviderConfig) -> bool:
+    there, here = urlsplit(named.base_url), urlsplit(config.base_url)
+    same_place = (there.scheme, there.hostname, there.port) == (here.scheme, here.hostname, here.port)
+    return same_place and named.api_key_env == config.api_key_env
 
 
 def check_temperature(config: ProviderConfig, temperature: float | None) -> None:

@@ -21,7 +21,9 @@ from retinue.core.ports import Publish, Request
 from retinue.net.http import CONNECT_SECONDS, Http, ProxyFailed, UnknownProxy
 from retinue.net.http1 import BadResponse, Content, Disconnected, Response
 from retinue.net.sse import MAX_EVENT_BYTES, EventReader, EventTooLarge
+from retinue.providers.encryption import check_encrypted
 from retinue.providers.http_errors import EndpointInfo, display_text, error_response, mask_secrets, with_advice
+from retinue.providers.key_mask import AnswerMask
 from retinue.providers.stream_decoder import StreamDecoder
 from retinue.providers.unsupported_options import NONE, UnsupportedOptions
 
@@ -79,6 +81,7 @@ class Endpoint:
             full_url=not path,
         )
         self._headers = {"Content-Type": "application/json"} | _check_headers(headers)
+        check_encrypted(base_url, api_key_env, headers)
         if api_key_env and any(name.lower() == key_header.lower() for name in headers):
             raise BadInput(f"the header {key_header} and the key in {api_key_env} exclude each other: give one of them")
         self._secrets = tuple(secret for name, value in headers.items() for secret in _secrets_in(name, value))
@@ -100,13 +103,16 @@ class Endpoint:
         key = self._key()
         headers = self._headers | {self._key_header: self._key_prefix + key} if key else self._headers
         secrets = (*self._secrets, key) if key else self._secrets
+        mask = AnswerMask(secrets)
         # Errors are raised outside of the handlers: as the context of an error, an exception of the HTTP client could
         # show the headers of the request, and with them the key.
         try:
             async with self._http.post(self._url, body, headers) as response:
                 if 200 <= response.status < 300:
                     content = _BoundedContent(response.content, max_bytes(max_output))
-                    return await _read(content, response.content_type, decoder, publish, alive, self.info, secrets)
+                    receive = mask.publisher(publish) if mask else publish
+                    reply = await _read(content, response.content_type, decoder, receive, alive, self.info, secrets)
+                    return mask.finish(reply) if mask else reply
                 failure = error_response(
                     response.status,
                     response.headers,
@@ -122,7 +128,7 @@ class Endpoint:
                 fault=error.fault,
                 status=error.status,
                 retry_after=error.retry_after,
-                partial=decoder.partial,
+                partial=mask.text(decoder.partial),
                 busy=error.busy,
             )
         except UnknownProxy as error:

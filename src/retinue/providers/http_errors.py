@@ -18,9 +18,7 @@ import msgspec
 
 from retinue.core.errors import ProviderError, ProviderFault
 from retinue.core.text import NOT_JSON
-
-HARMLESS_PREFIX = 4
-"""How many first characters of a key may be shown at the end of a text that was cut."""
+from retinue.providers.key_mask import HARMLESS_PREFIX, MASK, mask_forms
 
 MESSAGE_CHARS = 500
 """How many characters of a server's message an error repeats."""
@@ -305,16 +303,18 @@ def display_text(text: str, secrets: Iterable[str], limit: int = MESSAGE_CHARS) 
 def mask_secrets(text: str, secrets: Iterable[str]) -> str:
     """The text with `[key]` for each of `secrets`, for the beginning of one at the end, and for what looks like a key.
 
+    A secret is found in other written forms, too: see `mask_forms`.
+
     >>> mask_secrets("Incorrect API key provided: sk-abc***xyz.", [])
     'Incorrect API key provided: [key]'
     >>> mask_secrets("of an answer that was cut: my-sec", ["my-secret"])
     'of an answer that was cut: [key]'
     """
     for secret in secrets:
-        text = text.replace(secret, "[key]")
+        text = mask_forms(text, secret)
         cut = next((size for size in range(len(secret) - 1, HARMLESS_PREFIX, -1) if text.endswith(secret[:size])), 0)
-        text = text[: len(text) - cut] + "[key]" if cut else text
-    return _LOOKS_LIKE_A_KEY.sub("[key]", text)
+        text = text[: len(text) - cut] + MASK if cut else text
+    return _LOOKS_LIKE_A_KEY.sub(MASK, text)
 
 
 def _without_credentials(address: str, secrets: Iterable[str]) -> str:

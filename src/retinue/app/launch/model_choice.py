@@ -75,6 +75,7 @@ async def choose_model(
             raise _no_provider(choice, environ)
         chosen, model = _on_server(servers, choice.model)
     else:
+        catalog.check_key_address(chosen, configured)
         check_key(chosen, environ)
         model = choice.model or default_model(settings, chosen.name) or await _only_model(chosen)
         if chosen.wire == SCRIPTED:

@@ -39,7 +39,7 @@ from retinue.core.messages import Reply
 from retinue.core.policy import DelegationCeiling, intersect
 from retinue.core.ports import Provider, Publish, Request, cached_price_of, price_of, window_of
 from retinue.engine import Approver, RunView
-from retinue.providers.catalog import SCRIPTED, ProviderConfig, create_provider
+from retinue.providers.catalog import SCRIPTED, ProviderConfig, check_key_address, create_provider
 from retinue.tools.path_walk import change_to
 
 log = logger("retinue.app")
@@ -121,6 +121,7 @@ def reopen(
     configured = {each.name: each for each in provider_configs(settings)}
     first, *others = (_with_headers(each, configured) for each in launch_config.provider_configs)
     first = override_provider(first, flags, settings)
+    check_key_address(first, tuple(configured.values()))
     check_key(first, os.environ)
     model_choice = ModelChoice(provider_config=first, model=flags.model or launch_config.model, others=tuple(others))
     if first.wire == SCRIPTED:

@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -41,11 +41,21 @@ from retinue.core.text import NOT_JSON
 from retinue.core.usage import NO_USAGE, add_cost
 from retinue.dialects import child_process, registry
 from retinue.engine import SpawnRequest
-from retinue.providers.catalog import WIRES, ProviderConfig, check_temperature, create_provider, provider_config
+from retinue.providers.catalog import (
+    WIRES,
+    ProviderConfig,
+    check_key_address,
+    check_temperature,
+    create_provider,
+    provider_config,
+)
 from retinue.store.memory import MemoryStore
 from retinue.tools.builtin import Builtin
 from retinue.tools.dependencies import NoKeyValue, ToolDependencies
 from retinue.tools.path_walk import Workspaces
+
+if TYPE_CHECKING:
+    from retinue.config.settings import Settings
 
 PROVIDERS = ("openai-chat", "openai-responses", "anthropic", "vertexai-anthropic")
 
@@ -212,7 +222,9 @@ def read_call(stdin: BinaryIO) -> WorkerCall | None:
         if grant is None:
             return None
     request = read_request(stdin.read())
-    return _call(request, grant or _default_grant(request), None if granted is None else Parent(granted, usage))
+    if grant is not None:  # the parent has decided where its key goes
+        return _call(request, grant, None if granted is None else Parent(granted, usage))
+    return _call_without_parent(request)
 
 
 def command_call(request: child_process.CallRequest, *, output: Output | None = None) -> WorkerCall:
@@ -224,13 +236,27 @@ def command_call(request: child_process.CallRequest, *, output: Output | None = 
     resolved = _resolve(replace(request, system_prompt=named.text, tool_subset=named.tools))
     delegation = registry.entry(registry.CALL).tool_names if named.tools else ()
     resolved = replace(resolved, delegation=delegation, output=output)
-    call = _call(resolved, _default_grant(resolved), None)
+    call = _call_without_parent(resolved)
     check_temperature(call.provider, resolved.temperature)
     return call
 
 
 def _call(request: ResolvedCall, grant: child_process.Grant, parent: Parent | None) -> WorkerCall:
     return WorkerCall(request, grant, _provider(request, grant.reaching), parent)
+
+
+def _call_without_parent(request: ResolvedCall) -> WorkerCall:
+    """The call of a person or another program; raises `BadInput` for a key that may not go to the address."""
+    settings = _settings_here()
+    call = _call(request, _default_grant(request, settings), None)
+    check_key_address(call.provider, () if settings is None else _configured(settings))
+    return call
+
+
+def _configured(settings: Settings) -> tuple[ProviderConfig, ...]:
+    from retinue.app.settings_file import provider_configs
+
+    return provider_configs(settings)
 
 
 def _preload() -> None:
@@ -243,7 +269,16 @@ def _preload() -> None:
             import_module(name)
 
 
-def _default_grant(request: ResolvedCall) -> child_process.Grant:
+def _settings_here() -> Settings | None:
+    """The settings of the current folder; None if it has none, and nothing is imported to find out."""
+    if not any(os.path.lexists(f"retinue.{kind}") for kind in ("toml", "yaml", "yml")):
+        return None
+    from retinue.app.settings_file import load_settings
+
+    return load_settings()
+
+
+def _default_grant(request: ResolvedCall, settings: Settings | None) -> child_process.Grant:
     """What a call without a grant may do: read, in the current folder.
 
     Of the settings of the folder, those about tools count, and how Responses are written.
@@ -251,11 +286,8 @@ def _default_grant(request: ResolvedCall) -> child_process.Grant:
     plain = child_process.Grant(
         run_id="", policy=Policy(autonomy=Autonomy.READONLY), workspace=str(Path.cwd()), home=str(default_home())
     )
-    if not any(os.path.lexists(f"retinue.{kind}") for kind in ("toml", "yaml", "yml")):
+    if settings is None:
         return plain
-    from retinue.app.settings_file import load_settings
-
-    settings = load_settings()
     known = settings.providers.get(request.provider)
     reaching = child_process.Reaching(
         wire=request.provider, url=request.url, responses_wire=known.responses_wire if known is not None else None

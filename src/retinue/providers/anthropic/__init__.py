@@ -38,6 +38,7 @@ WIRE = Wire(
 VERTEX_WIRE = Wire(
     provider="retinue.providers.anthropic.vertex:VertexAIAnthropicProvider",
     family="anthropic",
+    host="aiplatform.googleapis.com",
     base_url_example="https://REGION-aiplatform.googleapis.com/v1/projects/PROJECT/locations/REGION",
     call_name="vertexai-anthropic",
     request_path=VERTEX_PATH,

@@ -1,0 +1,32 @@
+"""Keys are sent to other machines over https only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from retinue.core.errors import BadInput
+from retinue.net.loopback import is_loopback
+
+_SECRET_HEADER = re.compile(r"auth|key|token|secret|cookie|password", re.IGNORECASE)
+"""Names of headers whose values are secret."""
+
+
+def check_encrypted(address: str, api_key_env: str | None, headers: Mapping[str, str]) -> None:
+    """Raise `BadInput` if a key or a secret header would be sent in plain text to another machine.
+
+    >>> check_encrypted("http://localhost:8000/v1", "HOUSE_KEY", {})
+    >>> check_encrypted("http://h.example/v1", "HOUSE_KEY", {})
+    Traceback (most recent call last):
+    retinue.core.errors.BadInput: the key in HOUSE_KEY is not sent to h.example over plain http, which is not \
+encrypted; use an https address (plain http with a key is for this machine only), or send no key
+    """
+    parts = urlsplit(address)
+    secret = next((f"header {name}" for name in headers if _SECRET_HEADER.search(name)), "")
+    secret = f"key in {api_key_env}" if api_key_env else secret
+    if secret and parts.scheme == "http" and not is_loopback(parts.hostname or ""):
+        raise BadInput(
+            f"the {secret} is not sent to {parts.hostname} over plain http, which is not encrypted; use an https "
+            "address (plain http with a key is for this machine only), or send no key"
+        )
