@@ -158,7 +158,7 @@ def test_every_program_of_a_command_is_seen_or_the_command_is_called_unreadable(
         ("npm run-script x", Risk.MEDIUM),
         ("npm --prefix a run b", Risk.MEDIUM),
         ("cargo +nightly run", Risk.MEDIUM),
-        ("cargo tree", Risk.LOW),
+        ("cargo tree", Risk.MEDIUM),
         ("echo hi > note.txt 2>/dev/null", Risk.MEDIUM),
         ("echo hi > 1", Risk.MEDIUM),
         ("> note.txt", Risk.MEDIUM),

@@ -76,6 +76,8 @@ async def _outcome(live: LiveRun, call: OpenCall, engine: EngineContext) -> tupl
     prepared = live.prepared(call.index)
     if tool is None or prepared is None:
         return await _refuse_unknown(live, call, engine)
+    if prepared.examine is not None:
+        prepared = await prepared.examine(_context(live, call, stale=False))
     permission = _permission(live, call, prepared, engine)
     if permission is not GRANTED:
         if permission is not None and not allows(live.run.policy, name):  # the settings may have changed since

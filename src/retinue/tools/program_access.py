@@ -14,6 +14,10 @@ from retinue.tools.files import SETTINGS
 from retinue.tools.path_walk import Descriptor, Located, locate, open_roots
 
 SAFE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+HOME = "/tmp"
+GIT_SETTINGS: Mapping[str, str] = {"safe.bareRepository": "explicit", "core.fsmonitor": "false"}
+"""Settings that git has in every program, in a script too: a repository in a folder of another name than `.git` is not
+used, and no program is asked which files have changed."""
 
 
 class Mounts(Struct, frozen=True):
@@ -95,9 +99,20 @@ async def run_in_sandbox(program: Program, dependencies: ToolDependencies) -> En
 
 
 def environment_of(context: CallContext) -> Mapping[str, str]:
-    """The environment variables of a program: a plain set, and those that the policy passes through."""
+    """The environment variables of a program: a plain set, those that the policy passes through, and those of git."""
     passed = {name: os.environ[name] for name in context.policy.shell_env_passthrough if name in os.environ}
-    return {"PATH": SAFE_PATH, "HOME": "/tmp", "TMPDIR": "/tmp", "LANG": "C.UTF-8", "TERM": "dumb"} | passed
+    return (
+        {"PATH": SAFE_PATH, "HOME": HOME, "TMPDIR": "/tmp", "LANG": "C.UTF-8", "TERM": "dumb"} | passed | _git(passed)
+    )
+
+
+def _git(passed: Mapping[str, str]) -> dict[str, str]:
+    """Variables that give git settings of its own, after those that are passed through, and let it write no index."""
+    count = int(given) if (given := passed.get("GIT_CONFIG_COUNT", "")).isdecimal() else 0
+    variables = {"GIT_OPTIONAL_LOCKS": "0", "GIT_CONFIG_COUNT": str(count + len(GIT_SETTINGS))}
+    for place, (name, value) in enumerate(GIT_SETTINGS.items(), count):
+        variables |= {f"GIT_CONFIG_KEY_{place}": name, f"GIT_CONFIG_VALUE_{place}": value}
+    return variables
 
 
 def settings_in(folders: Sequence[str]) -> list[str]:

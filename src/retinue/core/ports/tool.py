@@ -80,6 +80,9 @@ class PreparedCall(Struct, frozen=True):
     `arguments` is the text that the model wrote. `waits` marks a call that waits for other runs and has no deadline.
     `denied_by` returns the reason, for the model, why a policy denies the call whatever a person answers; None if it
     does not. `risk`, `waits` and `denied_by` raise nothing. `run` makes the call; see `Tool.call`.
+
+    `examine`, if there is one, is awaited where the permission is decided: for a call whose risk depends on files, or
+    whose arguments take long to read. It returns the same call with its final risk, and raises nothing.
     """
 
     arguments: str
@@ -87,6 +90,7 @@ class PreparedCall(Struct, frozen=True):
     run: Callable[[CallContext], Awaitable[ToolResult]]
     waits: bool = False
     denied_by: Callable[[Policy], str | None] = _denied_by_no_policy
+    examine: Callable[[CallContext], Awaitable[PreparedCall]] | None = None
 
 
 class Tool:
@@ -189,8 +193,17 @@ class ToolWrapper(Tool):
         self.stoppable = tool.stoppable
 
     def prepare(self, arguments: str) -> PreparedCall:
-        inner = self.tool.prepare(arguments)
-        return PreparedCall(arguments, inner.risk, partial(self.run, inner), inner.waits, inner.denied_by)
+        return self._around(self.tool.prepare(arguments))
+
+    def _around(self, inner: PreparedCall) -> PreparedCall:
+        examine = None if inner.examine is None else partial(self._examine, inner.examine)
+        run = partial(self.run, inner)
+        return PreparedCall(inner.arguments, inner.risk, run, inner.waits, inner.denied_by, examine)
+
+    async def _examine(
+        self, examine: Callable[[CallContext], Awaitable[PreparedCall]], context: CallContext
+    ) -> PreparedCall:
+        return self._around(await examine(context))
 
     def spec_for(self, offered: tuple[str, ...], policy: Policy) -> ToolSpec:
         return self.tool.spec_for(offered, policy)

@@ -1,7 +1,8 @@
 """Lexer for shell commands: splits a command line into words and operators as a shell does, with quotes and comments.
 
-Text that different shells read differently, or that only a running shell could expand, raises `Unclear`. This module
-knows nothing about programs and their risk.
+Text that different shells read differently, or that only a running shell could expand, raises `Unclear`. So does text
+that is longer than `MAX_BYTES` or consists of more than `MAX_PIECES` pieces: the work of reading a command is bounded.
+Programs and their risk are not a matter of this module.
 """
 
 from __future__ import annotations
@@ -15,10 +16,20 @@ ARITHMETIC = "$((...)) is not read; write the number out"
 HERE_DOCUMENT = "here-documents are read only where their end stands in quotes, such as <<'EOF', in a line of its own"
 BROKEN_LINE = "the line is broken in the middle of a sign; break it between two words"
 
-_MAY_GROW = frozenset("<>&|;")
+MAX_BYTES = 128 * 1024 - 1
+"""Bytes of a command; Linux passes no longer text to a shell."""
+MAX_PIECES = 20_000
+"""Pieces of a command: words, operators, quoted passages, parameters and escaped characters."""
+
+_ORDINARY = re.compile(r"[^ \t\n#();<>|&\\'\"$`{*?\[~]+")
+"""Characters that stand for themselves outside of quotes."""
+_IN_QUOTES = re.compile(r'[^"\\$`]+')
+"""Characters that stand for themselves in double quotes."""
+_MAY_GROW = frozenset("<>&|;(")
 """Operators that become another operator if one more character follows, even after a line continuation."""
 _OPERATOR = re.compile(r"&>>|<<<|&&|\|\||\|&|>>|>\||<<|<>|&>|>&|<&|;;|[();<>|&\n]")
 _NUMBER = re.compile(r"[0-9]+")
+_DIGITS = frozenset("0123456789")
 _NUMBERS = frozenset(("$?", "$#", "$$"))
 """Parameters that expand to one number and never to several words."""
 _END_OF_TEXT = re.compile(r"(-?)[ \t]*(['\"])([A-Za-z_][A-Za-z0-9_]*)\2(?=[ \t\n;&|()<>])")
@@ -56,6 +67,8 @@ def tokens(command: str) -> list[Word | Operator]:
     >>> [token.text for token in tokens("grep 'a|b' x|head # the rest")]
     ['grep', 'a|b', 'x', '|', 'head']
     """
+    if len(command) > MAX_BYTES or len(command.encode("utf-8", "replace")) > MAX_BYTES:
+        raise Unclear(f"the command has more than {MAX_BYTES} bytes; write long texts to a file with a file tool")
     return _Lexer(command).tokens()
 
 
@@ -63,6 +76,7 @@ class _Lexer:
     def __init__(self, command: str) -> None:
         self._command = command
         self._at = 0
+        self._pieces = 0
         self._found: list[Word | Operator] = []
         self._texts: list[tuple[str, bool]] = []
         self._begin()
@@ -97,18 +111,28 @@ class _Lexer:
             )
         self._begin()
 
+    def _count(self) -> None:
+        self._pieces += 1
+        if self._pieces > MAX_PIECES:
+            raise Unclear(f"the command has more than {MAX_PIECES} words and signs; split it, or write it to a file")
+
     def _next(self, ahead: int = 0) -> str:
         return self._command[self._at + ahead : self._at + ahead + 1]
 
     def tokens(self) -> list[Word | Operator]:
         while character := self._next():
+            self._count()
+            if ordinary := _ORDINARY.match(self._command, self._at):
+                self._letters.append(ordinary[0])
+                self._at = ordinary.end()
+                continue
             match character:
                 case " " | "\t":
                     self._end_word()
                     self._at += 1
                 case "#" if not (self._letters or self._quoted):
-                    while self._next() not in ("", "\n"):
-                        self._at += 1
+                    end = self._command.find("\n", self._at)
+                    self._at = len(self._command) if end < 0 else end
                 case "(" | ")" | ";" | "<" | ">" | "|" | "&" | "\n":
                     self._operator()
                 case "\\":
@@ -140,8 +164,10 @@ class _Lexer:
             raise Unclear(f"{found[0]} means different things to different shells; write > FILE 2>&1")
         if found[0] in _MAY_GROW and self._goes_on(found.end()):
             raise Unclear(BROKEN_LINE)
-        if found[0][0] in "<>" and not self._quoted and _NUMBER.fullmatch("".join(self._letters)):
-            self._begin()  # the 2 of 2> is not a word
+        if found[0] == "(" and self._command.startswith("(", found.end()):
+            raise Unclear("(( is arithmetic to some shells; put a blank between two brackets, or write the number out")
+        if found[0][0] in "<>":
+            self._check_descriptor()
         self._end_word()
         self._found.append(Operator(found[0]))
         self._at = found.end()
@@ -149,6 +175,18 @@ class _Lexer:
             self._begin_text()
         elif found[0] == "\n":
             self._skip_texts()
+
+    def _check_descriptor(self) -> None:
+        """Drop the digit before a redirection: the 2 of 2> is not a word."""
+        before = "".join(self._letters)
+        if self._quoted or self._varies:
+            return
+        if before.startswith("{"):
+            raise Unclear("a word in braces directly before < or > sets a variable in some shells; put a blank between")
+        if before in _DIGITS:
+            self._begin()
+        elif _NUMBER.fullmatch(before):
+            raise Unclear("numbers of descriptors are read up to 9; put a blank between a word and < or >")
 
     def _begin_text(self) -> None:
         """Begin a here-document; its text starts on the next line."""
@@ -162,19 +200,13 @@ class _Lexer:
     def _skip_texts(self) -> None:
         """Skip the here-documents that begin on this line, in order."""
         for end, indented in self._texts:
-            while (line := self._line()) is not None and (line.lstrip("\t") if indented else line) != end:
-                pass
-            if line is None:
+            self._count()
+            tabs = "\t*" if indented else ""
+            last = re.compile(rf"(?:^|(?<=\n)){tabs}{end}(?:\n|\Z)").search(self._command, self._at)
+            if last is None:
                 raise Unclear(HERE_DOCUMENT)
+            self._at = last.end()
         self._texts = []
-
-    def _line(self) -> str | None:
-        """Consume and return the next line; None if there is none."""
-        if self._at >= len(self._command):
-            return None
-        line, _, _ = self._command[self._at :].partition("\n")
-        self._at += len(line) + 1
-        return line
 
     def _check_break(self, passage: str) -> None:
         """Refuse a line break in quotes on the line of a here-document: shells differ in where its text begins."""
@@ -207,6 +239,12 @@ class _Lexer:
         self._quote()
         self._at += 1
         while (character := self._next()) != '"':
+            self._count()
+            if ordinary := _IN_QUOTES.match(self._command, self._at):
+                self._check_break(ordinary[0])
+                self._letters.append(ordinary[0])
+                self._at = ordinary.end()
+                continue
             self._check_break(character)
             match character:
                 case "":
@@ -216,6 +254,7 @@ class _Lexer:
                 case "$":
                     self._parameter(quoted=True)
                 case "\\" if self._next(1) in ("$", "`", '"', "\\", "\n") and self._next(1):
+                    self._check_break(self._next(1))
                     if self._next(1) != "\n":
                         self._letters.append(self._next(1))
                     self._at += 2

@@ -1,21 +1,23 @@
 """Parser for shell commands: which programs a command line runs, and whether a policy allows them.
 
 The parser sees the text alone; what a program can really do is limited by the sandbox. A line that cannot be parsed
-with certainty (a substitution, an unclosed quote) is unreadable, and refused. Of wrapper programs (`env`, `xargs`,
-`find -exec`), the arguments determine which program runs.
+with certainty (a substitution, an unclosed quote) is unreadable, and refused. Of programs that start others (`env`,
+`xargs`, `find -exec`), the arguments determine which ones: see `starters`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from retinue.core.policy import Policy
 from retinue.core.text import name_list
 from retinue.tools.shell.lexer import Operator, Unclear, Word, tokens
+from retinue.tools.shell.starters import ASSIGNMENT, Started, Undecidable, started_by
 
 SEPARATORS = frozenset({"&&", "||", ";", ";;", "|", "|&", "&", "\n", "(", ")"})
 """Operators that end a command."""
@@ -36,20 +38,29 @@ _HARMLESS = frozenset(
 )
 """Builtins that run no program, and the empty command (`> file`)."""
 
-_EVALUATES = frozenset(("printf", "test", "["))
+_COMPARES_NUMBERS = frozenset(("-eq", "-ne", "-lt", "-le", "-gt", "-ge"))
+_TAKES_A_NUMBER = frozenset(("exit", "break", "continue"))
+_PLAIN_NUMBER = re.compile(r"[+-]?[0-9]+|\$[?#$]")
+_PLAIN_VALUE = re.compile(r"[^\[`]*")
+"""A value that no shell takes for code where it stands for a number: some evaluate the subscript of `a[...]`."""
+_JOB = re.compile(r"[0-9]+|\$!|%[0-9]*")
+_FORMAT = re.compile(r"(?:[^%]|%%|%[-+ #]{0,4}[0-9]{0,4}(?:\.[0-9]{0,4})?[diouxXeEfFgGaAcsb])*")
+"""What printf prints with: `%n` sets a variable in some shells, and `*` takes a number from the arguments."""
+_NUMBERS_IN_FORMAT = re.compile(r"%[-+ #]{0,4}[0-9]{0,4}(?:\.[0-9]{0,4})?[diouxXeEfFgGaA]")
+_DEVICES = ("/dev/tcp", "/dev/udp")
+"""Names that are connections to some shells, and files to none."""
 _COMPARES = frozenset(
     ("=", "==", "!=", "<", ">", "-eq", "-ne", "-lt", "-le", "-gt", "-ge", "-nt", "-ot", "-ef", "-a", "-o", ")", "]")
 )
 """Words that may follow a variable in a test: the variable is then compared and cannot be an operator itself."""
 
-_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=")
-"""Start of a word that sets a variable; with a quote before the `=`, the word is the name of a program."""
 _PROGRAM = re.compile(r"[A-Za-z0-9_./+:-]+|\[")
 _DESCRIPTOR = re.compile(r"[0-9]+-?|-")
 _CHANGES_PROGRAMS = re.compile(
-    r"PATH|IFS|ENV|HOME|SHELL|BASH_.*|BASHOPTS|SHELLOPTS|PS4|PROMPT_COMMAND|.*PAGER|.*EDITOR|VISUAL|BROWSER|LESS.*"
+    r"PATH|IFS|ENV|HOME|PWD|OLDPWD|CDPATH|FPATH|ZDOTDIR|NULLCMD|READNULLCMD|EXECIGNORE|GLOBIGNORE|SHELL|BASH_.*|BASHOPTS|SHELLOPTS|PS4|PROMPT_COMMAND|.*PAGER|.*EDITOR|VISUAL|BROWSER|LESS.*"
     r"|XDG_.*|LD_.*|DYLD_.*|GLIBC_.*|GCONV_PATH|LOCPATH|OPENSSL_.*|SSL_.*|SSH_.*|PYTHON.*|PIP_.*|NODE_.*|GIT_.*|NPM_.*"
     r"|npm_.*|PERL.*|RUBY.*|RUST.*|CARGO_.*|RIPGREP_.*|JAVA_.*|_JAVA_OPTIONS|JDK_.*|MAKE.*|TAR_OPTIONS"
+    r"|GOFLAGS|GOROOT|GOTOOLCHAIN|RUSTC.*|RSYNC_RSH|CVS_RSH|SUDO_.*|GNUPGHOME|UID|EUID|PPID|FUNCNEST"
 )
 """Variables that make a harmless name run another program."""
 _CHANGES_LITTLE = re.compile(
@@ -68,15 +79,21 @@ ANY_VALUE = "$"
 """Stands for a value that only the running shell knows; it is none of `_DOES_NOTHING`."""
 _SET = re.compile(r"(?:-[eux]+ |-[eux]*o pipefail |\+[eux] )*")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_HINT = ", with options of one letter, and at most a few such programs in a row"
+_HINTS = {
+    "find": "",
+    "git": ", without options before its subcommand other than -C, --no-pager and settings that name no program",
+}
 
 
 class Step(Struct, frozen=True):
     """One program that a command runs, with its arguments.
 
-    `writes`: its output is redirected to a file. `varies`: an argument contains something that only the running shell
-    knows, such as a variable. `patterns`: arguments that expand to names of files. `varying` are the indices of
-    arguments that may expand to any word, `matching` those of patterns. `sets_code_path`: a variable adds a folder of
-    code (PYTHONPATH). `variables`: those that a wrapper sets for it.
+    `writes`: its output is redirected to a file, or its input may be a connection. `varies`: an argument contains
+    something that only the running shell knows, such as a variable. `patterns`: arguments that expand to names of
+    files. `varying` are the indices of arguments that may expand to any word. `sets_code_path`: a variable adds a
+    folder of code (PYTHONPATH). `starts` are the programs that it starts by its arguments, and those that they start in
+    turn; `undecided`: the arguments do not determine them.
     """
 
     program: str
@@ -85,9 +102,9 @@ class Step(Struct, frozen=True):
     varies: bool = False
     patterns: tuple[str, ...] = ()
     varying: tuple[int, ...] = ()
-    matching: tuple[int, ...] = ()
     sets_code_path: bool = False
-    variables: tuple[tuple[str, str], ...] = ()
+    starts: tuple[Started, ...] = ()
+    undecided: bool = False
 
     @property
     def name(self) -> str:
@@ -100,6 +117,8 @@ class ParsedCommand(Struct, frozen=True):
     text: str
     steps: tuple[Step, ...] = ()
     unreadable: str = ""
+    loops: bool = False
+    """Whether parts of it may run several times, or under a name of their own."""
 
 
 def parse(command: str) -> ParsedCommand:
@@ -111,10 +130,37 @@ def parse(command: str) -> ParsedCommand:
     'substitutions such as $(...), `...` and <(...) are not read; run the inner command by itself'
     """
     try:
-        steps = tuple(step for part in _parts(tokens(command)) if (step := _step(part)) is not None)
-        return ParsedCommand(command, steps)
+        return _parsed(command)
     except Unclear as unclear:
         return ParsedCommand(command, unreadable=str(unclear))
+
+
+def _parsed(command: str) -> ParsedCommand:
+    found = tokens(command)
+    values: list[Word] = []
+    """Words that become values of variables."""
+    numbers: list[Word] = []
+    """Words that some shells evaluate as arithmetic."""
+    parts = [_Part(part) for part in _parts(found)]
+    steps = tuple(step for part in parts if (step := part.step(values, numbers)) is not None)
+    if any(not _PLAIN_NUMBER.fullmatch(word.text) for word in numbers):
+        _check_values(steps, values, numbers)
+    loops = any(part.loops for part in parts) or any(
+        isinstance(token, Operator) and token.text == ")" and isinstance(before, Operator) and before.text == "("
+        for before, token in pairwise(found)
+    )
+    return ParsedCommand(command, steps, loops=loops)
+
+
+def _check_values(steps: Sequence[Step], values: Iterable[Word], numbers: Iterable[Word]) -> None:
+    """Refuse a word that stands for a number and may be `a[$(id)]`, which some shells evaluate."""
+    for word in numbers:
+        if not _PLAIN_VALUE.fullmatch(word.text):
+            raise Unclear(f"write the number out in place of {word.text!r}")
+    if any(step.program == "read" for step in steps) or any(
+        word.opens or not _PLAIN_VALUE.fullmatch(word.text) for word in values
+    ):
+        raise Unclear("numbers in variables are read only where the command sets them to plain values; write them out")
 
 
 def refusal_of(command: ParsedCommand, policy: Policy) -> str | None:
@@ -138,13 +184,13 @@ def refusal_of(command: ParsedCommand, policy: Policy) -> str | None:
 
 
 def _refusal_of_started(step: Step, policy: Policy) -> str | None:
-    """The same for the programs that a wrapper runs: the list of allowed commands applies to them too."""
-    try:
-        started = started_by(step.name, step.arguments, varying=step.varying, patterns=step.matching)
-    except Undecidable:
-        how = "" if step.name == "find" else ", with options of one letter"
-        return f"Security policy: it is not known what {step.name!r} would start here; write its arguments out{how}"
-    for inner in started:
+    """The same for the programs that a program starts: the list of allowed commands applies to them too."""
+    if step.undecided:
+        return (
+            f"Security policy: it is not known what {step.name!r} would start here; "
+            f"write its arguments out{_HINTS.get(step.name, _HINT)}"
+        )
+    for inner in step.starts:
         for name, value in inner.variables:
             if _changes_programs(name, value, inner.name):
                 return f"Security policy: {_changes(name)}"
@@ -167,49 +213,105 @@ def _parts(found: Sequence[Word | Operator]) -> list[list[Word | Operator]]:
     return parts
 
 
-def _step(part: Sequence[Word | Operator]) -> Step | None:
-    """The command of one part; None if it runs nothing by itself."""
-    words, writes = _without_redirections(part)
-    while words and words[0].plain and words[0].text in KEYWORDS:
-        words = words[1:]
-    if words and words[0].plain and words[0].text in ("for", "case"):
-        return _check_head(words)
-    variables: dict[str, str] = {}
-    while words and (assigned := _ASSIGNMENT.match(words[0].text)) and assigned.end() <= words[0].bare:
-        variables[assigned[1]] = words[0].text[assigned.end() :]
-        words = words[1:]
-    for name, value in variables.items():
-        _check_variable(name, value, words[0].text if words else "")
-    if not words:
-        return Step("", (), writes) if writes else None
-    program, *arguments = words
+class _Part:
+    """The words between two separators: at most one command with its redirections."""
+
+    def __init__(self, part: Sequence[Word | Operator]) -> None:
+        words, self._writes = _without_redirections(part)
+        start = 0
+        while start < len(words) and words[start].plain and words[start].text in KEYWORDS:
+            start += 1
+        self._words = words[start:]
+        head = self._words[0].text if self._words and self._words[0].plain else ""
+        self._head = head in ("for", "case")
+        self.loops = head == "for" or any(word.text in ("while", "until") for word in words[:start])
+
+    def step(self, values: list[Word], numbers: list[Word]) -> Step | None:
+        """The command of the part; None if it runs nothing by itself. Adds to `values` and `numbers`."""
+        words = self._words
+        if self._head:
+            _check_head(words)
+            values += words[3:]
+            return None
+        variables: dict[str, str] = {}
+        start = 0
+        while start < len(words) and (assigned := ASSIGNMENT.match(words[start].text)):
+            if assigned.end() > words[start].bare:
+                break
+            variables[assigned[1]] = words[start].text[assigned.end() :]
+            start += 1
+        values += words[:start]
+        for name, value in variables.items():
+            _check_variable(name, value, words[start].text if start < len(words) else "")
+        if start == len(words):
+            return Step("", (), self._writes) if self._writes else None
+        program, arguments = words[start], words[start + 1 :]
+        _check_program(program)
+        _check_builtin(program.text, arguments, numbers)
+        if program.text == "export":
+            values += arguments
+        return _with_started(
+            Step(
+                program.text,
+                tuple(word.text for word in arguments),
+                self._writes,
+                varies=any(word.varies for word in arguments),
+                patterns=tuple(word.text for word in arguments if word.opens),
+                varying=tuple(place for place, word in enumerate(arguments) if _may_be_any(word)),
+                sets_code_path="PYTHONPATH" in variables,
+            ),
+            matching=tuple(place for place, word in enumerate(arguments) if word.opens),
+        )
+
+
+def _with_started(step: Step, matching: Sequence[int]) -> Step:
+    try:
+        started = started_by(step.name, step.arguments, varying=step.varying, patterns=matching)
+    except Undecidable:
+        return replace(step, undecided=True)
+    undecided = any(each.undecided for each in started)
+    return replace(step, starts=tuple(started), undecided=undecided) if started else step
+
+
+def _check_program(program: Word) -> None:
     if program.text == "[[":
         raise Unclear("[[ is not known to every shell; write [ ... ]")
     if program.varies or (program.opens and program.text != "[") or not _PROGRAM.fullmatch(program.text):
         raise Unclear(f"{program.text!r} is not plainly the name of a program; write it out")
-    if program.text in _EVALUATES:
-        _check_evaluated(program.text, arguments)
-    if program.text in ("set", "export", "read"):
-        _check_setting(program.text, arguments)
-    return Step(
-        program.text,
-        tuple(word.text for word in arguments),
-        writes,
-        varies=any(word.varies for word in arguments),
-        patterns=tuple(word.text for word in arguments if word.opens),
-        varying=tuple(place for place, word in enumerate(arguments) if _may_be_any(word)),
-        matching=tuple(place for place, word in enumerate(arguments) if word.opens),
-        sets_code_path="PYTHONPATH" in variables,
-    )
 
 
-def _check_evaluated(program: str, arguments: Sequence[Word]) -> None:
-    """Refuse words that set variables or run code in some shells (`[ -v 'a[$(id)]' ]`)."""
-    if program == "printf":
-        first = arguments[:1]
-        if any(word.text.startswith("-v") or _may_be_an_option(word) for word in first):
-            raise Unclear("begin what printf gets with a plain format, such as '%s'")
+def _check_builtin(program: str, arguments: Sequence[Word], numbers: list[Word]) -> None:
+    """Refuse arguments of builtins that set variables or run code in some shells; adds to `numbers`."""
+    match program:
+        case "printf":
+            _check_printf(arguments, numbers)
+        case "test" | "[":
+            _check_test(program, arguments, numbers)
+        case "set" | "export" | "read":
+            _check_setting(program, arguments)
+        case "wait":
+            if not all(_JOB.fullmatch(word.text) for word in arguments):
+                raise Unclear("of wait, only numbers of processes, $! and %n are read")
+        case _ if program in _TAKES_A_NUMBER:
+            numbers += arguments
+        case _:
+            pass
+
+
+def _check_printf(arguments: Sequence[Word], numbers: list[Word]) -> None:
+    """Check the format of printf; its arguments are numbers if the format has a place for one."""
+    if not arguments:
         return
+    form, *values = arguments
+    if form.varies or form.text.startswith("-") or _may_be_an_option(form) or not _FORMAT.fullmatch(form.text):
+        raise Unclear("begin what printf gets with a plain format, such as '%s'")
+    if _NUMBERS_IN_FORMAT.search(form.text):
+        numbers += values
+
+
+def _check_test(program: str, arguments: Sequence[Word], numbers: list[Word]) -> None:
+    """Check the words of a test: some set variables or run code in some shells (`[ -v 'a[$(id)]' ]`)."""
+    previous: Word | None = None
     for word, following in zip(arguments, (*arguments[1:], None), strict=False):
         if word.text in ("-v", "-R"):
             raise Unclear(f"{word.text} of {program} is not read")
@@ -217,6 +319,11 @@ def _check_evaluated(program: str, arguments: Sequence[Word]) -> None:
             raise Unclear(f'put variables of {program} in double quotes: "{word.text}"')
         if word.varies and following is not None and following.text not in _COMPARES:
             raise Unclear(f"write out how {program} is to look at {word.text!r}")
+        if word.text in _COMPARES_NUMBERS:
+            numbers += [each for each in (previous, following) if each is not None]
+        elif word.text == "-t" and following is not None:
+            numbers.append(following)
+        previous = word
 
 
 def _check_setting(program: str, arguments: Sequence[Word]) -> None:
@@ -278,7 +385,7 @@ def _without_redirections(part: Sequence[Word | Operator]) -> tuple[list[Word], 
         if isinstance(token, Operator):
             redirection = token.text
         elif redirection:
-            writes = writes or _is_written(redirection, token)
+            writes = _is_written(redirection, token) or writes
             redirection = ""
         else:
             words.append(token)
@@ -286,133 +393,12 @@ def _without_redirections(part: Sequence[Word | Operator]) -> tuple[list[Word], 
 
 
 def _is_written(redirection: str, target: Word) -> bool:
-    if redirection in ("<", "<<", "<<<", "<&"):
+    if target.text.startswith(_DEVICES):
+        raise Unclear(f"{target.text!r} is a connection to some shells; use a program for that")
+    if redirection in ("<<", "<<<"):
         return False
-    if redirection == ">&" and _DESCRIPTOR.fullmatch(target.text):
+    if redirection in (">&", "<&") and _DESCRIPTOR.fullmatch(target.text):
         return False
+    if redirection in ("<", "<&"):
+        return target.varies
     return target.text not in NO_FILE
-
-
-_FIND_STARTS = frozenset(("-exec", "-execdir", "-ok", "-okdir"))
-_LONG_WITH_A_WORD = re.compile(r"--[a-z-]+=.*", re.DOTALL)
-
-
-class Undecidable(ValueError):
-    """The arguments do not determine which program runs."""
-
-
-class _Wrapper(Struct, frozen=True):
-    """Options of a wrapper: letters without a value, letters with a value, and `first` arguments of its own."""
-
-    alone: str = ""
-    with_a_word: str = ""
-    first: int = 0
-    number: bool = False
-    """Whether a number may be an option, as in `nice -5`."""
-    long: bool = True
-    """Whether options such as `--signal=KILL` do not affect which program runs."""
-
-
-_WRAPPERS: Mapping[str, _Wrapper] = {
-    "env": _Wrapper(alone="i0", with_a_word="uC", long=False),
-    "xargs": _Wrapper(alone="0rtpxo", with_a_word="aEdILnPs", long=False),
-    "nice": _Wrapper(with_a_word="n", number=True),
-    "ionice": _Wrapper(alone="t", with_a_word="cn"),
-    "nohup": _Wrapper(),
-    "setsid": _Wrapper(alone="cfw"),
-    "timeout": _Wrapper(alone="v", with_a_word="ks", first=1),
-    "stdbuf": _Wrapper(with_a_word="ioe"),
-    "command": _Wrapper(alone="pvV"),
-}
-
-
-def started_by(
-    name: str, arguments: Sequence[str], *, varying: Collection[int] = (), patterns: Collection[int] = ()
-) -> list[Step]:
-    """The programs that a wrapper of that name runs with these arguments; raises `Undecidable`.
-
-    `varying` are the indices of arguments that may be other words, or several; the index after the last one, if more
-    may follow. `patterns` are the indices of patterns for file names.
-
-    >>> [(step.program, step.arguments) for step in started_by("xargs", ["-n", "1", "rm", "-r"])]
-    [('rm', ('-r',))]
-    >>> [step.program for step in started_by("nice", ["env", "LANG=C", "sort"])], started_by("ls", ["rm"])
-    (['env', 'sort'], [])
-    """
-    if name == "find":
-        if varying or any(may_be_one_of(_FIND_STARTS, arguments[index]) for index in patterns):
-            raise Undecidable(name)
-        return _started_by_find(arguments)
-    wrapper = _WRAPPERS.get(name)
-    if wrapper is None:
-        return []
-    where, options = _after_options(wrapper, arguments)
-    variables: list[tuple[str, str]] = []
-    if name == "env":
-        while where < len(arguments) and (assigned := _ASSIGNMENT.match(arguments[where])):
-            variables.append((assigned[1], arguments[where][assigned.end() :]))
-            where += 1
-    where += wrapper.first
-    if any(index <= where for index in (*varying, *patterns)):
-        raise Undecidable(name)
-    if where >= len(arguments):
-        return []
-    started = Step(arguments[where], tuple(arguments[where + 1 :]), variables=tuple(variables))
-    unsure = {index - where - 1 for index in varying}
-    if name == "xargs":  # its input replaces a word, or is appended
-        word = options.get("I", "")
-        unsure |= _indices_of(word, started) if word else {len(started.arguments)}
-    return [started, *_started_next(started, unsure, {index - where - 1 for index in patterns})]
-
-
-def may_be_one_of(words: Collection[str], pattern: str) -> bool:
-    """Whether the pattern can expand to one of these words."""
-    before, bracket, _ = pattern.partition("[")
-    return any(fnmatchcase(word, before + ("*" if bracket else "")) for word in words)
-
-
-def _started_by_find(arguments: Sequence[str]) -> list[Step]:
-    found: list[Step] = []
-    for index in (index + 1 for index, word in enumerate(arguments) if word in _FIND_STARTS):
-        words = tuple(arguments[index:])
-        words = words[: words.index(";")] if ";" in words else words
-        started = Step(words[0] if words else "", words[1:])
-        found += [started, *_started_next(started, _indices_of("{}", started), ())]
-    return found
-
-
-def _started_next(started: Step, varying: Collection[int], patterns: Collection[int]) -> list[Step]:
-    return started_by(started.name, started.arguments, varying=varying, patterns=patterns)
-
-
-def _indices_of(word: str, started: Step) -> set[int]:
-    """Indices of the arguments in which this word is replaced."""
-    if word in started.program:
-        raise Undecidable(word)
-    return {index for index, argument in enumerate(started.arguments) if word in argument}
-
-
-def _after_options(wrapper: _Wrapper, arguments: Sequence[str]) -> tuple[int, dict[str, str]]:
-    """Index after the options of a wrapper, and the values of its options."""
-    where = 0
-    words: dict[str, str] = {}
-    while where < len(arguments) and arguments[where].startswith("-") and len(arguments[where]) > 1:
-        option = arguments[where]
-        where += 1
-        if option == "--":
-            break
-        if (wrapper.number and option[1:].lstrip("-").isdecimal()) or (
-            wrapper.long and _LONG_WITH_A_WORD.fullmatch(option)
-        ):
-            continue
-        letters = option[1:].lstrip(wrapper.alone)
-        if not letters:
-            continue
-        if letters[0] not in wrapper.with_a_word:
-            raise Undecidable(option)  # long ones too: whether they take the next word is unknown
-        if len(letters) == 1:
-            words[letters] = arguments[where] if where < len(arguments) else ""
-            where += 1
-        else:
-            words[letters[0]] = letters[1:]
-    return where, words

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 
@@ -18,9 +20,10 @@ from retinue.core.text import name_list
 from retinue.tools.arguments import Misfit
 from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.function import FunctionTool
-from retinue.tools.program_access import environment_of, mounts_of, run_in_sandbox
+from retinue.tools.program_access import HOME, environment_of, mounts_of, run_in_sandbox
 from retinue.tools.settings_guard import watch_settings
 from retinue.tools.shell.parser import ParsedCommand, parse, refusal_of
+from retinue.tools.shell.repository import folders_of_git, starts_programs
 from retinue.tools.shell.risk import risk_of
 from retinue.tools.threads import in_thread
 
@@ -34,6 +37,13 @@ RESERVED = 64 * 1024 * MIB
 """Address space of each process: node reserves 10 GB for one WebAssembly module and uses next to nothing of it."""
 MAX_SECONDS = 86_400.0
 """The limit of the policy is nearly always shorter and ends the program by itself."""
+SHORT = 4096
+"""Characters of a command that is read on the event loop."""
+READING_SECONDS = 10.0
+"""Time to read a longer one, in a thread."""
+
+Run = Callable[[CallContext], Awaitable[ToolResult]]
+Examine = Callable[[CallContext], Awaitable[PreparedCall]]
 
 
 class ShellRequest(msgspec.Struct, frozen=True):
@@ -42,6 +52,14 @@ class ShellRequest(msgspec.Struct, frozen=True):
     command: str
     seconds: int | None
     folder: str
+
+
+class _ShellCall(msgspec.Struct, frozen=True):
+    """One call as the model wrote it; `instead` is what it does if its arguments do not fit."""
+
+    arguments: str
+    request: ShellRequest
+    instead: Run | None = None
 
 
 def tools(dependencies: ToolDependencies) -> Sequence[Tool]:
@@ -73,7 +91,8 @@ def tools(dependencies: ToolDependencies) -> Sequence[Tool]:
 class ShellTool(FunctionTool[..., ShellRequest]):
     """A tool that runs shell commands; its function maps the tool's own argument names to a `ShellRequest`.
 
-    The command is parsed once, in `prepare`; risk, policy and execution use the same `ParsedCommand`.
+    The command is parsed once, in `prepare`, or in a thread if it is long; risk, policy and execution use the same
+    `ParsedCommand`.
     """
 
     def __init__(self, function: Callable[..., ShellRequest], dependencies: ToolDependencies) -> None:
@@ -90,20 +109,73 @@ class ShellTool(FunctionTool[..., ShellRequest]):
     def prepare(self, arguments: str) -> PreparedCall:
         decoded = self.decode(arguments)
         if isinstance(decoded, Misfit):
-            command = parse(_command_in(arguments))
-            run = partial(self.call_decoded, decoded)
+            request = ShellRequest(_command_in(arguments), None, "")
+            call = _ShellCall(arguments, request, partial(self.call_decoded, decoded))
         else:
             args, kwargs = self._arguments.bind(decoded)
-            request = self(*args, **kwargs)
-            command = parse(request.command)
-            run = partial(self._run, request, command)
-        return PreparedCall(arguments, call_risk(command), run, denied_by=partial(refusal_of, command))
+            call = _ShellCall(arguments, self(*args, **kwargs))
+        if len(call.request.command) > SHORT:
+            run = call.instead or partial(self._run_unread, call.request)
+            risk = CallRisk(Risk.HIGH, acts=True)
+            return PreparedCall(arguments, risk, run, examine=partial(self._examine_long, call))
+        command = parse(call.request.command)
+        risk = call_risk(command)
+        examine = partial(self._examine_repository, call, command) if _reads_repository(command, risk) else None
+        return self._prepared(call, command, risk, examine)
+
+    def _prepared(
+        self, call: _ShellCall, command: ParsedCommand, risk: CallRisk, examine: Examine | None = None
+    ) -> PreparedCall:
+        run = call.instead or partial(self._run, call.request, command)
+        return PreparedCall(call.arguments, risk, run, denied_by=partial(refusal_of, command), examine=examine)
+
+    async def _examine_long(self, call: _ShellCall, context: CallContext) -> PreparedCall:
+        command, risk = await _read_in_thread(call.request.command)
+        if _reads_repository(command, risk):
+            return await self._examine_repository(call, command, context)
+        return self._prepared(call, command, risk)
+
+    async def _examine_repository(self, call: _ShellCall, command: ParsedCommand, context: CallContext) -> PreparedCall:
+        """A command with a reading git is of medium risk where the repository's settings may start programs."""
+        starts = await in_thread(_may_start_programs, command, call.request.folder, context)
+        return self._prepared(call, command, CallRisk(Risk.MEDIUM if starts else Risk.LOW, acts=True))
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
         return await self.prepare(arguments).run(context)
 
+    async def _run_unread(self, request: ShellRequest, context: CallContext) -> ToolResult:
+        return await self._run(request, (await _read_in_thread(request.command))[0], context)
+
     async def _run(self, request: ShellRequest, command: ParsedCommand, context: CallContext) -> ToolResult:
         return await run_command(command, context, self._dependencies, seconds=request.seconds, folder=request.folder)
+
+
+async def _read_in_thread(text: str) -> tuple[ParsedCommand, CallRisk]:
+    """A command parsed and assessed in a thread; unreadable if that takes longer than `READING_SECONDS`."""
+
+    def read() -> tuple[ParsedCommand, CallRisk]:
+        command = parse(text)
+        return command, call_risk(command)
+
+    try:
+        async with asyncio.timeout(READING_SECONDS):
+            return await in_thread(read)
+    except TimeoutError:
+        command = ParsedCommand(text, unreadable="the command takes too long to read; write it shorter")
+        return command, call_risk(command)
+
+
+def _reads_repository(command: ParsedCommand, risk: CallRisk) -> bool:
+    return risk.risk is Risk.LOW and any(step.name == "git" for step in command.steps)
+
+
+def _may_start_programs(command: ParsedCommand, folder: str, context: CallContext) -> bool:
+    passed = context.policy.shell_env_passthrough
+    folders = folders_of_git(command)
+    if folders is None or "CDPATH" in passed:
+        return True
+    workspace = os.path.join(context.workspace or os.curdir, folder)
+    return starts_programs(workspace, folders, "" if "HOME" in passed else HOME)
 
 
 def call_risk(command: ParsedCommand) -> CallRisk:
