@@ -337,7 +337,7 @@ async def test_a_tree_is_not_adopted_when_a_tool_of_one_of_its_runs_is_missing(h
     host.script("digger", hangs())
     first = host.process(tools=[probe])
     await first.open()
-    await first.retinue.spawn("dig", tools=["delegate", "probe"] if who == "main" else ["delegate"])
+    await first.retinue.spawn("dig", tools=["delegate", "probe"] if who == "main" else ["delegate"], ceiling=False)
     await asyncio.sleep(1)
     await first.kill()
 

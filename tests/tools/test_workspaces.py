@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import retinue
 from retinue.core.agent import Agent
 from retinue.core.messages import ToolMessage
-from retinue.core.policy import Autonomy, Policy
+from retinue.core.policy import Autonomy, Policy, RuntimeProfile
 from retinue.core.ports import Request, Sandbox
 from retinue.providers.scripted import ScriptedReply, calls, says, together
 from retinue.testing.harness import Harness
@@ -241,7 +242,111 @@ def test_a_link_in_a_folder_that_no_agent_may_write_is_followed(scene: Scene) ->
     workspaces.add_agent(Policy(autonomy=Autonomy.READONLY), str(scene.work))
     scene.replace_by_link()
 
-    assert workspaces.resolve(str(scene.research)).path == str(scene.outside)
+    assert workspaces.open(str(scene.research)).path == str(scene.outside)
+
+
+# ---- forbidden paths ------------------------------------------------------------------------------------------------
+
+
+class Family:
+    """A lead in `work` and its helper in `work/research`; both may read all of `work`, except `forbidden`."""
+
+    def __init__(self, scene: Scene, *forbidden: str, lead: str = "") -> None:
+        policy = replace(FREE_HAND, forbidden_paths=forbidden, allowed_roots=(str(scene.work),))
+        caller = RuntimeProfile(delegation_ceiling="caller")
+        self.lead = Agent(name="lead", tools=TOOLS, workspace=lead or str(scene.work), runtime=caller, policy=policy)
+        self.helper = Agent(name="helper", tools=TOOLS, workspace=str(scene.research))
+
+    async def texts(self, *asked: ScriptedReply) -> list[str]:
+        """What the helper reads for these calls."""
+        texts: list[str] = []
+
+        def collect_results(request: Request) -> ScriptedReply:
+            texts.extend(message.text for message in request.messages if isinstance(message, ToolMessage))
+            return says("done")
+
+        agents = [self.lead, self.helper]
+        async with Harness(dialects=("zeroclaw",), tools=TOOLS, agents=agents) as harness:
+            harness.script("lead", calls("delegate", agent="helper", prompt="read"), says("ended"))
+            harness.script("helper", together(*asked), collect_results, task="read")
+            await harness.retinue.run("go", agent="lead")
+        return texts
+
+
+TOOLS = ("file_read", "shell", "file_ops")
+
+
+@pytest.mark.parametrize("own", [None, (), (".env",), ("/etc", ".env")], ids=str)
+async def test_a_relative_forbidden_path_binds_a_child_with_another_workspace(
+    scene: Scene, own: tuple[str, ...] | None
+) -> None:
+    for folder in (scene.work, scene.research):
+        (folder / ".env").write_text("KEY=SECRET\n")
+    family = Family(scene, ".env")
+    if own is not None:
+        policy = replace(FREE_HAND, forbidden_paths=own, allowed_roots=(str(scene.work),))
+        family.helper = replace(family.helper, policy=policy)
+    paths = (f"{scene.work}/.env", "../.env", ".env", f"{scene.work}/x/../.env")
+
+    texts = await family.texts(*(calls("file_read", path=path) for path in paths), calls("file_read", path="note"))
+
+    assert [text.endswith("it is forbidden (forbidden_paths)") for text in texts[:3]] == [True] * 3
+    assert "SECRET" not in "".join(texts)
+    assert "inside" in texts[4]
+
+
+async def test_a_relative_forbidden_path_above_the_workspace_binds_a_child(scene: Scene, tmp_path: Path) -> None:
+    (scene.work / "secrets").mkdir()
+    (scene.work / "secrets" / "key").write_text("SECRET")
+    (scene.work / "desk").mkdir()
+    (tmp_path / "link").symlink_to(scene.work / "desk")
+    family = Family(scene, "../secrets", lead=str(tmp_path / "link"))
+
+    texts = await family.texts(calls("file_read", path=f"{scene.work}/secrets/key"))
+
+    assert texts[0].endswith("it is forbidden (forbidden_paths)")
+
+
+async def test_a_relative_forbidden_path_that_does_not_exist_yet_binds_a_child(scene: Scene) -> None:
+    family = Family(scene, "later/.env")
+    family.helper = replace(family.helper, policy=replace(FREE_HAND, allowed_roots=(str(scene.work),)))
+
+    texts = await family.texts(
+        calls("file_ops", operation="write", path=f"{scene.work}/later/.env", content="x"),
+        calls("file_ops", operation="write", path=f"{scene.work}/later/other", content="x"),
+    )
+
+    assert texts[0].endswith("it is forbidden (forbidden_paths)")
+    assert (scene.work / "later" / "other").read_text() == "x"
+
+
+@pytest.mark.real_time
+async def test_what_a_forbidden_link_led_to_stays_closed_after_the_link_is_changed(
+    scene: Scene, sandbox: Sandbox
+) -> None:
+    (scene.work / "real").mkdir()
+    (scene.work / "real" / ".env").write_text("KEY=SECRET\n")
+    (scene.work / "conf").symlink_to("real")
+    (scene.research / "elsewhere").mkdir()
+    policy = replace(FREE_HAND, forbidden_paths=(f"{scene.work}/conf/.env",), allowed_commands=("rm", "ln", "cat"))
+    texts: list[str] = []
+
+    def collect_results(request: Request) -> ScriptedReply:
+        texts.extend(message.text for message in request.messages if isinstance(message, ToolMessage))
+        return says("done")
+
+    async with Harness(dialects=(), tools=TOOLS, policy=policy) as harness:
+        harness.script(
+            "main",
+            calls("shell", command="cat conf/.env"),
+            calls("shell", command="ln -sfn research/elsewhere conf"),
+            together(calls("shell", command="cat real/.env"), calls("file_read", path="real/.env")),
+            collect_results,
+        )
+        await harness.run("go")
+
+    assert os.readlink(scene.work / "conf") == "research/elsewhere"
+    assert "SECRET" not in "".join(texts)
 
 
 @pytest.mark.parametrize("above", [False, True])

@@ -97,7 +97,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Additional readable folders. An entry inside `allowed_roots` does not make that part read-only."""
     allowed_roots_write_only: tuple[Entry, ...] = ()
     forbidden_paths: tuple[Entry, ...] = ()
-    """Paths that are never accessible, even inside allowed roots."""
+    """Paths that are never accessible, even inside allowed roots. A relative one is closed in the workspace of the run,
+    and in those of the runs above it.
+    """
     allowed_commands: tuple[Entry, ...] = DEFAULT_COMMANDS
     shell_env_passthrough: tuple[Entry, ...] = ()
     """Environment variables passed to shell commands."""
@@ -207,6 +209,44 @@ def narrow(parent: Policy, asked: Policy) -> Policy:
     if asked.tool_ceiling is None:
         return msgspec.structs.replace(asked, allowed_tools=parent.allowed_tools)
     return asked
+
+
+def anchored(policy: Policy, workspace: str) -> Policy:
+    """The policy with each relative forbidden path closed in `workspace`, too, whoever inherits the policy.
+
+    A relative path stays in the list: in the workspace of each run it means a path there.
+
+    >>> anchored(Policy(forbidden_paths=(".env", "~/.ssh", "/etc")), "/srv").forbidden_paths
+    ('.env', '~/.ssh', '/etc', '/srv/.env')
+    """
+    relative = [path for path in policy.forbidden_paths if _is_relative(path)]
+    if not relative or not workspace.startswith("/"):
+        return policy
+    paths = tuple(dict.fromkeys((*policy.forbidden_paths, *(_anchor(path, workspace) for path in relative))))
+    return policy if paths == policy.forbidden_paths else replace(policy, forbidden_paths=paths)
+
+
+def with_anchors(grant: Policy, parent: Policy) -> Policy:
+    """The grant with what the parent's relative forbidden paths close in other workspaces.
+
+    A grant that repeats such a path keeps what it means for the parent; it could not name the parent's workspace.
+
+    >>> parent = anchored(Policy(forbidden_paths=(".env",)), "/srv")
+    >>> with_anchors(Policy(forbidden_paths=(".env",)), parent).forbidden_paths
+    ('.env', '/srv/.env')
+    """
+    ends = tuple(_anchor(path, "/") for path in grant.forbidden_paths if _is_relative(path))
+    kept = [path for path in parent.forbidden_paths if path.startswith("/") and path.endswith(ends)] if ends else []
+    paths = tuple(dict.fromkeys((*grant.forbidden_paths, *kept)))
+    return grant if paths == grant.forbidden_paths else replace(grant, forbidden_paths=paths)
+
+
+def _is_relative(path: str) -> bool:
+    return not path.startswith(("/", "~"))
+
+
+def _anchor(path: str, workspace: str) -> str:
+    return _normalised_path(f"{workspace}/{path}")
 
 
 def inherit(parent: Policy, grant: Policy | None) -> Policy:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 from msgspec import Struct
@@ -17,10 +18,12 @@ from retinue.core.policy import (
     Policy,
     Rules,
     allows,
+    anchored,
     inherit,
     intersect,
     narrowed_windows,
     windows_of,
+    with_anchors,
     within_tools,
 )
 from retinue.core.run import HistoryRef, Lifecycle, Limits
@@ -75,6 +78,7 @@ def admit(
     depth = 0
     path = "root"
     ceiling = engine.rules.ceiling_of(spawn_request.run_spec.identity or spawn_request.agent)
+    grant = spawn_request.policy
     root_id = run_id
     tool_ceiling = spawn_request.run_spec.tool_ceiling
     if parent is not None:
@@ -86,13 +90,14 @@ def admit(
         depth = above.depth + 1
         path = f"{above.path}/{spawn_request.agent}/{parent.children_created + 1}"
         if not spawn_request.independent:
-            ceiling = parent.run.policy
+            ceiling = _anchored(parent.run.policy, parent.run.run_spec)
+            grant = grant and with_anchors(grant, ceiling)
         root_id = above.root_id
         tool_ceiling = parent.run.run_spec.tool_ceiling
     if spawn_request.max_running is not None and running >= spawn_request.max_running:
         raise TooManyRunning(running=running, limit=spawn_request.max_running)
     # An independent run is bound by the tools of its tree, too.
-    policy = within_tools(inherit(ceiling, spawn_request.policy), tool_ceiling)
+    policy = within_tools(_anchored(inherit(ceiling, grant), spawn_request.run_spec), tool_ceiling)
     run_spec = spawn_request.run_spec
     if run_spec.tool_ceiling != tool_ceiling:
         run_spec = replace(run_spec, tool_ceiling=tool_ceiling)
@@ -122,6 +127,13 @@ def admit(
         after=spawn_request.after,
     )
     return accepted, run_spec
+
+
+def _anchored(policy: Policy, run_spec: RunSpec) -> Policy:
+    workspace = run_spec.workspace
+    if any(path.startswith("..") or "/.." in path for path in policy.forbidden_paths):
+        workspace = os.path.realpath(workspace)  # the folder above a link is not the one above the folder it leads to
+    return anchored(policy, workspace)
 
 
 def with_visible_tools(run_spec: RunSpec, policy: Policy) -> RunSpec:
@@ -156,6 +168,7 @@ async def current_policy(run: Run, known: dict[RunId, Policy], rules: Rules, rep
         for other in _extended_agents(each):
             if (theirs := rules.agents.get(other)) is not None:
                 policy = intersect(policy, theirs)
+        policy = _anchored(policy, each.run_spec)
         known[each.run_id] = policy if above is None else intersect(policy, known[above])
     return known[run.run_id]
 

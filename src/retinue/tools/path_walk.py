@@ -136,7 +136,7 @@ class Located:
         return self.stat is not None and stat.S_ISDIR(self.stat.st_mode)
 
     @property
-    def is_file(self) -> bool:
+    def is_regular_file(self) -> bool:
         return self.stat is not None and stat.S_ISREG(self.stat.st_mode)
 
 
@@ -186,6 +186,12 @@ def _end(position: Position, name: str, links_in: set[Id], *, follow: bool, keep
     if follow and stat.S_ISLNK(found.st_mode):
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
     return Located(names, frozenset(links_in), found, descriptor)
+
+
+def spelled(path: str, workspace: str) -> str:
+    """A path of a policy in full: `~` is the home of the user, a relative path starts at the workspace."""
+    path = os.path.expanduser(path)
+    return path if path.startswith("/") else f"{workspace}/{path}"
 
 
 def components(path: str) -> list[str]:
@@ -242,6 +248,7 @@ class Workspaces:
     def __init__(self) -> None:
         self._pinned: dict[str, _Pin] = {}
         self._writable: set[Id] = set()
+        self._led_to: dict[str, str] = {}
         self._lock = Lock()
 
     @property
@@ -270,6 +277,23 @@ class Workspaces:
             self._pinned_as(found, workspace)
         roots = filter(os.path.isabs, (*policy.allowed_roots, *policy.allowed_roots_write_only))
         self.add_writable(policy, [found, *map(locate, roots)])
+        self.closed(spelled(path, os.path.abspath(workspace or os.curdir)) for path in policy.forbidden_paths)
+
+    def closed(self, paths: Iterable[str]) -> list[str]:
+        """Paths that a policy closes, with the real paths to which they led at first.
+
+        An agent may since have changed a link on such a path; what it led to stays closed.
+        """
+        closed: list[str] = []
+        for path in paths:
+            with self._lock:
+                first = self._led_to.get(path)
+            if first is None:
+                first = locate(path).path
+                with self._lock:
+                    first = self._led_to.setdefault(path, first)
+            closed += [path] if first == path else [path, first]
+        return closed
 
     def expect(self, path: str, identity: Id) -> None:
         """Pin a workspace as the folder that another process has found."""
@@ -279,13 +303,13 @@ class Workspaces:
     def expected(self, path: str) -> Id | None:
         """The folder that a workspace has to be in a child process; None if it does not exist yet."""
         try:
-            return self.resolve(path).identity
+            return self.open(path).identity
         except WorkspaceRefused:
             return NO_FOLDER
 
     def make(self, path: str) -> Located:
         """The folder of a workspace, which is created with the folders above it if it does not exist."""
-        found = self.resolve(path)
+        found = self.open(path)
         if found.stat is not None:
             return found
         position = Position()
@@ -295,9 +319,9 @@ class Workspaces:
                 position.enter(name)
         finally:
             position.close()
-        return self.resolve(path)
+        return self.open(path)
 
-    def resolve(self, path: str) -> Located:
+    def open(self, path: str) -> Located:
         """The folder of a workspace, held open; without `stat` if it does not exist.
 
         Raises `WorkspaceRefused` if it is not the folder that it was, or may have been chosen by an agent.

@@ -11,7 +11,7 @@ from retinue.core.errors import ToolError
 from retinue.core.ports import CallContext, Ended, Program
 from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.files import SETTINGS
-from retinue.tools.path_walk import Descriptor, Located, locate, open_roots
+from retinue.tools.path_walk import Descriptor, Located, locate, open_roots, spelled
 
 SAFE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 HOME = "/tmp"
@@ -49,7 +49,7 @@ def mounts_of(context: CallContext, dependencies: ToolDependencies, *, folder: s
     are read-only.
     """
     policy, workspaces = context.policy, dependencies.opened_workspaces
-    workspace = workspaces.resolve(context.workspace)
+    workspace = workspaces.open(context.workspace)
     if not workspace.is_folder:
         raise ToolError(f"there is no folder {folder or workspace.path!r}")
     allowed = map(os.path.abspath, policy.allowed_roots)
@@ -59,7 +59,7 @@ def mounts_of(context: CallContext, dependencies: ToolDependencies, *, folder: s
     read_only = open_roots([], allowed, closed_to_links=workspaces.writable | _identities(full), keep=True)
     if not policy.workspace_only:
         read_only = [locate("/", keep=True), *read_only]
-    hidden = _hidden(context, dependencies, workspace)
+    hidden = _hidden(context, dependencies)
     writable = full if writes else []
     granted = [root for root in (*read_only, *([] if writes else full)) if not _is_inside(root, writable)]
     readable = [*granted, *(file for file in _settings(dependencies, writable) if not _is_inside(file, hidden))]
@@ -72,9 +72,10 @@ def mounts_of(context: CallContext, dependencies: ToolDependencies, *, folder: s
     return Mounts(chosen.path, _paths(readable), _paths(writable), _paths(hidden), opened)
 
 
-def _hidden(context: CallContext, dependencies: ToolDependencies, workspace: Located) -> list[Located]:
+def _hidden(context: CallContext, dependencies: ToolDependencies) -> list[Located]:
     """What a program must not see, of what exists: the forbidden paths and the state folder."""
-    forbidden = [os.path.join(workspace.path, os.path.expanduser(path)) for path in context.policy.forbidden_paths]
+    own = os.path.abspath(context.workspace or os.curdir)
+    forbidden = dependencies.opened_workspaces.closed(spelled(path, own) for path in context.policy.forbidden_paths)
     home = [] if dependencies.home is None else [os.path.abspath(dependencies.home)]
     return [found for path in (*forbidden, *home) if (found := locate(path, keep=True)).stat is not None]
 
@@ -86,7 +87,7 @@ def _settings(dependencies: ToolDependencies, writable: Sequence[Located]) -> li
     """
     own = (locate(os.path.abspath(path), keep=True) for path in dependencies.settings)
     usual = (locate(f"{root.path}/{name}", keep=True) for root in writable for name in sorted(SETTINGS))
-    files = (*(each for each in own if each.stat is not None), *(each for each in usual if each.is_file))
+    files = (*(each for each in own if each.stat is not None), *(each for each in usual if each.is_regular_file))
     return [file for file in files if _is_inside(file, writable)]
 
 

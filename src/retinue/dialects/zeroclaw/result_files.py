@@ -152,7 +152,7 @@ class ResultFolder:
     def _folder(self, *, make: bool = False) -> Generator[int]:
         """The folder, held open, so that files go there even if its name is replaced by a link meanwhile."""
         with self._errors_mapped():
-            workspace = self._workspaces.resolve(self.workspace).descriptor
+            workspace = self._workspaces.open(self.workspace).descriptor
         if workspace is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         if make:

@@ -40,6 +40,7 @@ from retinue.tools.path_walk import (
     identity_of,
     locate,
     open_roots,
+    spelled,
 )
 
 Mode = Literal["read", "write"]
@@ -150,13 +151,14 @@ class FileAccess:
         try:
             self.workspace = os.path.abspath(workspace or os.curdir)
             self._everywhere = not policy.workspace_only
-            self._forbidden = _closed([self._spelled(os.path.expanduser(path)) for path in policy.forbidden_paths])
+            workspaces = workspaces or Workspaces()
+            forbidden = [spelled(path, self.workspace) for path in policy.forbidden_paths]
+            self._forbidden = _closed(workspaces.closed(forbidden))
             self._state = _closed([PROCESSES, *([os.path.abspath(home)] if home is not None else [])])
             # A settings file of the workspace may be a link; the file that it leads to is protected as well.
             here = [f"{self.workspace}/{name}" for name in sorted(SETTINGS)]
             self._settings = _closed([*map(os.path.abspath, settings), *here])
-            workspaces = workspaces or Workspaces()
-            own = workspaces.resolve(self.workspace)
+            own = workspaces.open(self.workspace)
             full, read_only, write_only = (
                 tuple(filter(os.path.isabs, roots))
                 for roots in (policy.allowed_roots, policy.allowed_roots_read_only, policy.allowed_roots_write_only)

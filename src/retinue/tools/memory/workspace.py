@@ -296,7 +296,7 @@ def _base(name: str) -> str:
 def _opened(place: Path, workspaces: Workspaces) -> Generator[_Folder | None]:
     """The open workspace; None if there is no such folder."""
     with _errors_mapped():
-        found = workspaces.resolve(str(place))
+        found = workspaces.open(str(place))
         if found.descriptor is None:
             yield None
             return
