@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
+from retinue.core import programs
 from retinue.core.errors import SandboxUnavailable
 from retinue.core.ports import Ended, Program, Sandbox
+from retinue.core.programs import FoundProgram
 from retinue.sandbox import probe
 from retinue.sandbox.none import NoSandbox
 from retinue.sandbox.probe import (
@@ -75,9 +79,50 @@ async def test_a_sandbox_in_which_nothing_works_is_refused() -> None:
 async def test_without_bubblewrap_the_message_says_how_to_install_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(programs, "SYSTEM_FOLDERS", ())
     monkeypatch.setenv("PATH", "/no/such/folder")
+    text = f"bubblewrap is not installed; {HOW_TO_INSTALL}, or {HOW_TO_ALLOW}"
 
-    assert await examine() == ProbeResult(f"bubblewrap is not installed; {HOW_TO_INSTALL}, or {HOW_TO_ALLOW}")
+    assert await examine() == ProbeResult(text, None, (FoundProgram("bwrap", ""), FoundProgram("prlimit", "")))
+
+
+@pytest.mark.parametrize("name", ["bwrap", "prlimit"])
+async def test_a_program_that_an_agent_left_on_the_path_is_not_started(
+    sandbox: Sandbox, work: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (work / "bin").mkdir()
+    fake = work / "bin" / name
+    fake.write_text(f'#!/bin/sh\nid > {work}/started\nexec {name} "$@"\n')
+    fake.chmod(0o755)
+    (work / "started").touch()
+    (work / "started").chmod(0o666)
+    work.parent.chmod(0o755)
+    monkeypatch.setattr(programs, "SYSTEM_FOLDERS", ())
+    monkeypatch.setenv("PATH", f"{work / 'bin'}:bin:{os.environ['PATH']}")
+
+    found = await examine(agents_write=(str(work),))
+
+    assert (work / "started").read_text() == ""
+    assert found.sandbox is not None
+    assert any(f"{fake} is not used: agents may write in {work}" in each.passed_over for each in found.programs)
+
+
+async def test_a_later_program_with_more_folders_does_not_use_what_lies_in_them(
+    monkeypatch: pytest.MonkeyPatch, work: Path
+) -> None:
+    async def record(*, agents_write: Sequence[str]) -> ProbeResult:
+        asked.append(tuple(agents_write))
+        return ProbeResult("holds", None, (FoundProgram("bwrap", str(work / "bwrap")),))
+
+    asked: list[tuple[str, ...]] = []
+    (work / "bwrap").touch()
+    monkeypatch.setattr(probe, "_verdicts", [])
+    monkeypatch.setattr(probe, "examine", record)
+    await verdict(("/elsewhere",))
+    await verdict(("/elsewhere", "/other"))
+    await verdict((str(work),))
+
+    assert asked == [("/elsewhere",), (str(work),)]
 
 
 def a_broken_one(folder: Path) -> str:
@@ -110,7 +155,7 @@ async def test_a_program_is_refused_without_a_working_sandbox(monkeypatch: pytes
 
 
 async def test_the_sandbox_is_probed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def once() -> ProbeResult:
+    async def once(*, agents_write: Sequence[str]) -> ProbeResult:
         asked.append("asked")
         return ProbeResult("none")
 
@@ -156,7 +201,7 @@ async def test_without_a_sandbox_files_are_still_limited(program: Calls, work: P
 async def test_concurrent_programs_wait_for_one_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     trials: list[ProbeResult] = []
 
-    async def tried() -> ProbeResult:
+    async def tried(*, agents_write: Sequence[str]) -> ProbeResult:
         await asyncio.sleep(0)
         trials.append(ProbeResult("tried"))
         return trials[-1]

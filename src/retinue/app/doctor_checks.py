@@ -12,7 +12,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from retinue.app.launch.model_choice import find_servers
-from retinue.app.open import STORE, default_home, open_read_only
+from retinue.app.open import STORE, default_home, open_read_only, writable_folders
 from retinue.app.settings_file import load_settings, provider_configs
 from retinue.app.tool_modules import load_tools
 from retinue.app.validation import unknown_in_settings
@@ -156,12 +156,17 @@ def _tools(settings: Settings) -> list[Finding]:
 
 
 async def _sandbox(settings: Settings) -> Finding:
-    """Whether programs of agents run in a sandbox; checked by trying to escape."""
+    """Whether programs of agents run in a sandbox, checked by trying to escape, and of which programs it consists."""
     from retinue.sandbox.probe import verdict
 
     if settings.tool_options.sandbox == "off":
         return Finding("sandbox", "off by the settings: programs of agents run without one")
-    return Finding("sandbox", (await verdict()).text)
+    probed = await verdict(writable_folders(settings.core_agents(), settings.policy))
+    if probed.sandbox is None:
+        return Finding("sandbox", probed.text)
+    used = ", ".join(program.path for program in probed.programs)
+    passed_over = (reason for program in probed.programs for reason in program.passed_over)
+    return Finding("sandbox", "; ".join((f"{probed.text} ({used})", *passed_over)))
 
 
 def _keys(settings: Settings) -> dict[str, bool]:

@@ -142,7 +142,13 @@ def open(
     def dependencies() -> ToolDependencies:
         options, key_value = tool_options or ToolOptions(), supervisor.key_value
         return dataclasses.replace(
-            tool_dependencies(options, key_value=key_value, home=_folder(home), clock=clock),
+            tool_dependencies(
+                options,
+                key_value=key_value,
+                home=_folder(home),
+                clock=clock,
+                agents_write=writable_folders(agents, policy),
+            ),
             origins=supervisor.origins,
             memories={agent.name: agent.memory for agent in agents if agent.memory is not None},
             workspaces={agent.name: agent.workspace for agent in agents if agent.workspace},
@@ -193,14 +199,26 @@ def _merge_tool_options(given: ToolOptions | None, configured: ToolOptions) -> T
     return configured if given is None else replace(given, protected=(*given.protected, *configured.protected))
 
 
+def writable_folders(agents: Sequence[Agent], policy: Policy | None) -> tuple[str, ...]:
+    """The folders in which agents may write, besides the current one."""
+    policies = (policy, *(agent.policy for agent in agents))
+    allowed = [root for each in policies if each for root in (*each.allowed_roots, *each.allowed_roots_write_only)]
+    return (*filter(None, (agent.workspace for agent in agents)), *allowed)
+
+
 def tool_dependencies(
-    options: ToolOptions, *, key_value: KeyValue, home: Path | None, clock: Clock | None = None
+    options: ToolOptions,
+    *,
+    key_value: KeyValue,
+    home: Path | None,
+    clock: Clock | None = None,
+    agents_write: Sequence[str] = (),
 ) -> ToolDependencies:
-    """What the built-in tools need, with these options."""
+    """What the built-in tools need, with these options; programs are not started from `agents_write`."""
     from retinue.sandbox.probe import choose
 
     return ToolDependencies(
-        sandbox=choose(options.sandbox),
+        sandbox=choose(options.sandbox, agents_write=agents_write),
         key_value=key_value,
         clock=clock or SystemClock(),
         home=home,

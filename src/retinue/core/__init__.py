@@ -1,4 +1,5 @@
-"""Domain model: frozen data types and pure functions, without I/O and without `await`; and the loggers."""
+"""Domain model: frozen data types and pure functions, without I/O and without `await`; the loggers; the search
+for programs."""
 
 __all__ = [
     "agent",
@@ -19,6 +20,7 @@ __all__ = [
     "messages",
     "policy",
     "ports",
+    "programs",
     "run",
     "schema",
     "settings_files",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 import subprocess
+from collections.abc import Sequence
 from functools import partial
 
 from retinue.core.errors import ToolError
 from retinue.core.ports import Ended, Program
+from retinue.core.programs import find_program
 from retinue.sandbox.rlimits import prlimit_command
 from retinue.sandbox.subprocess import end_group, finish, start
 
@@ -23,8 +25,8 @@ class NoSandbox:
     killed with it; a process that left the group lives on.
     """
 
-    def __init__(self) -> None:
-        self._prlimit = shutil.which("prlimit")
+    def __init__(self, agents_write: Sequence[str] = ()) -> None:
+        self._prlimit = find_program("prlimit", agents_write=(os.getcwd(), *agents_write)).path
 
     async def run(self, program: Program) -> Ended:
         process = self._start(program)

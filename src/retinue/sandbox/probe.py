@@ -10,11 +10,10 @@ import json
 import os
 import platform
 import secrets
-import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -25,6 +24,7 @@ from msgspec import Struct
 
 from retinue.core.errors import RetinueError, SandboxUnavailable
 from retinue.core.ports import Ended, Program, Sandbox
+from retinue.core.programs import FoundProgram, find_program, why_untrusted
 from retinue.sandbox.seccomp import MACHINES, Machine
 from retinue.sandbox.subprocess import end_group, finish, start
 
@@ -48,19 +48,24 @@ class ProbeResult(Struct, frozen=True):
 
     text: str
     sandbox: Sandbox | None = None
+    programs: tuple[FoundProgram, ...] = ()
+    """The programs that it consists of, or that were looked for."""
 
 
-def choose(setting: Literal["required", "off"]) -> Sandbox:
-    """The configured sandbox; a required one is probed when the first program starts."""
+def choose(setting: Literal["required", "off"], *, agents_write: Sequence[str] = ()) -> Sandbox:
+    """The configured sandbox; a required one is probed when the first program starts.
+
+    Its programs are not taken from `agents_write`, the folders in which agents may write.
+    """
     match setting:
         case "required":
-            return RequiredSandbox()
+            return RequiredSandbox(agents_write)
         case "off":
             if sys.platform == "win32":
                 return RequiredSandbox()
             from retinue.sandbox.none import NoSandbox
 
-            return NoSandbox()
+            return NoSandbox(agents_write)
         case _:
             assert_never(setting)
 
@@ -68,8 +73,11 @@ def choose(setting: Literal["required", "off"]) -> Sandbox:
 class RequiredSandbox:
     """A `Sandbox` that uses the one that works on this machine, and raises `SandboxUnavailable` if none does."""
 
+    def __init__(self, agents_write: Sequence[str] = ()) -> None:
+        self._agents_write = tuple(agents_write)
+
     async def run(self, program: Program) -> Ended:
-        probed = await verdict()
+        probed = await verdict((*self._agents_write, *program.writable))
         if probed.sandbox is None:
             raise SandboxUnavailable(f"nothing fences programs in here: {probed.text}")
         return await probed.sandbox.run(program)
@@ -79,27 +87,44 @@ _verdicts: list[ProbeResult] = []
 _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
 
-async def verdict() -> ProbeResult:
-    """The sandbox of this machine, probed once per process."""
+async def verdict(agents_write: Sequence[str] = ()) -> ProbeResult:
+    """The sandbox of this machine, probed once per process, with programs that are outside `agents_write`."""
     # One at a time: concurrent probes disturb each other, and a working sandbox would be reported as broken.
     async with _turns.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
-        if not _verdicts:
-            _verdicts.append(await examine())
-    return _verdicts[0]
+        usable = (each for each in _verdicts if not any(_lies_in(program, agents_write) for program in each.programs))
+        found = next(usable, None)
+        if found is None:
+            found = await examine(agents_write=agents_write)
+            _verdicts.append(found)
+    return found
 
 
-async def examine(*, bwrap: str | None = None, python: str = sys.executable) -> ProbeResult:
-    """Probe the sandbox of this machine with the escape probe, run by `python`; `bwrap` defaults to the one in PATH."""
+def _lies_in(program: FoundProgram, agents_write: Sequence[str]) -> bool:
+    return bool(program.path) and bool(why_untrusted(program.path, agents_write=agents_write))
+
+
+async def examine(
+    *, bwrap: str | None = None, python: str = sys.executable, agents_write: Sequence[str] = ()
+) -> ProbeResult:
+    """Probe the sandbox of this machine with the escape probe, run by `python`; `bwrap` is looked for by default."""
     if sys.platform == "win32":
         return ProbeResult("programs for agents cannot be started on Windows, with or without a sandbox")
     machine: Machine | None = next((each for each in MACHINES if each == platform.machine()), None)
     if sys.platform != "linux" or machine is None:
         return ProbeResult(f"retinue knows none for {platform.system()} on {platform.machine()}; {HOW_TO_ALLOW}")
-    bwrap, prlimit = bwrap or shutil.which("bwrap"), shutil.which("prlimit")
-    if bwrap is None:
-        return ProbeResult(f"bubblewrap is not installed; {HOW_TO_INSTALL}, or {HOW_TO_ALLOW}")
-    if prlimit is None:
-        return ProbeResult(f"prlimit, a part of util-linux, is not installed; install it, or {HOW_TO_ALLOW}")
+    folders = (os.getcwd(), *agents_write)
+    programs = (
+        find_program("bwrap", agents_write=folders) if bwrap is None else FoundProgram("bwrap", bwrap),
+        find_program("prlimit", agents_write=folders),
+    )
+    bwrap, prlimit = (program.path for program in programs)
+    passed_over = "".join(f"; {reason}" for program in programs if not program.path for reason in program.passed_over)
+    if not bwrap:
+        text = f"bubblewrap is not installed{passed_over}; {HOW_TO_INSTALL}, or {HOW_TO_ALLOW}"
+        return ProbeResult(text, programs=programs)
+    if not prlimit:
+        text = f"prlimit, a part of util-linux, is not installed{passed_over}; install it, or {HOW_TO_ALLOW}"
+        return ProbeResult(text, programs=programs)
     from retinue.sandbox.bubblewrap import Bubblewrap
 
     try:
@@ -110,7 +135,7 @@ async def examine(*, bwrap: str | None = None, python: str = sys.executable) -> 
         return _broken(f"{failure}; it needs user namespaces, which this system may have switched off")
     if error:
         return _broken(error)
-    return ProbeResult(f"bubblewrap holds: none of {tried} attempts to get out succeeded", sandbox)
+    return ProbeResult(f"bubblewrap holds: none of {tried} attempts to get out succeeded", sandbox, programs)
 
 
 def _broken(error: str) -> ProbeResult:

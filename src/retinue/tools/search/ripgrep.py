@@ -15,7 +15,6 @@ import functools
 import json
 import os
 import re
-import shutil
 import stat
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from retinue.core.errors import ToolError
+from retinue.core.programs import find_program
 from retinue.tools.files import FileAccess, OpenPath
 from retinue.tools.pagination import page_limit
 from retinue.tools.search.query import LEFT_OUT, Query
@@ -127,9 +127,8 @@ def _where(stack: contextlib.ExitStack, access: FileAccess, path: str, query: Qu
 
 async def _ripgrep(access: FileAccess) -> str:
     """Path of a ripgrep that is new enough and that no agent could have written; empty if there is none."""
-    folders = [folder for folder in os.get_exec_path() if os.path.isabs(folder)]
-    program = shutil.which("rg", path=os.pathsep.join(folders))
-    if program is None or not access.is_trusted_program(program):
+    program = find_program("rg", agents_write=(access.workspace,)).path
+    if not program or not access.is_trusted_program(program):
         return ""
     return program if await in_thread(_is_new_enough, program) else ""
 

@@ -1,0 +1,125 @@
+"""Find the programs that retinue starts outside the sandbox, where no agent and no other user can have placed them.
+
+PATH may name folders in which agents write: the virtualenv of a project, `node_modules/.bin`. A program there is passed
+over, and so is one that another user could replace. Folders of the system come first.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+SYSTEM_FOLDERS = (
+    *("/usr/bin", "/bin", "/usr/sbin", "/sbin", "/usr/local/bin", "/usr/local/sbin"),
+    *("/run/current-system/sw/bin", "/nix/var/nix/profiles/default/bin"),
+    *("/opt/homebrew/bin", "/home/linuxbrew/.linuxbrew/bin"),
+)
+"""Where programs of the system, of Nix and of Homebrew are; searched before PATH."""
+ADMINISTRATORS = ("root", "wheel", "admin" if sys.platform == "darwin" else "staff")
+"""Groups whose members administrate the machine, so that folders which they can write are as good as root's."""
+MAX_LINKS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class FoundProgram:
+    """A program that may be started, or an empty path; and why others of that name were passed over."""
+
+    name: str
+    path: str
+    passed_over: tuple[str, ...] = ()
+
+
+def find_program(name: str, *, agents_write: Sequence[str]) -> FoundProgram:
+    """The first program of this name that neither an agent nor another user can have written.
+
+    `agents_write` are the folders in which agents may write.
+    """
+    passed_over: list[str] = []
+    listed = [folder for folder in os.get_exec_path() if os.path.isabs(folder)]
+    for folder in dict.fromkeys((*SYSTEM_FOLDERS, *listed)):
+        path = os.path.join(folder, name)
+        if not os.path.isfile(path) or not os.access(path, os.X_OK):
+            continue
+        reason = why_untrusted(path, agents_write=agents_write)
+        if not reason:
+            return FoundProgram(name, path, tuple(passed_over))
+        passed_over.append(f"{path} is not used: {reason}")
+    return FoundProgram(name, "", tuple(passed_over))
+
+
+def why_untrusted(path: str, *, agents_write: Sequence[str]) -> str:
+    """Why a program must not be started; empty if it may be.
+
+    Every folder in which a part of its path is looked up has to belong to root or to this user, and must not be
+    writable by others or lie in a folder of agents.
+    """
+    roots = [os.path.realpath(root) for root in agents_write]
+    # With one of these an agent can replace every program, and Python itself: it would help nothing to refuse one.
+    roots = [root for root in roots if root not in ("/", "/usr")]
+    try:
+        for folder, entry in _steps(path):
+            for root in roots:
+                if entry == root or entry.startswith(f"{root}/"):
+                    return f"agents may write in {root}"
+            within, found = os.stat(folder), os.lstat(entry)
+            if not _is_ours(found.st_uid):
+                return f"{entry} belongs to another user"
+            # In a folder like /tmp others can add entries, but not replace ours.
+            if not _is_ours(within.st_uid) or (_others_write(within) and not within.st_mode & stat.S_ISVTX):
+                return f"others may write in {folder}"
+            if not stat.S_ISLNK(found.st_mode) and not stat.S_ISDIR(found.st_mode) and _others_write(found):
+                return f"others may write {entry}"
+    except OSError as error:
+        return f"it cannot be checked ({error.strerror})"
+    return ""
+
+
+def _steps(path: str) -> Iterator[tuple[str, str]]:
+    """Each folder in which a part of a path is looked up, with the entry that is found there; links are followed."""
+    ahead = [part for part in reversed(path.split("/")) if part not in ("", ".")]
+    here, links = "/", 0
+    while ahead:
+        part = ahead.pop()
+        if part == "..":
+            here = os.path.dirname(here)
+            continue
+        entry = os.path.join(here, part)
+        yield here, entry
+        if os.path.islink(entry):
+            links += 1
+            target = os.readlink(entry)
+            if links > MAX_LINKS:
+                raise OSError(0, "too many links")
+            if target.startswith("/"):
+                here = "/"
+            ahead += [part for part in reversed(target.split("/")) if part not in ("", ".")]
+        else:
+            here = entry
+
+
+def _is_ours(user: int) -> bool:
+    # The owner of / is root, or, in a user namespace without root, the number that stands for it there.
+    return user in (0, os.geteuid(), os.stat("/").st_uid)
+
+
+def _others_write(found: os.stat_result) -> bool:
+    if found.st_mode & stat.S_IWOTH:
+        return True
+    return bool(found.st_mode & stat.S_IWGRP) and not _is_private_group(found.st_gid)
+
+
+def _is_private_group(group: int) -> bool:
+    """Whether only this user and administrators are in a group."""
+    if group == 0:
+        return True
+    import grp
+    import pwd
+
+    try:
+        entry, own = grp.getgrgid(group), pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return False
+    return entry.gr_name in ADMINISTRATORS or (entry.gr_name == own and set(entry.gr_mem) <= {own})
