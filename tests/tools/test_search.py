@@ -25,9 +25,9 @@ from retinue.core.policy import Policy, Risk
 from retinue.core.ports import CallRisk
 from retinue.tools.files.paths import FileAccess
 from retinue.tools.search import search_tools
-from retinue.tools.search.fallback import Scan, compiled
+from retinue.tools.search.fallback import RipgrepScan, Scan, compiled
 from retinue.tools.search.query import LEFT_OUT, Query, query_of
-from retinue.tools.search.ripgrep import MatchCollector, SearchLimits, _ripgrep_argv, matches
+from retinue.tools.search.ripgrep import MatchCollector, SearchLimits, matches
 from tests.conftest import STRESS
 from tests.tools.tool_calls import ToolCaller, dependencies
 
@@ -438,8 +438,62 @@ async def test_a_folder_that_is_swapped_for_a_link_shows_nothing_of_the_outside(
         assert "SECRET" not in "".join((await searching).results)
 
 
+@needs_rg
+@pytest.mark.parametrize("extra", ["", "-l", "-c", "-C1"])
+async def test_a_folder_that_is_swapped_before_ripgrep_starts_changes_no_answer(tmp_path: Path, extra: str) -> None:
+    """The swap is certain: the program that is started as ripgrep makes it, and then starts ripgrep."""
+    workspace = tmp_path / "ws"
+    (workspace / "d").mkdir(parents=True)
+    (workspace / "d" / "f").write_text("inside\ninside\n")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "f").write_text("outside\n" * 7)
+    swapping = tmp_path / "rg"
+    swapping.write_text(
+        f"#!/bin/sh\n[ -h {workspace}/d ] || {{ mv {workspace}/d {tmp_path}/aside; ln -s ../out {workspace}/d; }}\n"
+        f'exec {RG} "$@"\n'
+    )
+    swapping.chmod(0o755)
+    reach = FileAccess(Policy(), str(workspace))
+
+    async def search(pattern: str) -> tuple[list[str], int]:
+        found = await matches(reach, ".", query_of(pattern, extra), offset=0, limit=9, ripgrep=str(swapping))
+        return found.results, found.total
+
+    results, total = await search("inside")
+    assert (workspace / "d").is_symlink()
+    assert total == (2 if extra in ("", "-C1") else 1)
+    if extra in ("-l", "-c"):
+        assert results == ["d/f" if extra == "-l" else "d/f:2"]
+    else:  # the text is read afterwards, when the file is behind a link
+        assert results == ["d/f:1:[changed while it was searched]", "d/f:2:[changed while it was searched]"]
+    assert await search("outside") == ([], 0)
+
+
+@needs_rg
+@pytest.mark.stress
+@pytest.mark.real_time
+@pytest.mark.parametrize("extra", ["", "-l", "-c"])
+async def test_no_search_of_many_finds_anything_outside_while_folders_are_swapped(tmp_path: Path, extra: str) -> None:
+    workspace = tmp_path / "ws"
+    (workspace / "d").mkdir(parents=True)
+    (tmp_path / "out").mkdir()
+    for number in range(100):
+        (workspace / "d" / f"f{number}").write_text("inside\n")
+        (tmp_path / "out" / f"f{number}").write_text("outside\n")
+    swaps = "while :; do mv ws/d aside; ln -s ../out ws/d; rm ws/d; mv aside ws/d; done"
+    swapper = await asyncio.create_subprocess_exec("sh", "-c", swaps, cwd=tmp_path, stderr=subprocess.DEVNULL)
+    reach = FileAccess(Policy(), str(workspace))
+    try:
+        for _ in range(300):
+            found = await matches(reach, ".", query_of("outside", extra), offset=0, limit=9)
+            assert (found.results, found.total) == ([], 0)
+    finally:
+        swapper.kill()
+        await swapper.wait()
+
+
 async def test_matches_behind_a_link_are_not_shown(tmp_path: Path) -> None:
-    """ripgrep opens files by name: its output for a file that was a link at that moment is ignored."""
+    """The text of a line is not read from a file that is behind a link by then."""
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "f").write_text("SECRET\n")
     (tmp_path / "ws").mkdir()
@@ -599,10 +653,28 @@ def listed(output: bytes, query: Query) -> list[str]:
             return collect(output, query).page(reach, folder, "", 0, 10_000)
 
 
+def ripgrep_argv(query: Query) -> list[str]:
+    """ripgrep as a person starts it: it finds the files itself."""
+    globs = [*query.globs, *(f"!{name}/" for name in LEFT_OUT)]
+    return [
+        *(str(RG), "--no-config", "--no-messages", "--color=never", "--heading", "--with-filename", "--null"),
+        *("--line-number", "--byte-offset", "--no-mmap", "--encoding=none", "--no-ignore", "--hidden"),
+        *("--max-columns=1", "--no-context-separator"),
+        *([] if query.mode == "lines" else ["--count"]),
+        *(["--ignore-case"] if query.ignore_case else ["--case-sensitive"]),
+        *(["--invert-match"] if query.invert else []),
+        *([f"--before-context={query.before}"] if query.before else []),
+        *([f"--after-context={query.after}"] if query.after else []),
+        *([f"--max-depth={query.max_depth}"] if query.max_depth else []),
+        *(f"--glob={glob}" for glob in globs),
+        *(f"--regexp={query.pattern}", "--", "."),
+    ]
+
+
 @needs_rg
 @settings(max_examples=3000 if STRESS else 120)
 @given(trees, patterns, extras)
-def test_the_fallback_answers_as_ripgrep_does(tree: dict[str, bytes], pattern: str, extra: str) -> None:
+def test_the_program_answers_as_ripgrep_does(tree: dict[str, bytes], pattern: str, extra: str) -> None:
     try:
         query = query_of(pattern, extra)
     except ToolError:
@@ -610,10 +682,13 @@ def test_the_fallback_answers_as_ripgrep_does(tree: dict[str, bytes], pattern: s
     if r"\B" in pattern and any(b"\xff" in content or b"\xc3" in content for content in tree.values()):
         return  # versions of ripgrep differ in what \B makes of bytes that are no text
     with laid_out(tree) as base:
-        theirs = subprocess.run(_ripgrep_argv(str(RG), query, ()), cwd=base, capture_output=True, check=False)
-        out = io.BytesIO()
+        theirs = subprocess.run(ripgrep_argv(query), cwd=base, capture_output=True, check=False)
+        out, by_descriptors = io.BytesIO(), io.BytesIO()
         folder = os.open(base, os.O_RDONLY)
         try:
+            if theirs.returncode != 2:
+                RipgrepScan(asdict(query), by_descriptors, str(RG), most_open=3).run(folder, (), LEFT_OUT)
+                assert listed(by_descriptors.getvalue(), query) == listed(theirs.stdout, query)
             Scan(asdict(query), out).run(folder, (), LEFT_OUT)
         except ValueError:
             assert theirs.returncode == 2
@@ -684,7 +759,7 @@ async def test_searching_two_hundred_megabytes_takes_little_longer_than_ripgrep(
             await call.result("bash_ripgrep", pattern=pattern)
             ours.append(time.perf_counter() - began)
         ratios[pattern] = min(ours) / min(theirs)
-    assert max(ratios.values()) <= 1.2, ratios
+    assert max(ratios.values()) <= 2, ratios  # the files are opened here, one by one, and by a program of our own
 
 
 def test_the_tests_of_find_are_all_named_for_the_model() -> None:

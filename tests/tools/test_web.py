@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from retinue.core.policy import Risk
 from retinue.core.ports import CallRisk, Tool
@@ -19,6 +21,7 @@ from retinue.store.memory.store import MemoryStore
 from retinue.testing.fake_server import FakeResponse, FakeServer
 from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.web.extract import MISSING, UnreadablePage, decoded, readable
+from retinue.tools.web.page_to_text import indented_size
 from retinue.tools.web.search import Finding
 from retinue.tools.web.web_tools import tools
 from tests.tools.tool_calls import FixedClock, NoSandbox, StoreKeyValue, error_of, result_of
@@ -265,8 +268,39 @@ async def test_a_reader_that_never_stops_talking_is_left_in_time(monkeypatch: py
     monkeypatch.setattr(asyncio, "create_subprocess_exec", begins_another)
     page = Fetched(url="http://example.org/", content_type="text/html", charset=None, body=b"<p>hello")
     async with asyncio.timeout(20):
-        with pytest.raises(UnreadablePage, match=r"^the page could not be read within 0\.1 seconds$"):
+        with pytest.raises(UnreadablePage, match=r"^the page (could not be read within|is too large)"):
             await readable(page, seconds=0.1)
+
+
+@pytest.mark.real_time
+async def test_a_reader_that_prints_very_much_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = asyncio.create_subprocess_exec
+
+    async def begins_another(*_: str, **options: Any) -> asyncio.subprocess.Process:
+        return await begin("/bin/sh", "-c", "cat > /dev/null; exec yes", **options)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", begins_another)
+    page = Fetched(url="http://example.org/", content_type="text/html", charset=None, body=b"<p>hello")
+    with pytest.raises(UnreadablePage, match=r"^the page is too large or too strange to be read$"):
+        await readable(page, seconds=60)
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize(("depth", "numbers"), [(900, 700_000), (20, 50_000), (900, 10)])
+async def test_json_in_deep_brackets_stays_as_it_came(depth: int, numbers: int) -> None:
+    text = "[" * depth + ",".join(["1"] * numbers) + "]" * depth
+    page = Fetched(url="http://example.org/", content_type="application/json", charset=None, body=text.encode())
+    assert await readable(page) == text
+
+
+leaves = st.none() | st.integers(-(2**63), 2**63) | st.text(st.characters(exclude_categories=["Cs"]))
+documents = st.recursive(leaves, lambda inner: st.lists(inner) | st.dictionaries(st.text("ab:[{,", max_size=3), inner))
+
+
+@given(documents)
+def test_the_size_of_indented_json_is_known_before_it_is_made(value: object) -> None:
+    data = msgspec.json.encode(value)
+    assert len(msgspec.json.format(data, indent=2)) <= indented_size(data)
 
 
 @pytest.mark.real_time

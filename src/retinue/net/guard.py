@@ -41,6 +41,12 @@ _NOT_PUBLIC_4 = tuple(
         *("192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4"),
         "100.64.0.0/10",  # carrier-grade NAT; some clouds keep their metadata here
         "169.254.0.0/16",  # link-local; most clouds keep their metadata here
+        # Registered as public, and reached only from inside a cloud, where they are that cloud's own services:
+        "168.63.129.16/32",  # Azure: name server, and the agent of a virtual machine
+        "161.26.0.0/16",  # IBM Cloud: services of its infrastructure
+        "166.8.0.0/14",  # IBM Cloud: private endpoints of its services
+        "199.36.153.4/30",  # Google Cloud: its interfaces without the public internet (restricted.googleapis.com)
+        "199.36.153.8/30",  # Google Cloud: the same (private.googleapis.com)
     )
 )
 _PUBLIC_6 = IPv6Network("2000::/3")

@@ -1,8 +1,11 @@
-"""A replacement for ripgrep, as a program that uses the standard library only.
+"""The search of a folder, as a program that uses the standard library only, with ripgrep or without.
 
 Its one argument is the query. It searches its working folder and prints the positions of matches: `./path`, a zero
 byte, a row `line:offset:` for each match (`line-offset-` for a line of context), and an empty row. It is a program of
 its own because a regular expression can run for ever, and only a process can be stopped then.
+
+The folder is walked by descriptors. Where there is ripgrep, it is given the opened files and not their names, so that a
+folder which another program swaps for a link meanwhile leads it nowhere.
 """
 
 from __future__ import annotations
@@ -10,11 +13,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import stat
+import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, BinaryIO, Literal, NamedTuple
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import IO, Any, BinaryIO, Literal, NamedTuple
 
 META = frozenset("\\.+*?()|[]{}^$#&-~")
 """Characters that a backslash makes literal."""
@@ -436,6 +441,154 @@ class Scan:
                 offset += len(line) + 1
 
 
+class RipgrepScan(Scan):
+    """A search whose files are read by ripgrep, many at a time, through descriptors that were opened here."""
+
+    def __init__(self, query: dict[str, Any], out: BinaryIO, program: str, *, most_open: int = 0) -> None:
+        super().__init__(query | {"pattern": ""}, out)
+        self._program = program
+        self._arguments = _ripgrep_arguments(query)
+        self._batch: dict[int, bytes] = {}
+        self._size = most_open or _most_open_files()
+        self._begun = False
+
+    def run(self, folder: int, closed: Collection[tuple[str, ...]], left_out: Sequence[str]) -> None:
+        super().run(folder, closed, left_out)
+        if self._batch or not self._begun:  # without any file, ripgrep says whether the pattern is valid
+            self._search_batch()
+
+    def _search(self, entry: Entry) -> None:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            fd = os.open(entry.path[-1], flags, dir_fd=entry.folder)
+        except OSError:
+            return
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            return
+        self._batch[fd] = b"./%b\0" % os.fsencode("/".join(entry.path))
+        if len(self._batch) >= self._size:
+            self._search_batch()
+
+    def _search_batch(self) -> None:
+        self._begun = True
+        files = [f"{DESCRIPTORS}/{fd}" for fd in self._batch] or [os.devnull]
+        argv = [self._program, *self._arguments, "--", *files]
+        with subprocess.Popen(argv, stdin=-3, stdout=-1, stderr=-1, pass_fds=tuple(self._batch)) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            for fd in self._batch:
+                os.set_inheritable(fd, False)
+            self._relay(process.stdout)
+            complaint = process.stderr.read()
+            code = process.wait()
+        for fd in self._batch:
+            os.close(fd)
+        self._batch.clear()
+        if code not in (0, 1) and (code != 2 or complaint):
+            raise _RipgrepFailed(code, complaint)
+
+    def _relay(self, output: IO[bytes]) -> None:
+        """Print what ripgrep prints, with the paths of the files in place of their descriptors."""
+        rest = b""
+        rows = _Rows(self._batch, self._out, counts=self._mode != "lines")
+        while chunk := os.read(output.fileno(), 16 * BLOCK):
+            rest += chunk
+            cut = rest.rfind(b"\n") + 1
+            rows.add(rest[:cut])
+            rest = rest[cut:]
+        rows.end()
+
+
+class _Rows:
+    """Rewrites the output of ripgrep: paths for descriptors, and with `counts` the number of rows for the rows.
+
+    The first row of a file follows its descriptor and a zero byte. A line about a binary file ends its rows, or has a
+    place of its own if there are none; then it is left out.
+    """
+
+    def __init__(self, paths: Mapping[int, bytes], out: BinaryIO, *, counts: bool) -> None:
+        self._paths = paths
+        self._out = out
+        self._counts = counts
+        self._file = -1
+        self._count = 0
+        self._is_binary = False
+
+    def add(self, lines: bytes) -> None:
+        start = 0
+        for mark in _DESCRIPTOR.finditer(lines):
+            self._print(lines[start : mark.start()])
+            start, file = mark.end(), int(mark[1])
+            if mark[2] == b"\0":
+                self.end()
+                self._file = file
+                if not self._counts:
+                    self._out.write(self._paths[file])
+            elif file == self._file:
+                self._is_binary = True
+        self._print(lines[start:])
+
+    def end(self) -> None:
+        if self._file >= 0:
+            if not self._counts:
+                self._out.write(b"binary\n\n" if self._is_binary else b"\n")
+            elif not self._is_binary:
+                self._out.write(b"%b%d\n" % (self._paths[self._file], self._count))
+        self._file, self._count, self._is_binary = -1, 0, False
+
+    def _print(self, rows: bytes) -> None:
+        rows = _BLANK.sub(b"", rows)
+        if self._counts:
+            self._count += rows.count(b"\n")
+        elif rows:
+            self._out.write(rows)
+
+
+class _RipgrepFailed(Exception):
+    """ripgrep ended with this status."""
+
+    def __init__(self, code: int, complaint: bytes) -> None:
+        super().__init__(code)
+        self.code = code
+        self.complaint = complaint
+
+
+DESCRIPTORS = "/proc/self/fd"
+_DESCRIPTOR = re.compile(rb"^(?:Binary file )?/proc/self/fd/(\d+)(\0|:? .*\n)", re.MULTILINE)
+"""What begins the rows of a file, or a line that says that a file is binary, in the spellings of several versions."""
+
+_BLANK = re.compile(rb"^\n+", re.MULTILINE)
+
+
+def _ripgrep_arguments(query: dict[str, Any]) -> list[str]:
+    """Arguments that say nothing about which files to search: those are given."""
+    lines = query["mode"] == "lines"
+    return [
+        *("--no-config", "--no-messages", "--color=never", "--heading", "--with-filename", "--null"),
+        *("--line-number", "--byte-offset", "--no-mmap", "--encoding=none"),
+        "--max-columns=1",  # only the position of a line is needed, not its text
+        "--no-context-separator",
+        # Not --count: a file that is given and not found is counted although it is binary.
+        *(["--ignore-case"] if query["ignore_case"] else ["--case-sensitive"]),
+        *(["--invert-match"] if query["invert"] else []),
+        *([f"--before-context={query['before']}"] if query["before"] and lines else []),
+        *([f"--after-context={query['after']}"] if query["after"] and lines else []),
+        f"--regexp={query['pattern']}",
+    ]
+
+
+def _most_open_files() -> int:
+    """How many files may be open at once, beside the folders of the walk; raises the limit of this process."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 4096 if most == resource.RLIM_INFINITY else min(4096, most)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+    except (OSError, ValueError):
+        wanted, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(16, wanted - MAX_DEPTH - 64)
+
+
 def _text(line: bytes) -> str:
     return line.decode("utf-8", "surrogateescape")
 
@@ -463,13 +616,25 @@ def _whole_lines(file: BinaryIO) -> Iterator[bytes]:
 def main(argument: str) -> int:
     """Search, and return the exit status of ripgrep: 0 for a complete search, 2 for an invalid query."""
     request = json.loads(argument)
+    query, program, out = request["query"], request["ripgrep"], sys.stdout.buffer
     try:
-        scan = Scan(request["query"], sys.stdout.buffer)
+        scan = RipgrepScan(query, out, program) if program else Scan(query, out)
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
     closed = {tuple(path) for path in request["closed"]}
-    scan.run(os.open(".", os.O_RDONLY | os.O_DIRECTORY), closed, request["left_out"])
+    try:
+        scan.run(os.open(".", os.O_RDONLY | os.O_DIRECTORY), closed, request["left_out"])
+    except _RipgrepFailed as failed:
+        sys.stdout.flush()
+        sys.stderr.buffer.write(failed.complaint)
+        sys.stderr.flush()
+        if failed.code < 0:
+            os.kill(os.getpid(), -failed.code)
+        return failed.code
+    except OSError as error:
+        print(error, file=sys.stderr)
+        return 2
     sys.stdout.flush()
     return 0
 

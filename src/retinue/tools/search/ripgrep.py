@@ -1,9 +1,9 @@
-"""Search of file contents: runs ripgrep, or `fallback.py` where it is missing, and collects one page of matches.
+"""Search of file contents: runs `fallback.py`, with ripgrep where there is one, and collects one page of matches.
 
-Either program runs in the opened folder and prints only the positions of matches. The text of a line is read here,
-through a descriptor that `FileAccess` opened: a folder that is swapped for a link during the search reveals nothing.
-Every file is searched, also hidden and ignored ones, except those in `query.LEFT_OUT`; links are not followed, and a
-file with zero bytes is binary and left out.
+The program runs in the opened folder and prints only the positions of matches. It reaches files by descriptors, and so
+does what reads the text of a line here: a folder that is swapped for a link during the search reveals nothing, whatever
+the search prints. Every file is searched, also hidden and ignored ones, except those in `query.LEFT_OUT`; links are not
+followed, and a file with zero bytes is binary and left out.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import functools
 import json
 import os
 import re
+import signal
 import stat
 import subprocess
 import sys
@@ -27,15 +28,13 @@ from retinue.core.errors import ToolError
 from retinue.core.programs import find_program
 from retinue.tools.files import FileAccess, OpenPath
 from retinue.tools.pagination import page_limit
+from retinue.tools.search.fallback import DESCRIPTORS
 from retinue.tools.search.query import LEFT_OUT, Query
 from retinue.tools.threads import in_thread
 
 MAX_COMPLAINT = 4000
 SEARCHED = (0, 2)
 """Exit statuses of a complete search; with 2 some files, or the query, could not be read."""
-
-NOTHING_FOUND = 1
-"""Exit status of ripgrep; of the fallback, a Python program, it means a crash."""
 
 SPARE = 10_000
 """Results that are kept beyond those of the page before files are dropped."""
@@ -44,7 +43,6 @@ SHOWN = 500
 """Characters of a matching line that are returned."""
 
 _FALLBACK = str(Path(__file__).with_name("fallback.py"))
-_PLAIN = re.compile(r"[A-Za-z0-9_.+@=-][A-Za-z0-9_.+@= -]*(?<! )")
 _POSITION = re.compile(rb"(\d+)([:-])(\d+)[:-]")
 _BINARY = b": WARNING: stopped searching binary file"
 
@@ -96,13 +94,11 @@ async def matches(
         folder, prefix, query = _where(stack, access, path, query)
         closed = access.closed_below(folder.names)
         program = await _ripgrep(access) if ripgrep is None else ripgrep
-        is_fallback = not program or (query.only and not _PLAIN.fullmatch(query.only))
         limit = page_limit(limit)
         collector = MatchCollector(query, closed, wanted=offset + limit, max_kept=limits.kept)
-        argv = _fallback_argv(query, closed) if is_fallback else _ripgrep_argv(program, query, closed)
-        code, complaint = await _run(argv, folder, collector.feed, limits)
+        code, complaint = await _run(_argv(query, closed, program), folder, collector.feed, limits)
         collector.close()
-        if code not in (SEARCHED if is_fallback else (*SEARCHED, NOTHING_FOUND)):  # its output is incomplete
+        if code not in SEARCHED:  # its output is incomplete
             raise SearchFailed(complaint or f"the search ended with status {code}")
         if not collector.total and complaint:
             raise SearchFailed(complaint)
@@ -145,29 +141,11 @@ def _is_new_enough(program: str) -> bool:
     return version is not None and int(version[1]) >= 12
 
 
-def _ripgrep_argv(program: str, query: Query, closed: Sequence[tuple[str, ...]]) -> list[str]:
-    # Globs only save time: closed paths and left-out folders are filtered from the output as well.
-    unwanted = [f"!/{'/'.join(path)}" for path in closed if all(map(_PLAIN.fullmatch, path))]
-    globs = [f"/{query.only}"] if query.only else [*query.globs, *(f"!{name}/" for name in LEFT_OUT), *unwanted]
-    return [
-        *(program, "--no-config", "--no-messages", "--color=never", "--heading", "--with-filename", "--null"),
-        *("--line-number", "--byte-offset", "--no-mmap", "--encoding=none", "--no-ignore", "--hidden"),
-        "--max-columns=1",  # only the position of a line is needed, not its text
-        "--no-context-separator",
-        # Not --files-with-matches: it stops at a match before it sees that the file is binary.
-        *([] if query.mode == "lines" else ["--count"]),
-        *(["--ignore-case"] if query.ignore_case else ["--case-sensitive"]),
-        *(["--invert-match"] if query.invert else []),
-        *([f"--before-context={query.before}"] if query.before else []),
-        *([f"--after-context={query.after}"] if query.after else []),
-        *([f"--max-depth={depth}"] if (depth := 1 if query.only else query.max_depth) else []),
-        *(f"--glob={glob}" for glob in globs),
-        *(f"--regexp={query.pattern}", "--", "."),
-    ]
-
-
-def _fallback_argv(query: Query, closed: Sequence[tuple[str, ...]]) -> list[str]:
-    request = json.dumps({"query": asdict(query), "closed": closed, "left_out": [] if query.only else LEFT_OUT})
+def _argv(query: Query, closed: Sequence[tuple[str, ...]], ripgrep: str) -> list[str]:
+    """The program, which is given ripgrep only where a file can be opened again through its descriptor."""
+    left_out = [] if query.only else LEFT_OUT
+    program = ripgrep if os.path.isdir(DESCRIPTORS) else ""
+    request = json.dumps({"query": asdict(query), "closed": closed, "left_out": left_out, "ripgrep": program})
     return [sys.executable, "-I", "-S", "-B", _FALLBACK, request]
 
 
@@ -187,7 +165,13 @@ async def _run(
             raise SearchFailed(str(error)) from error
         try:
             process = await asyncio.create_subprocess_exec(
-                *argv, cwd=_path_of(folder), env={"LC_ALL": "C.UTF-8"}, stdin=DEVNULL, stdout=writable, stderr=PIPE
+                *argv,
+                cwd=_path_of(folder),
+                env={"LC_ALL": "C.UTF-8"},
+                stdin=DEVNULL,
+                stdout=writable,
+                stderr=PIPE,
+                start_new_session=True,  # it is killed together with the ripgrep that it runs
             )
         except (OSError, ValueError) as error:
             raise SearchFailed(str(error)) from error
@@ -201,8 +185,8 @@ async def _run(
         except TimeoutError as error:
             raise SearchTimedOut(limits.seconds) from error
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # the second on macOS, for a dead process
+                os.killpg(process.pid, signal.SIGKILL)
             # asyncio notices the end of a process only once its pipe is read to the end.
             while await process.stderr.read(65536):
                 pass

@@ -1,7 +1,8 @@
 """Text of web pages for a model: HTML becomes Markdown, JSON is indented, other text stays as it is.
 
-HTML is read by trafilatura in a process of its own. Some pages, even small ones, keep it busy for minutes, and a thread
-could not be stopped; and a parser of untrusted input should not have the keys, memory and files of this process.
+HTML and JSON are read in a process of its own (`page_to_text.py`). Some pages, even small ones, keep a parser busy for
+minutes or make gigabytes of text, and a thread could not be stopped; and a parser of untrusted input should not have
+the keys, memory and files of this process.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ import re
 import sys
 from pathlib import Path
 
-import msgspec
-
 from retinue.core.errors import ToolError
 from retinue.net.fetcher import Fetched, NotText
 
 READING_SECONDS = 15.0
+MAX_TEXT_BYTES = 20 * 1024 * 1024
+"""The longest text of a page. A page itself has at most a quarter of that; links become longer."""
 MISSING = (
     "reading web pages needs trafilatura, which is not installed here; "
     "install the extra `fetch` from the repository: pip install '.[fetch]'"
@@ -67,10 +68,14 @@ async def readable(page: Fetched, *, seconds: float = READING_SECONDS) -> str:
         raise NotText(page.url, content_type="binary data")
     kind = page.content_type or ("text/html" if text.lstrip()[:1] == "<" else "text/plain")
     if kind in _HTML:
-        text = await _markdown(text, url=page.url, seconds=seconds)
+        if importlib.util.find_spec("trafilatura") is None:
+            raise UnreadablePage(MISSING)
+        text = await _converted(text, "html", page.url, seconds=seconds)
+        if not text.strip():
+            raise UnreadablePage("the page has no text")
     elif _JSON.fullmatch(kind):
-        with contextlib.suppress(msgspec.DecodeError, RecursionError):
-            text = msgspec.json.format(text, indent=2)
+        with contextlib.suppress(UnreadablePage):  # then it is text as it came
+            text = await _converted(text, "json", seconds=seconds)
     return visible(text).strip()
 
 
@@ -101,9 +106,8 @@ def _known_charset(name: str | None) -> str | None:
     return charset if _CHARSETS.fullmatch(charset) else None
 
 
-async def _markdown(html: str, *, url: str, seconds: float) -> str:
-    if importlib.util.find_spec("trafilatura") is None:
-        raise UnreadablePage(MISSING)
+async def _converted(page: str, *arguments: str, seconds: float) -> str:
+    """The text that `page_to_text.py` makes of a page; raises `UnreadablePage`."""
     # -P: nothing is imported from the folder that the agent works in. Of the environment, only what Python needs to
     # find its packages is passed on, and no key.
     environment = {name: os.environ[name] for name in ("PYTHONPATH", "LD_LIBRARY_PATH") if name in os.environ}
@@ -111,8 +115,8 @@ async def _markdown(html: str, *, url: str, seconds: float) -> str:
         reader = await asyncio.create_subprocess_exec(
             sys.executable,
             "-P",
-            str(Path(__file__).with_name("html_to_markdown.py")),
-            url,
+            str(Path(__file__).with_name("page_to_text.py")),
+            *arguments,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
@@ -123,7 +127,9 @@ async def _markdown(html: str, *, url: str, seconds: float) -> str:
         raise UnreadablePage(f"nothing can be started to read the page: {error.strerror}") from error
     try:
         async with asyncio.timeout(seconds):
-            markdown, _ = await reader.communicate(html.encode("utf-8", "replace"))
+            data = page.encode("utf-8", "replace")
+            _, text = await asyncio.gather(_write(reader.stdin, data), _read(reader, MAX_TEXT_BYTES))
+            await reader.wait()
     except TimeoutError as error:
         raise UnreadablePage(f"the page could not be read within {seconds:g} seconds") from error
     finally:
@@ -135,6 +141,25 @@ async def _markdown(html: str, *, url: str, seconds: float) -> str:
             await reader.wait()
     if reader.returncode != 0:
         raise UnreadablePage("the page is too large or too strange to be read")
-    if not markdown.strip():
-        raise UnreadablePage("the page has no text")
-    return markdown.decode("utf-8", "replace")
+    return text.decode("utf-8", "replace")
+
+
+async def _write(pipe: asyncio.StreamWriter | None, data: bytes) -> None:
+    assert pipe is not None
+    with contextlib.suppress(ConnectionError):  # its exit status says that it failed
+        pipe.write(data)
+        await pipe.drain()
+    pipe.close()
+
+
+async def _read(reader: asyncio.subprocess.Process, most: int) -> bytes:
+    """What the process prints; one that prints more than `most` bytes is killed, as its exit status then says."""
+    assert reader.stdout is not None
+    pieces: list[bytes] = []
+    while piece := await reader.stdout.read(1 << 16):
+        most -= len(piece)
+        if most >= 0:
+            pieces.append(piece)
+        elif reader.returncode is None:
+            reader.kill()
+    return b"".join(pieces)
