@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from pathlib import Path
 
@@ -57,7 +58,12 @@ level = "full"
 delegation_ceiling = "target"
 """
 
-ALWAYS = "[a]lways for shell in this run: "
+ALWAYS = "[a]lways for shell ({}) in this run: "
+
+INVISIBLE = (
+    "\u200b\u200c\u200d\u200e\u2060\u3164\u115f\u1160\uffa0\u2800\u180e\u034f\ufe0f\ufe00"
+    "\U000e0041\U000e0100\u202e\u2066"
+)
 
 LETS_SHELL_TRY = """\
 [agents.bold]
@@ -145,6 +151,90 @@ async def test_arguments_cannot_imitate_the_approval_prompt() -> None:
     assert shown.json[0]["arguments"]["words"] == words
 
 
+async def test_of_long_arguments_the_beginning_and_the_end_are_shown() -> None:
+    words = "begin" + "x" * 9000 + " && python3 evil.py"
+    async with vendor_of(calls("deploy", version=2, words=words)) as vendor:
+        terminal = PtyCommand(*order(vendor), COLUMNS="200")
+        seen = await terminal.expect(ASKED)
+        (question,) = (await retinue("approvals", "--json")).json
+        whole = await retinue("approvals", question["id"], env={"COLUMNS": "200"})
+        listed = await PtyCommand("approvals", all_there=True, COLUMNS="100").result()
+        terminal.type_line("n")
+        await terminal.result()
+
+    size = len('{"version":2,"words":""}') + len(words)
+    assert '{"version":2,"words":"begin' in seen
+    assert ' && python3 evil.py"}' in seen
+    assert f"… {size - 4000} characters left out here, shown by: retinue approvals {question['id'][-12:]} …" in seen
+    assert "".join(line.strip() for line in whole.stdout.splitlines()[1:-1]) == json.dumps(
+        {"version": 2, "words": words}, separators=(",", ":")
+    )
+    assert " more …" in listed.terminal
+    assert 'python3 evil.py"}' in listed.terminal
+
+
+async def test_of_a_repeated_key_the_value_that_counts_is_shown_everywhere() -> None:
+    written = '{"version": 1, "words": "harmless", "version":' + " " * 300 + "2}"
+    async with vendor_of(calls_verbatim("deploy", written)) as vendor:
+        terminal = PtyCommand(*order(vendor))
+        seen = await terminal.expect(ASKED)
+        (question,) = (await retinue("approvals", "--json")).json
+        piped = await retinue("approvals")
+        shown = await retinue("runs", "show", question["run_id"])
+        listed = await PtyCommand("approvals", all_there=True, COLUMNS="100").result()
+        asked = PtyCommand("approve", question["id"])
+        await asked.expect("Approve? [y]es, [n]o: ")
+        asked.type_line("n")
+        left_open = await asked.result()
+        approved = await retinue("approve", question["id"])
+        await terminal.result()
+
+    call = '{"version":2,"words":"harmless"}'
+    assert question["arguments"] == {"version": 2, "words": "harmless"}
+    for output in (seen, piped.stdout, shown.stdout, listed.terminal, left_open.terminal, approved.stderr):
+        assert call in output
+        assert '"version": 1' not in output
+    assert left_open.code == 1
+    assert (approved.code, deployed()) == (0, ["2"])
+
+
+async def test_approve_on_a_terminal_shows_the_whole_call_and_asks() -> None:
+    async with vendor_of(calls("deploy", version=2), calls("deploy", version=3)) as vendor:
+        command = await Command.start(*order(vendor, "--approvals", "wait"))
+        await command.expect_stderr("answer with:")
+        (question,) = (await retinue("approvals", "--json")).json
+        asked = PtyCommand("approve", question["id"])
+        seen = await asked.expect("Approve? [y]es, [n]o: ")
+        asked.type_line("yes")
+        first = await asked.result()
+        await command.expect_stderr("answer with:")
+        (question,) = (await retinue("approvals", "--json")).json
+        second = await PtyCommand("approve", "--yes", question["id"]).result()
+        await command.ended()
+
+    assert "root wants to call deploy" in seen
+    assert '{"version":2}' in seen
+    assert (first.code, second.code, "Approve?" in second.terminal) == (0, 0, False)
+    assert '{"version":3}' in second.terminal
+    assert deployed() == ["2", "3"]
+
+
+async def test_invisible_characters_are_visible_in_questions_and_tables() -> None:
+    async with vendor_of(calls("deploy", version=2, words=f"a{INVISIBLE}b")) as vendor:
+        terminal = PtyCommand(*order(vendor))
+        seen = await terminal.expect(ASKED)
+        shown = await retinue("approvals", "--json")
+        piped = await retinue("approvals")
+        listed = await PtyCommand("approvals", all_there=True, COLUMNS="200").result()
+        terminal.type_line("n")
+        await terminal.result()
+
+    for output in (seen, shown.stdout, piped.stdout, listed.terminal):
+        assert set(INVISIBLE) & set(output) == set()
+    assert "a" + "\ufffd" * len(INVISIBLE) + "b" in seen
+    assert shown.json[0]["arguments"]["words"] == f"a{INVISIBLE}b"
+
+
 async def test_a_denial_is_sent_to_the_model_and_an_unclear_answer_is_prompted_again() -> None:
     async with vendor_of(calls("deploy", version=2)) as vendor:
         terminal = PtyCommand(*order(vendor))
@@ -199,15 +289,70 @@ async def test_always_applies_to_the_same_reason_only_and_escapes_are_decoded(fo
     )
     async with vendor_of(*commands) as vendor:
         terminal = PtyCommand(*order(vendor, *shell))
-        await terminal.expect(ALWAYS)
+        await terminal.expect(ALWAYS.format("git init"))
         terminal.type_line("always")
         await terminal.expect('"rm -r one"')
-        await terminal.expect(ALWAYS)
+        await terminal.expect(ALWAYS.format("rm -r"))
         terminal.type_line("n")
         left = await terminal.result()
 
-    assert (left.code, left.terminal.count(ALWAYS)) == (0, 2)
+    assert (left.code, left.terminal.count("[a]lways for shell")) == (0, 2)
     assert results(vendor) == ["[no output]", "[no output]", REFUSED]
+
+
+@pytest.mark.parametrize("other", ["git clean -fdx", "mv a b", "git init two && git clean -f", "git -C . init two"])
+async def test_always_for_a_command_holds_for_its_first_words_alone(folder: Path, other: str) -> None:
+    (folder / "retinue.toml").write_text(LETS_SHELL_TRY.replace('"rm"', '"mv"'))
+    shell = ["--tools", "shell", "--agent", "bold", "--no-sandbox"]
+    commands = (calls("shell", command=line) for line in ("git init -q one", "git init -q two", other))
+    async with vendor_of(*commands) as vendor:
+        terminal = PtyCommand(*order(vendor, *shell))
+        await terminal.expect(ALWAYS.format("git init"))
+        terminal.type_line("a")
+        await terminal.expect("Allow? ")
+        terminal.type_line("n")
+        left = await terminal.result()
+
+    assert left.code == 0
+    assert results(vendor) == ["[no output]", "[no output]", REFUSED]
+
+
+async def test_always_for_a_program_that_runs_code_holds_for_the_same_line_alone(folder: Path) -> None:
+    (folder / "retinue.toml").write_text(LETS_SHELL_TRY.replace('"rm"', '"python3"'))
+    shell = ["--tools", "shell", "--agent", "bold", "--no-sandbox"]
+    lines = ("python3 -c 'print(1)'", "python3 -c 'print(1)'", "python3 -c 'import os; os.unlink(\"mytools.py\")'")
+    async with vendor_of(*(calls("shell", command=line) for line in lines)) as vendor:
+        terminal = PtyCommand(*order(vendor, *shell))
+        await terminal.expect(ALWAYS.format(lines[0]))
+        terminal.type_line("a")
+        await terminal.expect("os.unlink")
+        await terminal.expect("Allow? ")
+        terminal.type_line("n")
+        await terminal.result()
+
+    assert results(vendor) == ["1", "1", REFUSED]
+    assert (folder / "mytools.py").exists()
+
+
+async def test_always_holds_for_one_run_and_not_for_its_children(folder: Path) -> None:
+    script = ChatScript().play(
+        calls("deploy", version=1),
+        calls("deploy", version=2),
+        calls("subagent", label="dig", task_prompt="Below."),
+        says("Done."),
+    )
+    script = script.play(calls("deploy", version=3), says("No."), says("No."), words="Below.")
+    async with FakeChat(script) as vendor:
+        flags = ["--base-url", vendor.base_url, "--model", "m", "--dialect", "xzatoma", "--tools", "deploy"]
+        terminal = PtyCommand("run", *flags, "Deploy.")
+        await terminal.expect(ASKED)
+        terminal.type_line("a")
+        await terminal.expect("root/main/1 wants to call deploy")
+        await terminal.expect(ASKED)
+        terminal.type_line("n")
+        left = await terminal.result()
+
+    assert (left.code, deployed(), left.terminal.count(ASKED)) == (0, ["1", "2"], 2)
 
 
 async def test_ctrl_c_at_a_prompt_leaves_the_question_open_for_resume() -> None:
@@ -336,7 +481,8 @@ async def test_an_answer_from_another_terminal_continues_the_run(allow: bool) ->
         "reason": "Security policy: 'deploy': this medium-risk call needs approval (require_approval_for_medium_risk)",
     }
     assert listed.stdout.splitlines()[1].split()[:3] == [question["id"], "root", "deploy"]
-    assert answered.stderr == f"{'approved: root may' if allow else 'denied: root may not'} call deploy\n"
+    approved = 'approved: root may call deploy\n  {"version":2,"words":"secret"}\n'
+    assert answered.stderr == (approved if allow else "denied: root may not call deploy\n")
     assert (answered.code, ended.code, ended.stdout) == (0, 0, "Done.\n")
     assert "secret" not in ended.stderr  # stderr may be a log file
     assert (deployed(), results(vendor)) == (

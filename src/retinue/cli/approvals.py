@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from retinue.cli.event_loop import perform
 from retinue.cli.options import JsonFlag, option
-from retinue.cli.output.terminal import answer_json, say
+from retinue.cli.output.terminal import answer_json, answer_lines, prompt, say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,32 +22,40 @@ QuestionArgument = Annotated[
         metavar="ID", help="The approval's id, or 4 or more characters of its run's id if that has one approval."
     ),
 ]
+OptionalQuestionArgument = Annotated[
+    str | None, typer.Argument(metavar="[ID]", help="Show this call with all its arguments.", show_default=False)
+]
+YesFlag = Annotated[bool, option("--yes", help="Do not ask on a terminal.")]
 NoteFlag = Annotated[
     str, option("--note", metavar="TEXT", help="A note stored with the answer; the model reads the note of a denial.")
 ]
 
 
-def approvals(json: JsonFlag = False) -> int:
-    """List the tool calls that wait for approval, in all runs of the store."""
-    return perform(_list(json=json))
+def approvals(question: OptionalQuestionArgument = None, json: JsonFlag = False) -> int:
+    """List the tool calls that wait for approval, in all runs of the store, or show one with all its arguments."""
+    return perform(_list(question, json=json))
 
 
-def approve(question: QuestionArgument, note: NoteFlag = "") -> int:
-    """Approve a tool call that waits for approval."""
-    return perform(_answer(question, allow=True, note=note))
+def approve(question: QuestionArgument, note: NoteFlag = "", yes: YesFlag = False) -> int:
+    """Approve a tool call that waits for approval; on a terminal, the call is shown first."""
+    return perform(_answer(question, allow=True, note=note, ask=not yes))
 
 
 def deny(question: QuestionArgument, note: NoteFlag = "") -> int:
     """Deny a tool call that waits for approval; the model reads the denial and continues."""
-    return perform(_answer(question, allow=False, note=note))
+    return perform(_answer(question, allow=False, note=note, ask=False))
 
 
-async def _list(*, json: bool) -> int:
+async def _list(name: str | None, *, json: bool) -> int:
     from retinue.app.open import open_read_only
 
     async with open_read_only() as client:
-        questions = await client.approvals.open()
-    if json:
+        questions = await client.approvals.open() if name is None else [await client.approvals.find(name.strip())]
+    if name is not None and not json:
+        from retinue.cli.output.approval_prompt import described
+
+        answer_lines(*described(questions[0], whole=True))
+    elif json:
         answer_json([_row(question) for question in questions])
     elif not questions:
         say("no calls wait for approval")
@@ -55,12 +64,16 @@ async def _list(*, json: bool) -> int:
     return 0
 
 
-async def _answer(name: str, *, allow: bool, note: str) -> int:
+async def _answer(name: str, *, allow: bool, note: str, ask: bool) -> int:
     from retinue.app.open import open_read_only
+    from retinue.cli.output.approval_prompt import arguments_of
     from retinue.cli.output.format import one_line
 
     async with open_read_only() as client:
         question = await client.approvals.find(name.strip())
+        if ask and sys.stdin.isatty() and sys.stderr.isatty() and not await _is_meant(question):
+            say("nothing was answered")
+            return 1
         is_first = await client.approvals.answer(question, allow=allow, note=note)
         view = await client.look(question.run_id)
         has_driver = await client.driver_of(question.run_id) is not None
@@ -69,9 +82,21 @@ async def _answer(name: str, *, allow: bool, note: str) -> int:
         return 1
     verdict, may = ("approved", "may") if allow else ("denied", "may not")
     say(f"{verdict}: {one_line(question.path)} {may} call {one_line(question.tool)}")
+    if allow:
+        say(*arguments_of(question))
     if not has_driver:
         say(f"no process drives this run; go on with: retinue runs resume {view.root_id}")
     return 0
+
+
+async def _is_meant(question: Approval) -> bool:
+    """Show the whole call on the terminal, and ask whether it is to be approved."""
+    from retinue.cli.output.approval_prompt import described, flush_typed_input, line_from_stdin
+
+    say(*described(question, whole=True))
+    flush_typed_input()
+    prompt("Approve? [y]es, [n]o: ")
+    return (await line_from_stdin()).strip().lower() in ("y", "yes")
 
 
 def _row(question: Approval) -> dict[str, Any]:
@@ -106,6 +131,6 @@ def _table(questions: Sequence[Approval]) -> None:
         ),
         Column(title="RUN", cell=lambda each: one_line(each.path, 40), piped=lambda each: each.path),
         Column(title="TOOL", cell=lambda each: one_line(each.tool, 40)),
-        Column(title="ARGUMENTS", cell=lambda each: each.arguments, shrinks=True),
+        Column(title="ARGUMENTS", cell=lambda each: each.arguments, shrinks=True, keeps_end=True),
     ]
     print_table(questions, columns)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
+import msgspec
 from msgspec import Struct
 
+from retinue.core.text import NOT_JSON
 from retinue.core.usage import NO_USAGE, Usage
 
 Origin = Literal["caller", "peer", "notice", "engine"]
@@ -31,6 +33,18 @@ class ToolCall(Struct, frozen=True, gc=False, omit_defaults=True):
     name: str
     arguments: str = "{}"
     id: str = ""
+
+    @property
+    def understood(self) -> str:
+        """The arguments as they are parsed: of a repeated key the last value, without escapes and whitespace.
+
+        >>> ToolCall("shell", '{"command": "ls",  "comm\\u0061nd": "rm"}').understood
+        '{"command":"rm"}'
+        """
+        try:
+            return msgspec.json.encode(msgspec.json.decode(self.arguments)).decode()
+        except NOT_JSON:
+            return self.arguments
 
 
 class Thinking(Struct, frozen=True, gc=False, omit_defaults=True):

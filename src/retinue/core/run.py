@@ -180,6 +180,8 @@ class Exchange(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
 class Approval(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """A pending approval: a tool call that waits for a person to allow or deny it.
 
+    `arguments` are those that the tool will read (`ToolCall.understood`), not the text that the model wrote.
+
     >>> Approval(run_id="r1", path="root", turn=3, index=0, tool="deploy", arguments='{"version":2}').id
     'r1/3/0'
     """

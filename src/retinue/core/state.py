@@ -153,7 +153,7 @@ class Run:
                 turn=self.turns,
                 index=call.index,
                 tool=call.call.name,
-                arguments=call.call.arguments,
+                arguments=call.call.understood,
                 reason=call.parked_reason,
             )
             for call in self.open

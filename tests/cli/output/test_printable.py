@@ -23,10 +23,25 @@ from retinue.tools.memory import open_memory
 from retinue.tools.memory.backend import Note
 from tests.cli.conftest import Cli
 from tests.cli.pty_command import PtyCommand
-from tests.cli.stage import Command, Ended
+from tests.cli.stage import Command, Ended, finished_run
 
 BELL, DEL, NEL, CSI = "\x07", "\x7f", "\x85", "\x9b"
-ATTACKS = ("\x1b[2J", "\x1b]0;title", BELL, "\x08", "\x00", DEL, NEL, CSI, "\u202e", "\u2066", "\u2028", "\u2029")
+CLIPBOARD, LINK = "\x1b]52;c;aGk=\x07", "\x1b]8;;http://forged.example\x1b\\"
+CODES_OF_TERMINALS = (
+    "\x1b[2J",
+    "\x1b]0;title",
+    CLIPBOARD,
+    LINK,
+    BELL,
+    "\x08",
+    "\x00",
+    DEL,
+    NEL,
+    CSI,
+    "\x9d52;c;aGk=\x9c",
+)
+UNSEEN = ("\u202e", "\u2066", "\u2028", "\u2029", "\u3164", "\u115f", "\uffa0", "\u034f", "\u180e", "\U000e0041")
+ATTACKS = (*CODES_OF_TERMINALS, *UNSEEN)
 NASTY = f"dig\nFORGED: completed\rFORGED: failed\n-- FORGED\n=== FORGED\tline{''.join(ATTACKS)}\u2028FORGED"
 CODES = re.compile(r"\x1b\[[\d;?]*[A-Za-z]")
 
@@ -47,6 +62,11 @@ LINES = (
     "memory forget a NASTY",
     "cron run-now NASTY",
     "approve NASTY",
+    "approvals NASTY",
+    "agents-of-no-such-command NASTY",
+    "tools",
+    "doctor",
+    "daemon status",
 )
 """Commands that print one line for each run, session, memory, job or message."""
 
@@ -192,6 +212,26 @@ async def test_an_answer_on_a_terminal_keeps_its_lines_and_loses_its_escape_code
         ).result()
 
     assert ended.terminal.replace("\r\n", "\n") == "one\n\ttwo ␛[31mred\nthree\n"
+
+
+async def test_a_stored_answer_on_a_terminal_loses_its_escape_codes(home: Path, folder: Path) -> None:
+    run_id = await finished_run(home, ScriptedProvider(Script().play("main", says(NASTY))), dialects=())
+    for command in (("runs", "resume", run_id), ("runs", "show", run_id), ("runs", "show", run_id, "--json")):
+        ended = await PtyCommand(*command, all_there=True, TERM="xterm-256color").result()
+
+        assert "FORGED" in ended.terminal
+        assert [attack for attack in ATTACKS if attack in ended.terminal] == []
+
+
+async def test_events_on_a_terminal_are_escaped(folder: Path) -> None:
+    async with FakeChat(ChatScript().play(says(NASTY), says(NASTY))) as vendor:
+        flags = ("--model", "m", "--base-url", vendor.base_url, "--quiet")
+        streamed = await PtyCommand("run", *flags, "--sse", "Go.", all_there=True).result()
+        whole = await PtyCommand("run", *flags, "--json", "Go.", all_there=True).result()
+
+    for ended in (streamed, whole):
+        assert "FORGED" in ended.terminal
+        assert [attack for attack in ATTACKS if attack in ended.terminal] == []
 
 
 async def test_buzz_on_a_terminal_keeps_its_own_colours_alone(folder: Path) -> None:

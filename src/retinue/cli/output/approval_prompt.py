@@ -11,16 +11,19 @@ import sys
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-import msgspec
-
 from retinue.app.engine_types import Supervisor, Unanswered
 from retinue.cli.output.format import one_line, short
 from retinue.cli.output.terminal import console, prompt, say
 from retinue.core.run import Approval
-from retinue.core.text import clean
+from retinue.core.text import clean, plural
 
 MAX_SHOWN = 4000
-"""Characters of a call's arguments that are printed."""
+"""Characters of a call's arguments that a question prints: its beginning and its end."""
+
+SHOWN_AT_END = 1000
+
+MAX_GROUP = 60
+"""Characters of a group of calls that a prompt names."""
 
 MIN_WIDTH = 20
 """Columns that arguments are wrapped to at least."""
@@ -78,6 +81,13 @@ class TerminalApprover:
         live = self._supervisor.live(question.run_id)
         return live is None or question.tool in live.run.policy.always_ask
 
+    def group_of(self, question: Approval) -> str:
+        """The group of calls to which this one belongs; its own arguments if that is not known."""
+        assert self._supervisor is not None
+        live = self._supervisor.live(question.run_id)
+        prepared = None if live is None else live.prepared(question.index)
+        return question.arguments if prepared is None else prepared.group
+
 
 class Announcer(TerminalApprover):
     """Prints how to answer from another terminal, and leaves the question open."""
@@ -93,35 +103,38 @@ class Announcer(TerminalApprover):
 class Prompter(TerminalApprover):
     """Prompts on stderr and reads the answer from stdin; `always` holds as long as this process lives.
 
-    It holds for calls of the tool with the same reason: approving commits does not approve deletions.
+    It holds for one run, and for calls of one tool and group with the same reason: for `git commit`, not for
+    `git clean`, and not for the runs below.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._always: set[tuple[str, str]] = set()
+        self._always: set[tuple[str, str, str, str]] = set()
 
     async def handle(self, question: Approval, screen: Pauses) -> bool:
         every_time = self.needs_asking_every_time(question)
-        if (question.tool, question.reason) in self._always and not every_time:
+        group = self.group_of(question)
+        alike = (question.run_id, question.tool, group, question.reason)
+        if alike in self._always and not every_time:
             return True
+        always = "" if every_time else f", [a]lways for {_named(question, group)} in this run"
         with screen.paused():
             say(*described(question))
             flush_typed_input()
             while True:
-                match (await self._answer(question, every_time)).strip().lower():
+                match (await self._answer(question, f"Allow? [y]es, [n]o{always}: ")).strip().lower():
                     case "y" | "yes":
                         return True
                     case "n" | "no":
                         return False
                     case "a" | "always" if not every_time:
-                        self._always.add((question.tool, question.reason))
+                        self._always.add(alike)
                         return True
                     case _:
                         pass
 
-    async def _answer(self, question: Approval, every_time: bool) -> str:
-        always = "" if every_time else f", [a]lways for {one_line(question.tool, 40)} in this run"
-        prompt(f"Allow? [y]es, [n]o{always}: ")
+    async def _answer(self, question: Approval, asking: str) -> str:
+        prompt(asking)
         reading = asyncio.ensure_future(line_from_stdin())
         closing = asyncio.ensure_future(self.closed(question))
         try:
@@ -141,16 +154,36 @@ class Prompter(TerminalApprover):
         return line
 
 
-def described(question: Approval) -> list[str]:
-    """The question in lines: the run, the call with its arguments, and the reason for asking."""
-    arguments = clean(_normalised(question.arguments))
-    if (more := len(arguments) - MAX_SHOWN) > 0:
-        arguments = f"{arguments[:MAX_SHOWN]}… and {more} more characters: see retinue approvals --json"
+def _named(question: Approval, group: str) -> str:
+    """What `always` covers: the tool, or a group of its calls."""
+    tool = one_line(question.tool, 40)
+    if not group:
+        return tool
+    shown = one_line(group, MAX_GROUP + 1)
+    return f"{tool} ({shown})" if len(shown) <= MAX_GROUP else f"{tool} (exactly this)"
+
+
+def described(question: Approval, *, whole: bool = False) -> list[str]:
+    """The question in lines: the run, the call with its arguments, and the reason for asking.
+
+    Of long arguments the beginning and the end are shown, unless `whole`.
+    """
     return [
         f"{one_line(question.path, 200)} wants to call {one_line(question.tool)}",
-        *_indented(arguments),
+        *arguments_of(question, whole=whole),
         *([f"  {one_line(question.reason, 400)}"] if question.reason else []),
     ]
+
+
+def arguments_of(question: Approval, *, whole: bool = False) -> list[str]:
+    """The arguments in indented lines."""
+    arguments = clean(question.arguments)
+    if whole or len(arguments) <= MAX_SHOWN:
+        return _indented(arguments)
+    start, end = arguments[: MAX_SHOWN - SHOWN_AT_END], arguments[-SHOWN_AT_END:]
+    left_out = plural(len(arguments) - MAX_SHOWN, "character")
+    note = f"  … {left_out} left out here, shown by: retinue approvals {_name_of(question)} …"
+    return [*_indented(start), note, *_indented(end)]
 
 
 def _indented(text: str) -> list[str]:
@@ -161,16 +194,12 @@ def _indented(text: str) -> list[str]:
     return [f"  {piece}" for line in text.split("\n") for piece in chop_cells(line, room) or [""]]
 
 
-def _normalised(arguments: str) -> str:
-    """The arguments as they will be parsed: escapes and whitespace could hide parts of them."""
-    try:
-        return msgspec.json.encode(msgspec.json.decode(arguments)).decode()
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-        return arguments
+def _name_of(question: Approval) -> str:
+    return f"{short(question.run_id)}/{question.turn}/{question.index}"
 
 
 def _instruction(question: Approval) -> str:
-    name = f"{short(question.run_id)}/{question.turn}/{question.index}"
+    name = _name_of(question)
     return f"answer with: retinue approve {name}  (or: retinue deny {name})"
 
 

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from retinue.cli.output.format import one_line
 from retinue.cli.output.terminal import answer, console
-from retinue.core.text import clean_line
+from retinue.core.text import clean_line, middle_cut
 
 T = TypeVar("T")
 
@@ -30,6 +30,8 @@ class Column(Generic[T]):
     style: str = ""
     shrinks: bool = False
     """Whether its texts are shortened if a row is too long."""
+    keeps_end: bool = False
+    """Whether a shortened text keeps its beginning and its end, so that nothing can be hidden behind a long middle."""
 
 
 def print_table(rows: Sequence[T], columns: Sequence[Column[T]]) -> None:
@@ -57,11 +59,15 @@ def fitted(rows: Sequence[T], columns: Sequence[Column[T]], width: int) -> list[
     room -= sum(each for each, column in zip(widths, columns, strict=True) if not column.shrinks)
     return [
         [
-            one_line(text, max(room, len(column.title))) if column.shrinks else text
+            _shortened(text, max(room, len(column.title)), column) if column.shrinks else text
             for text, column in zip(row, columns, strict=True)
         ]
         for row in cells
     ]
+
+
+def _shortened(text: str, room: int, column: Column[T]) -> str:
+    return middle_cut(" ".join(text.split()), room) if column.keeps_end else one_line(text, room)
 
 
 def as_text(rows: Sequence[T], columns: Sequence[Column[T]]) -> str:

@@ -79,7 +79,8 @@ class PreparedCall(Struct, frozen=True):
 
     `arguments` is the text that the model wrote. `waits` marks a call that waits for other runs and has no deadline.
     `denied_by` returns the reason, for the model, why a policy denies the call whatever a person answers; None if it
-    does not. `risk`, `waits` and `denied_by` raise nothing. `run` makes the call; see `Tool.call`.
+    does not. `risk`, `waits` and `denied_by` raise nothing. `run` makes the call; see `Tool.call`. `group` names the
+    calls that are alike: a person can approve all calls of one group in a run; empty for all calls of the tool.
 
     `examine`, if there is one, is awaited where the permission is decided: for a call whose risk depends on files, or
     whose arguments take long to read. It returns the same call with its final risk, and raises nothing.
@@ -91,6 +92,7 @@ class PreparedCall(Struct, frozen=True):
     waits: bool = False
     denied_by: Callable[[Policy], str | None] = _denied_by_no_policy
     examine: Callable[[CallContext], Awaitable[PreparedCall]] | None = None
+    group: str = ""
 
 
 class Tool:
@@ -198,7 +200,7 @@ class ToolWrapper(Tool):
     def _around(self, inner: PreparedCall) -> PreparedCall:
         examine = None if inner.examine is None else partial(self._examine, inner.examine)
         run = partial(self.run, inner)
-        return PreparedCall(inner.arguments, inner.risk, run, inner.waits, inner.denied_by, examine)
+        return PreparedCall(inner.arguments, inner.risk, run, inner.waits, inner.denied_by, examine, inner.group)
 
     async def _examine(
         self, examine: Callable[[CallContext], Awaitable[PreparedCall]], context: CallContext

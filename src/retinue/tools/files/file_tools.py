@@ -182,7 +182,7 @@ class _FileOps(FunctionTool[..., str]):
         decoded = self.decode(arguments)
         operation = _operation_in(arguments) if isinstance(decoded, Misfit) else getattr(decoded, "operation", "")
         risk = CallRisk(Risk.LOW) if operation in READING else CallRisk(self.risk, self.acts)
-        return PreparedCall(arguments, risk, partial(self.call_decoded, decoded))
+        return PreparedCall(arguments, risk, partial(self.call_decoded, decoded), group=operation)
 
 
 def _operation_in(arguments: str) -> str:

@@ -143,7 +143,7 @@ def _is_new_enough(program: str) -> bool:
 
 def _argv(query: Query, closed: Sequence[tuple[str, ...]], ripgrep: str) -> list[str]:
     """The program, which is given ripgrep only where a file can be opened again through its descriptor."""
-    left_out = [] if query.only else LEFT_OUT
+    left_out = () if query.only else LEFT_OUT
     program = ripgrep if os.path.isdir(DESCRIPTORS) else ""
     request = json.dumps({"query": asdict(query), "closed": closed, "left_out": left_out, "ripgrep": program})
     return [sys.executable, "-I", "-S", "-B", _FALLBACK, request]

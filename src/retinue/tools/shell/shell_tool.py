@@ -22,6 +22,7 @@ from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.function import FunctionTool
 from retinue.tools.program_access import HOME, environment_of, mounts_of, run_in_sandbox
 from retinue.tools.settings_guard import watch_settings
+from retinue.tools.shell.first_words import first_words
 from retinue.tools.shell.parser import ParsedCommand, parse, refusal_of
 from retinue.tools.shell.repository import folders_of_git, starts_programs
 from retinue.tools.shell.risk import risk_of
@@ -117,7 +118,8 @@ class ShellTool(FunctionTool[..., ShellRequest]):
         if len(call.request.command) > SHORT:
             run = call.instead or partial(self._run_unread, call.request)
             risk = CallRisk(Risk.HIGH, acts=True)
-            return PreparedCall(arguments, risk, run, examine=partial(self._examine_long, call))
+            examine = partial(self._examine_long, call)
+            return PreparedCall(arguments, risk, run, examine=examine, group=call.request.command)
         command = parse(call.request.command)
         risk = call_risk(command)
         examine = partial(self._examine_repository, call, command) if _reads_repository(command, risk) else None
@@ -127,7 +129,14 @@ class ShellTool(FunctionTool[..., ShellRequest]):
         self, call: _ShellCall, command: ParsedCommand, risk: CallRisk, examine: Examine | None = None
     ) -> PreparedCall:
         run = call.instead or partial(self._run, call.request, command)
-        return PreparedCall(call.arguments, risk, run, denied_by=partial(refusal_of, command), examine=examine)
+        return PreparedCall(
+            call.arguments,
+            risk,
+            run,
+            denied_by=partial(refusal_of, command),
+            examine=examine,
+            group=first_words(command),
+        )
 
     async def _examine_long(self, call: _ShellCall, context: CallContext) -> PreparedCall:
         command, risk = await _read_in_thread(call.request.command)
