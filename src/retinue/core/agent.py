@@ -12,6 +12,7 @@ from msgspec import Struct, field
 from retinue.core.errors import BadInput
 from retinue.core.policy import Policy, RuntimeProfile
 from retinue.core.run import Limits
+from retinue.core.text import quote_headers
 
 DEFAULT_AGENT = "main"
 """The name of the agent of a root run that names none."""
@@ -185,7 +186,7 @@ class RunSpec(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
         """The system text with `RESULTS_PLACEHOLDER` replaced by (name, result) of each dependency."""
         if RESULTS_PLACEHOLDER not in self.system:
             return self.system
-        rendered = "\n\n".join(f"[{name}]\n{text}" for name, text in results)
+        rendered = "\n\n".join(f"[{name}]\n{quote_headers(text)}" for name, text in results)
         return self.system.replace(RESULTS_PLACEHOLDER, rendered)
 
     def digest(self) -> str:

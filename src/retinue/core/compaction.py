@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from retinue.core.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
+from retinue.core.text import quote_headers
 
 KEPT_TURNS = 2
 """The newest turns, whose tool results are kept when old results are dropped."""
@@ -231,7 +232,7 @@ def transcript(messages: Iterable[Message], limit: int) -> str:
     entries = [entry for message in messages for entry in _transcript_entries(message)]
     labels = sum(len(speaker) + 4 for speaker, _ in entries)
     longest = max(cut_length((len(text) for _, text in entries), limit - labels), SHORTEST_PIECE)
-    return cut("\n\n".join(f"[{speaker}]\n{cut(text, longest)}" for speaker, text in entries), limit)
+    return cut("\n\n".join(f"[{speaker}]\n{quote_headers(cut(text, longest))}" for speaker, text in entries), limit)
 
 
 def compacted_messages(plan: Plan, task: str, summary: str = "") -> tuple[Message, ...]:
@@ -246,7 +247,7 @@ def compacted_messages(plan: Plan, task: str, summary: str = "") -> tuple[Messag
                 return UserMessage(NO_SUMMARY.format(count=count, task=cut(task, limit - bare)), "engine"), *kept
             task = cut(task, limit // 3)
             bare = len(SUMMARY.format(count=count, task=task, text=""))
-            text = SUMMARY.format(count=count, task=task, text=cut(summary.strip(), limit - bare))
+            text = SUMMARY.format(count=count, task=task, text=cut(quote_headers(summary.strip()), limit - bare))
             return UserMessage(text, "engine"), *kept
         case _:
             assert_never(plan)

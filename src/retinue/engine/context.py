@@ -16,6 +16,7 @@ from retinue.core.policy import Rules
 from retinue.core.ports import Clock, Ids, OutputValidator, Providers, Store, Toolbox
 from retinue.core.run import Approval, Outcome
 from retinue.core.state import Run
+from retinue.core.text import clean_line, quote_headers
 from retinue.engine.budgets import Budgets
 from retinue.engine.driver_table import DriverTable
 from retinue.engine.journal import COMMIT_DELAY, Journal
@@ -55,12 +56,16 @@ class OutcomeTexts(Protocol):
         ...
 
 
+NO_BRACKETS = {ord("["): "(", ord("]"): ")"}
+
+
 class PlainOutcomeTexts:
     """The texts for runs whose dialect has none of its own."""
 
     def notice(self, accepted: RunAccepted, outcome: Outcome) -> str:
-        name = accepted.label or accepted.path
-        return f"[{name} {outcome.result}] Task: {accepted.task[:200]}\n{outcome.text or outcome.error}"
+        name = clean_line(accepted.label or accepted.path).translate(NO_BRACKETS)
+        text = quote_headers(outcome.text or outcome.error)
+        return f"[{name} {outcome.result}] Task: {accepted.task[:200]}\n{text}"
 
     def handover(self, accepted: RunAccepted, outcome: Outcome) -> tuple[bool, str]:
         return (True, outcome.text) if outcome.ok else (False, outcome.error or outcome.result)

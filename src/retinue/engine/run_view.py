@@ -11,6 +11,7 @@ from retinue.core.agent import ToolSpec
 from retinue.core.commands import RunRow
 from retinue.core.ids import RunId, SessionId
 from retinue.core.inbox import Item
+from retinue.core.ports import PreparedCall
 from retinue.core.run import HandleRef, Outcome, State, WaitingFor
 from retinue.core.state import Run
 from retinue.core.usage import Usage
@@ -81,6 +82,10 @@ class LiveView(Protocol):
     def children(self) -> Collection[RunId]: ...
     @property
     def tool_specs(self) -> Sequence[ToolSpec]: ...
+    def prepared(self, index: int) -> PreparedCall | None:
+        """An open call with its arguments read; None if the run has no such tool."""
+        ...
+
     def view(self) -> RunView:
         """The run as a value."""
         ...

@@ -9,6 +9,7 @@ from retinue.core.errors import BadInput
 from retinue.core.events import RunAccepted
 from retinue.core.ports import CallContext, Tool
 from retinue.core.run import Outcome
+from retinue.core.text import quote_headers
 from retinue.dialects.base import Dialect
 from retinue.dialects.context import DialectContext
 from retinue.dialects.meerkat import NAME, comms, relatives, requests
@@ -58,7 +59,7 @@ class MeerkatDialect(Dialect):
             if state == "completed"
             else relatives.error_of(outcome)
         )
-        return f"[sub-agent {name} {state}] Task: {task[:TASK_SHOWN]}\n{text}"
+        return f"[sub-agent {name} {state}] Task: {task[:TASK_SHOWN]}\n{quote_headers(text)}"
 
     def _last_words(self, accepted: RunAccepted) -> str:
         """The text of the last completed exchange of a host."""

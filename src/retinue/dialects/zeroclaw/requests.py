@@ -6,6 +6,7 @@ Whatever a model writes raises nothing but `CallRefused`.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias, cast
 from uuid import UUID
@@ -16,7 +17,7 @@ from retinue.core.agent import RunSpec, ToolSpec
 from retinue.core.ids import RunId
 from retinue.core.log_lines import line
 from retinue.core.run import Limits, Outcome
-from retinue.core.text import name_list
+from retinue.core.text import clean_line, name_list, quote_headers
 from retinue.dialects.arguments import compact, decode, list_of, typed
 from retinue.dialects.error_codes import CallRefused
 
@@ -351,6 +352,9 @@ def started(agent: str, task_id: str) -> str:
     )
 
 
+_AGENT_HEADER = re.compile(r"\[Agent '[^'\n]*' \([^\n]*\)\]")
+
+
 def fanned_out(answers: Sequence[tuple[str, Answer]]) -> str:
     """The results of several agents, in the order of the request.
 
@@ -364,12 +368,20 @@ def fanned_out(answers: Sequence[tuple[str, Answer]]) -> str:
     Error: Agent 'b' failed: no
     """
     blocks = (
-        f"--- {agent} (success=true) ---\n{answer.output}"
+        f"--- {agent} (success=true) ---\n{_in_block(answer.output)}"
         if answer.error is None
-        else f"--- {agent} (success=false) ---\nError: {answer.error}"
+        else f"--- {agent} (success=false) ---\nError: {quote_headers(answer.error)}"
         for agent, answer in answers
     )
     return "\n\n".join((f"[Parallel delegation: {len(answers)} agents]", *blocks))
+
+
+def _in_block(output: str) -> str:
+    """The output of one of several agents: its own header stays, and no other line looks like one."""
+    header, newline, text = output.partition("\n")
+    if not _AGENT_HEADER.fullmatch(header):
+        return quote_headers(output)
+    return f"{header}{newline}{quote_headers(text)}"
 
 
 def interrupted(task_id: str) -> str:
@@ -396,7 +408,7 @@ class ZeroclawCronTexts:
     """
 
     def prompt(self, job: str, prompt: str, memories: Sequence[tuple[str, str]]) -> str:
-        lines = "".join(f"- {key}: {content}\n" for key, content in memories)
+        lines = "".join(f"- {clean_line(key)}: {quote_headers(content)}\n" for key, content in memories)
         context = f"[Memory context]\n{lines}[/Memory context]\n\n" if lines else ""
         return f"{context}[cron:{job} {job}] {prompt}"
 
