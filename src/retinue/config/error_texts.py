@@ -12,6 +12,9 @@ from msgspec import inspect
 
 from retinue.core.key_paths import KeyPath
 
+MAX_VALUES = 20_000
+"""Maximum number of values in one file; in YAML with all aliases expanded."""
+
 MAX_SHOWN = 64
 """Maximum length of a key or value in a message."""
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Any, Literal, NamedTuple, cast
 
-from retinue.config.error_texts import Document, dotted
+from retinue.config.error_texts import MAX_VALUES, Document, dotted
 from retinue.core.errors import ConfigError, Problem
 from retinue.core.key_paths import KeyPath
 
@@ -147,8 +147,41 @@ _POSITION = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)\Z"
 _DUPLICATES = ("Cannot overwrite", "Cannot declare", "Cannot redefine", "Cannot mutate", "Duplicate inline table key")
 
 
+UNCHECKED_CHARS = 16_384
+"""A text of at most this length is parsed in no time, whatever it says."""
+
+MAX_PARTS = 64
+"""The most parts of a key: the time of `tomllib` grows with their square."""
+
+_TOKEN = re.compile(
+    r'''"""(?:\\.|[^\\])*?(?:"""|\Z)|\'{3}.*?(?:\'{3}|\Z)|"(?:\\.|[^"\\\n])*+"?|'[^'\n]*+'?|#[^\n]*+'''
+    r"|[A-Za-z0-9_-]++|[ \t]++|.",
+    re.DOTALL,
+)
+
+
+def _check_amount(text: str, file: str) -> None:
+    """Raise `ConfigError` for a text that would take long to parse: very many values, or keys of very many parts."""
+    values = dots = 0
+    for token in _TOKEN.finditer(text):
+        match token[0]:
+            case ".":
+                dots += 1
+            case "=" | "," | "[" | "\n":
+                values += token[0] != "\n"
+                dots = 0
+            case _:
+                continue
+        if dots >= MAX_PARTS or values > MAX_VALUES:
+            line = text.count("\n", 0, token.start()) + 1
+            complaint = f"a key of more than {MAX_PARTS} parts" if dots else f"more than {MAX_VALUES} values"
+            raise ConfigError(Problem(file=file, line=line, complaint=f"not readable: {complaint}"))
+
+
 def read_toml(text: str, file: str) -> Document:
     """Parse `text`; raises `ConfigError` for syntax errors, with line and column."""
+    if len(text) > UNCHECKED_CHARS:
+        _check_amount(text, file)
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

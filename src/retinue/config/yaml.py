@@ -13,12 +13,9 @@ from typing import Any, TypeAlias, cast
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from retinue.config.error_texts import Document, dotted, quoted
+from retinue.config.error_texts import MAX_VALUES, Document, dotted, quoted
 from retinue.core.errors import ConfigError, Problem
 from retinue.core.key_paths import KeyPath
-
-MAX_VALUES = 20_000
-"""Maximum number of values in one file, with all aliases expanded."""
 
 _TAG = "tag:yaml.org,2002:"
 _PLAIN = {
@@ -33,8 +30,24 @@ _PLAIN = {
 Value: TypeAlias = "str | bool | int | float | list[Value] | dict[str, Value] | None"
 
 
+class _TooManyNodes(Exception):
+    """The text has more nodes than a settings file can have; `line` is where the first of them begins."""
+
+    def __init__(self, line: int) -> None:
+        super().__init__(line)
+        self.line = line
+
+
 class _Loader(yaml.BaseLoader):
-    """Resolves the scalars above and constructs no objects."""
+    """Resolves the scalars above and constructs no objects; stops at a number of nodes, because it is slow."""
+
+    nodes = 0
+
+    def compose_node(self, parent: Node | None, index: object) -> Node | None:
+        self.nodes += 1
+        if self.nodes > 3 * MAX_VALUES:  # a value may have a key, and stand in a list
+            raise _TooManyNodes(cast("Any", self).peek_event().start_mark.line + 1)
+        return cast("Any", super()).compose_node(parent, index)
 
 
 for _kind, _words in _PLAIN.items():
@@ -54,6 +67,9 @@ def read_yaml(text: str, file: str, *, lenient: bool = False) -> Document:
         raise ConfigError(Problem(file=file, complaint=f"not valid YAML: {_flat(str(error))}")) from None
     except RecursionError:
         raise ConfigError(_too_deep(file)) from None
+    except _TooManyNodes as error:
+        complaint = f"not readable: more than {MAX_VALUES} values"
+        raise ConfigError(Problem(file=file, line=error.line, complaint=complaint)) from None
     converter = _NodeConverter(file, lenient=lenient)
     try:
         values = converter.top(node)
