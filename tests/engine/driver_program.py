@@ -1,6 +1,6 @@
 """A program for tests with two processes: drives runs in the given folder and reports on stdout, in JSON lines.
 
-Commands on stdin: `start TASK`, `release` (let all calls of `look` return), `try ID` (try to write to a run).
+Commands on stdin: `start TASK [SECONDS]`, `release` (let all calls of `look` return), `try ID` (try to write to a run).
 """
 
 import asyncio
@@ -61,9 +61,10 @@ def open_here(home: str, released: asyncio.Event | None, **options: Any) -> reti
     return opened
 
 
-async def follow(r: retinue.Retinue, task: str) -> None:
+async def follow(r: retinue.Retinue, task: str, seconds: float | None = None) -> None:
     """Start a run and report its events and its outcome."""
-    handle = await r.spawn(task, keep_alive=task == "chat")
+    limits = None if seconds is None else retinue.Limits(seconds=seconds)
+    handle = await r.spawn(task, keep_alive=task == "chat", limits=limits)
     report(started=handle.run_id)
     try:
         async for what in handle.events():
@@ -99,6 +100,8 @@ async def main(home: str) -> None:
             match line.split(" "):
                 case ["start", task]:
                     following.create_task(follow(r, task))
+                case ["start", task, seconds]:
+                    following.create_task(follow(r, task, float(seconds)))
                 case ["release"]:
                     released.set()
                 case ["try", run_id]:

@@ -152,7 +152,7 @@ async def times_of(client: ReadOnlyClient, views: Sequence[RunView], *, now: flo
 def seconds_worked(events: Sequence[Event], *, until: float | None) -> float:
     """The sum of the periods in which a driver had the run; `until` is the current time if it has one now.
 
-    A driver that shuts down cleanly records `RunLeft`. The period of a crashed driver ends with the run's last event.
+    The period of a driver ends with `RunLeft`: of one that crashed with its last heartbeat or the run's last event.
 
     >>> left = [RunAdopted(at=100.0, driver_id="a"), RunLeft(at=130.0)]
     >>> seconds_worked(left, until=None), seconds_worked([*left, RunAdopted(at=500.0, driver_id="b")], until=502.0)
@@ -167,7 +167,7 @@ def seconds_worked(events: Sequence[Event], *, until: float | None) -> float:
             began = None
         if began is None:
             began = event.at
-        last = event.at
+        last = max(last, event.at) if isinstance(event, RunLeft) else event.at
         if isinstance(event, RunLeft):
             worked += max(0.0, last - began)
             began = None

@@ -130,7 +130,9 @@ class Record(Struct, frozen=True, kw_only=True, gc=False):
     """Append events to a run's log from number `seq` on, together with its row, taken items, posts and charges.
 
     Only the run's driver may record: otherwise raises `Fenced`. A `seq` that does not follow the last event raises
-    `StoreCorrupt`. Returns None.
+    `StoreCorrupt`. With `known`, keys of inbox items that the driver has read and not taken, nothing is recorded if the
+    inbox has other untaken items: the end of a run and the last look into its inbox are one transaction. Returns None,
+    or `Unread` with those items.
     """
 
     run_id: RunId
@@ -140,6 +142,13 @@ class Record(Struct, frozen=True, kw_only=True, gc=False):
     taken: tuple[Key, ...] = ()
     posts: tuple[tuple[RunId, Item], ...] = ()
     charges: tuple[Charge, ...] = ()
+    known: tuple[Key, ...] | None = None
+
+
+class Unread(Struct, frozen=True):
+    """The untaken items for which a record with `known` was not applied, in the order they were posted."""
+
+    items: tuple[Item, ...]
 
 
 class Post(Struct, frozen=True, kw_only=True, gc=False):
@@ -240,11 +249,13 @@ class Heartbeat(Struct, frozen=True, kw_only=True, gc=False):
 class DeclareDead(Struct, frozen=True, kw_only=True, gc=False):
     """Declare a driver dead if its counter still equals `beat` (None: unconditionally); its runs lose their driver.
 
+    With `left_at`, the time of its last sign of life, each of its unfinished runs gets a `RunLeft` of that time.
     Returns whether the driver is dead.
     """
 
     driver_id: DriverId
     beat: int | None = None
+    left_at: float | None = None
 
 
 class Adopt(Struct, frozen=True, kw_only=True, gc=False):
@@ -313,7 +324,7 @@ Write: TypeAlias = (
 """Any command that changes a store."""
 
 WriteResult: TypeAlias = (
-    Accepted | NotCreated | NamespaceClosed | WindowFull | tuple[RunId, ...] | bytes | str | bool | int | None
+    Accepted | NotCreated | NamespaceClosed | WindowFull | Unread | tuple[RunId, ...] | bytes | str | bool | int | None
 )
 """Result of a write; the docstring of each write says which."""
 

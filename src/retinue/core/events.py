@@ -71,7 +71,10 @@ class RunAdopted(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True
 
 
 class RunLeft(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="left"):
-    """The driver shut down cleanly; the run's deadline is paused until it is adopted."""
+    """The driver stopped working on the run; the run's deadline is paused until it is adopted.
+
+    `at` is when it shut down, or its last heartbeat before it crashed.
+    """
 
     at: float
 

@@ -130,7 +130,7 @@ class Run:
         self.parked_before = 0.0
         """The `parked_seconds` at the beginning of the exchange."""
         self.left_at: float | None = None
-        """When the last driver shut down cleanly, while the run has no driver."""
+        """When the last driver stopped working on the run, while the run has no driver."""
         self.adopted_seq = 0
         self.seen: set[RunId] = set()
         self.inputs: dict[Key, int] = {}
@@ -212,7 +212,8 @@ def apply(run: Run, seq: int, event: Event) -> None:
                 run.parked_seconds += max(0.0, at - run.left_at)
             run.left_at = None
         case RunLeft(at=at):
-            run.left_at = at
+            # The last sign of life of a driver that crashed may be older than the run, or than its exchange.
+            run.left_at = max(at, run.accepted.at, run.exchange_at)
         case MailTaken(items=items, at=at, spent_before=spent_before):
             run.taken.update(item.key for item in items)
             if spent_before is not None:

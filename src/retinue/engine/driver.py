@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from retinue.core.commands import DEFAULT_LEASE, DriverRow, Heartbeat, RegisterDriver, UnregisterDriver
+from retinue.core.commands import DEFAULT_LEASE, Change, DriverRow, Heartbeat, RegisterDriver, UnregisterDriver
 from retinue.core.errors import Fenced, StoreError, StoreUnavailable
 from retinue.core.ids import DriverId, RunId
 from retinue.core.log_context import logger
@@ -17,7 +17,7 @@ from retinue.core.policy import Rules
 from retinue.core.ports import Clock, Ids, OutputValidator, Providers, Store, Toolbox
 from retinue.engine.budgets import Budgets
 from retinue.engine.context import Approver, EngineContext, Tuning
-from retinue.engine.driver_table import DriverTable, this_host, this_process
+from retinue.engine.driver_table import DriverTable, end_of_signs, sign_of_life, this_host, this_process
 from retinue.engine.journal import Journal
 from retinue.engine.loop import Executor
 from retinue.engine.rate_limiter import RateLimiters
@@ -69,7 +69,7 @@ class Driver:
         journal = self._engine.journal
         journal.driver_id = self.driver_id
         row = DriverRow(driver_id=self.driver_id, host=this_host(), process=this_process(), lease=self._lease)
-        await journal.commit(RegisterDriver(driver=row))
+        await journal.commit(RegisterDriver(driver=row), *self._sign_of_life())
         if self._engine.store.shared:
             self._repeat(self._lease / 3, self._heartbeat, "heartbeat")
             self._repeat(POLL_INTERVAL, self._poll_inboxes, "pulse")
@@ -97,7 +97,8 @@ class Driver:
         journal = self._engine.journal
         try:
             if journal.broken is None:
-                await journal.commit(UnregisterDriver(driver_id=self.driver_id))
+                ends = (end_of_signs(self.driver_id),) if self._engine.store.shared else ()
+                await journal.commit(UnregisterDriver(driver_id=self.driver_id), *ends)
         except Fenced as fenced:
             log.warning("%s", fenced)  # for other processes it has left already
         finally:
@@ -122,13 +123,17 @@ class Driver:
             return
         self._refused = journal.broken or self._refused
         if self._refused is None:
-            journal.write(Heartbeat(driver_id=self.driver_id))
+            journal.write(Heartbeat(driver_id=self.driver_id), *self._sign_of_life())
         elif await journal.reopen(Heartbeat(driver_id=self.driver_id)):
             # Memory may be ahead of the store by the refused writes: begin again from what is stored.
             log.warning("the store can be written again: runs go on")
             await self._executor.stop_all(self._refused)
-            await self._recovery.resume_own()
+            await self._recovery.resume_own(stopped_at=self._executor.stopped_at)
             self._refused = None
+
+    def _sign_of_life(self) -> tuple[Change, ...]:
+        """The time, for the deadlines of the runs if this process should crash; only other processes read it."""
+        return (sign_of_life(self.driver_id, self._engine.clock.now()),) if self._engine.store.shared else ()
 
     async def _poll_inboxes(self) -> None:
         journal, store, registry = self._engine.journal, self._engine.store, self._registry

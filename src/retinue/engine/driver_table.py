@@ -8,10 +8,25 @@ import sys
 from functools import cache
 from pathlib import Path
 
-from retinue.core.commands import DeclareDead, DriverRow
+from retinue.core.commands import Change, Decision, DeclareDead, DriverRow
 from retinue.core.ids import DriverId
 from retinue.core.ports import Store
 from retinue.engine.journal import Journal
+
+SIGNS_OF_LIFE = "signs-of-life"
+"""The key-value namespace with the time of the last heartbeat of each driver, by its id."""
+
+
+def sign_of_life(driver_id: DriverId, at: float) -> Change:
+    """The write that goes with a heartbeat: the counter says that a driver lives, this one says until when it did."""
+    decision = Decision(b"", puts={driver_id: repr(at).encode()})
+    return Change(space=SIGNS_OF_LIFE, decide=lambda _: decision)
+
+
+def end_of_signs(driver_id: DriverId) -> Change:
+    """The write that goes with the end of a driver."""
+    decision = Decision(b"", drops=(driver_id,))
+    return Change(space=SIGNS_OF_LIFE, decide=lambda _: decision)
 
 
 class DriverTable:
@@ -34,9 +49,20 @@ class DriverTable:
         )
 
     async def declare_dead(self, driver_id: DriverId, *, beat: int | None = None) -> bool:
-        """Declare a driver dead; with `beat`, only if its heartbeat counter has that value. Whether it is dead."""
-        (is_dead,) = await self._journal.commit(DeclareDead(driver_id=driver_id, beat=beat))
+        """Declare a driver dead; with `beat`, only if its heartbeat counter has that value. Whether it is dead.
+
+        The time since its last sign of life does not count toward the deadlines of its runs.
+        """
+        death = await self._journal.peek(self.death_of, driver_id, beat)
+        (is_dead,) = await self._journal.commit(death)
+        if is_dead and death.left_at is not None:
+            self._journal.write(end_of_signs(driver_id))
         return bool(is_dead)
+
+    def death_of(self, driver_id: DriverId, beat: int | None = None) -> DeclareDead:
+        """The write that declares a driver dead since its last sign of life."""
+        left_at = self._store.key_value(SIGNS_OF_LIFE).get(driver_id)
+        return DeclareDead(driver_id=driver_id, beat=beat, left_at=None if left_at is None else float(left_at))
 
     async def reap(self) -> None:
         """Declare those drivers dead whose process no longer exists on this host."""

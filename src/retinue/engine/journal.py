@@ -8,13 +8,16 @@ the journal is broken: it accepts nothing until `reopen` succeeds, because what 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from sys import getsizeof
 from typing import ParamSpec, TypeVar
 
-from retinue.core.commands import Write, WriteResult
+from retinue.core.commands import Accept, Post, Record, Write, WriteResult
 from retinue.core.errors import Fenced, StoreError, StoreUnavailable
+from retinue.core.events import CallReturned, HistoryCompacted, ReplyReceived
 from retinue.core.ids import DriverId
 from retinue.core.ports import Store, commit_at_once_of
 
@@ -27,14 +30,51 @@ COMMIT_DELAY = 0.01
 MAX_INLINE_WRITES = 200
 """Writes that are committed on the event loop, if the store can do so at once: some milliseconds at most."""
 
+MAX_INLINE_BYTES = 1024 * 1024
+"""Bytes of texts that are committed on the event loop, for the same reason."""
+
+MAX_QUEUED_BYTES = 32 * 1024 * 1024
+"""Bytes of texts in the queue, those being committed included, from which runs wait before they record more."""
+
+BASE_SIZE = 512
+"""Bytes that a write is counted with besides its texts."""
+
+
+def size_of(write: Write) -> int:
+    """About how many bytes a write keeps in memory until it is committed.
+
+    Only texts that models, tools and callers determine are measured. The outcome of a run has its last reply's text.
+    """
+    if type(write) is Record:
+        event = write.events[0] if write.events else None
+        if type(event) is CallReturned:
+            return BASE_SIZE + getsizeof(event.text)
+        if type(event) is ReplyReceived:
+            message = event.reply.message
+            size = BASE_SIZE + getsizeof(message.text)
+            for call in message.calls:
+                size += getsizeof(call.arguments)
+            for thought in message.thinking:
+                size += getsizeof(thought.text)
+            return size
+        if type(event) is HistoryCompacted:
+            return BASE_SIZE + sum(getsizeof(message.text) for message in event.messages)
+    elif type(write) is Accept:
+        return BASE_SIZE + getsizeof(write.accepted.task)
+    elif type(write) is Post:
+        return BASE_SIZE + getsizeof(getattr(write.item, "text", ""))
+    return BASE_SIZE
+
 
 class CommitFuture:
     """The pending answer to some writes; waiting for it is optional and makes the journal commit sooner."""
 
-    __slots__ = ("_answers", "_error", "_journal", "_waiting")
+    __slots__ = ("_answers", "_error", "_journal", "_waiting", "size")
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: Journal, size: int = 0) -> None:
         self._journal = journal
+        self.size = size
+        """About how many bytes its writes keep in memory."""
         self._answers: list[WriteResult] | None = None
         self._error: Exception | None = None
         self._waiting: list[asyncio.Future[None]] | None = None
@@ -44,12 +84,17 @@ class CommitFuture:
     def is_done(self) -> bool:
         return self._answers is not None or self._error is not None
 
-    async def wait(self) -> list[WriteResult]:
-        """The answers of the store; raises the error with which the store refused."""
-        await self.wait_done()
+    @property
+    def answers(self) -> list[WriteResult]:
+        """The answers of the store, once they are there; raises the error with which the store refused."""
         if self._error is not None:
             raise self._error
         return self._answers or []
+
+    async def wait(self) -> list[WriteResult]:
+        """The answers of the store; raises the error with which the store refused."""
+        await self.wait_done()
+        return self.answers
 
     async def wait_done(self) -> None:
         if not self.is_done:
@@ -71,7 +116,9 @@ class CommitFuture:
 class Journal:
     """The only way to the store's commits. `broken` is the error that closed it; `awaited` counts waits for a commit.
 
-    `on_broken` is called with the error when the store refuses.
+    `on_broken` is called with the error when the store refuses. `queued_bytes` is the size of what is queued and not
+    committed; while the queue `is_full`, those that would record more wait for `room`. Only they do: ends, cancels and
+    heartbeats are small, and a full queue never keeps a run from being stopped.
     """
 
     def __init__(
@@ -101,15 +148,54 @@ class Journal:
         """How many of the queued groups are committed one by one, because their common commit failed."""
         self._latest: CommitFuture | None = None
         self._closed = False
+        self.queued_bytes = 0
+        self._waiting_for_room: deque[asyncio.Future[None]] = deque()
+
+    @property
+    def is_full(self) -> bool:
+        return self.queued_bytes >= MAX_QUEUED_BYTES
+
+    async def room(self) -> None:
+        """Wait while the queue is full; the longest waiter goes first. Returns at once if the journal is broken.
+
+        A write larger than the bound is queued like any other once there is room, so the queue exceeds the bound by
+        one write at most for each caller that does not wait.
+        """
+        loop = asyncio.get_running_loop()
+        is_first_time = True
+        while self.is_full and self.broken is None:
+            waiter: asyncio.Future[None] = loop.create_future()
+            if is_first_time:
+                self._waiting_for_room.append(waiter)
+            else:
+                self._waiting_for_room.appendleft(waiter)
+            is_first_time = False
+            self.commit_soon()
+            try:
+                await waiter
+            finally:
+                # One at a time: the next one goes on after this one has recorded, or was cancelled.
+                loop.call_soon(self._wake_for_room)
+
+    def _wake_for_room(self) -> None:
+        while self._waiting_for_room and (not self.is_full or self.broken is not None):
+            waiter = self._waiting_for_room.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
 
     def write(self, *writes: Write) -> CommitFuture:
         """Queue writes that belong together; they are committed in the order of these calls."""
-        commit_future = CommitFuture(self)
         if self.broken is not None:
+            commit_future = CommitFuture(self)
             commit_future._resolve(None, self.broken)  # pyright: ignore[reportPrivateUsage] the journal's own class
         elif self._writer is None:
+            commit_future = CommitFuture(self)
             self._commit_directly(writes, commit_future)
         else:
+            size = size_of(writes[0]) if len(writes) == 1 else sum(map(size_of, writes))
+            commit_future = CommitFuture(self, size)
+            self.queued_bytes += size
             self._queue.append((writes, commit_future))
             self._latest = commit_future
             if self._timer is None and self._committing is None:
@@ -196,7 +282,7 @@ class Journal:
         self._singly = max(0, self._singly - 1)
         self._urgent = self._urgent and bool(self._queue)
         writes = [write for group, _ in batch for write in group]
-        if len(writes) <= MAX_INLINE_WRITES:
+        if len(writes) <= MAX_INLINE_WRITES and sum(future.size for _, future in batch) <= MAX_INLINE_BYTES:
             self._committing = self._commit_inline(writes)
         if self._committing is None:
             self._committing = asyncio.get_running_loop().run_in_executor(self._writer, self._store_commit, writes)
@@ -244,7 +330,7 @@ class Journal:
         """A write raised, such as a key-value decision: commit the groups one by one, so that only its own fails."""
         if len(batch) == 1:
             ((_, commit_future),) = batch
-            commit_future._resolve(None, bug)  # pyright: ignore[reportPrivateUsage]
+            self._resolve(commit_future, None, bug)
         else:
             self._queue = [*batch, *self._queue]
             self._singly = len(batch)
@@ -271,9 +357,16 @@ class Journal:
             batch = [*batch, *self._queue]
             self._queue = []
         for group, commit_future in batch:
-            commit_future._resolve(None if error else answers[start : start + len(group)], error)  # pyright: ignore[reportPrivateUsage]
+            self._resolve(commit_future, None if error else answers[start : start + len(group)], error)
             start += len(group)
+        if self._waiting_for_room:
+            self._wake_for_room()
         if error is not None:
             self.broken = error
             if self.on_broken is not None:
                 self.on_broken(error)
+            self._wake_for_room()
+
+    def _resolve(self, commit_future: CommitFuture, answers: list[WriteResult] | None, error: Exception | None) -> None:
+        self.queued_bytes -= commit_future.size
+        commit_future._resolve(answers, error)  # pyright: ignore[reportPrivateUsage]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
@@ -190,16 +190,58 @@ class ToolSet:
         self.specs: tuple[ToolSpec, ...] = tuple(tool.spec_for(offered, policy) for tool in self.tools.values())
 
 
+class PendingEnd(NamedTuple):
+    """An end of a run that the store has not answered: nothing else of the run is recorded meanwhile."""
+
+    commit_future: CommitFuture
+    event: RunEnded
+    taken: tuple[Item, ...]
+    posts: tuple[tuple[RunId, Item], ...]
+    dependents: int
+    """How many of the run's dependents have their item among the posts."""
+
+
 class LiveRun:
     """One live run."""
 
     # fmt: off
     __slots__ = (
-        "_context_windows", "_counted", "_delivered", "_engine", "_prepared", "_size", "_stopping", "_validated",
-        "_wake", "acceptance", "ancestor", "cancelled", "children", "children_by_key", "children_created",
-        "deadline", "dependents", "error", "fixed_size", "in_flight", "inbox", "last_write", "limit_met", "memo",
-        "needs_slot", "not_compactable_at", "overflow", "partial", "refusal_is_raised", "run", "subscriptions", "task",
-        "tool_set", "waiting_for",
+        "_context_windows",
+        "_counted",
+        "_delivered",
+        "_engine",
+        "_prepared",
+        "_size",
+        "_stopping",
+        "_unstopped",
+        "_validated",
+        "_wake",
+        "acceptance",
+        "ancestor",
+        "cancelled",
+        "children",
+        "children_by_key",
+        "children_created",
+        "deadline",
+        "dependents",
+        "ending",
+        "error",
+        "fixed_size",
+        "in_flight",
+        "inbox",
+        "last_write",
+        "limit_met",
+        "memo",
+        "needs_slot",
+        "not_compactable_at",
+        "overflow",
+        "partial",
+        "refusal_is_raised",
+        "run",
+        "subscriptions",
+        "task",
+        "tool_set",
+        "waiting_for",
     )
     # fmt: on
 
@@ -240,11 +282,14 @@ class LiveRun:
         self.error: Exception | None = None
         """An unexpected error of a call in flight; the loop raises it instead of starting the same call again."""
         self.deadline: asyncio.TimerHandle | None = None
+        self.ending: PendingEnd | None = None
+        """The end of the run, until the store has answered whether it has read its whole inbox."""
         self.waiting_for: WaitingFor | None = None
         self._validated: tuple[str, ValidatedOutput] | None = None
         self._delivered: set[Key] = set()
         self._wake: asyncio.Future[None] | None = None
         self._stopping = False
+        self._unstopped: tuple[str, ...] = ()
         self._context_windows: dict[tuple[str, str], int | None] = {}
         self._prepared: dict[int, tuple[ToolCall, PreparedCall]] = {}
         self._counted = 0
@@ -368,10 +413,46 @@ class LiveRun:
                 charges=charges,
             )
         )
+        self._publish(seq, event)
+        return self.last_write
+
+    def queue_end(
+        self, event: RunEnded, *, taken: tuple[Item, ...], posts: tuple[tuple[RunId, Item], ...]
+    ) -> PendingEnd:
+        """Queue the end of the run; the store accepts it only if it has no item that this process has not read.
+
+        Other processes may post until the end is on disk, so memory is not ahead of the store here: the run ends when
+        `apply_end` is called.
+        """
+        record = Record(
+            run_id=self.run_id,
+            seq=self.run.seq + 1,
+            events=(event,),
+            taken=tuple(item.key for item in taken),
+            posts=posts,
+            known=tuple(item.key for item in self.inbox),
+        )
+        self.ending = PendingEnd(self._engine.journal.write(record), event, taken, posts, len(self.dependents))
+        return self.ending
+
+    def apply_end(self, end: PendingEnd) -> None:
+        """Apply an end that the store has accepted."""
+        self.drop(end.taken)
+        self.last_write = end.commit_future
+        seq = self.run.seq + 1
+        apply(self.run, seq, end.event)
+        self._publish(seq, end.event)
+
+    def refuse_end(self, unread: tuple[Item, ...]) -> None:
+        """Go on with items that the store has and this process had not read."""
+        self._stopping = False
+        for item in unread:
+            self.deliver(item)
+
+    def _publish(self, seq: int, event: Event) -> None:
         self.subscriptions.publish_event(seq, event)
         if payload_log.is_on():
-            payload_log.log_event(seq, event, self._engine.log_fields(run))
-        return self.last_write
+            payload_log.log_event(seq, event, self._engine.log_fields(self.run))
 
     def progress(self, at: float) -> Progress:
         run = self.run
@@ -479,7 +560,7 @@ class LiveRun:
         """Cancel the calls in flight; the names of those that did not stop in time."""
         self._stopping = True
         if not self.in_flight:
-            return ()
+            return self._unstopped
         unstopped = [self._name(index) for index in self.in_flight if not self._is_stoppable(index)]
         tasks = dict(self.in_flight)
         for task in tasks.values():
@@ -487,7 +568,8 @@ class LiveRun:
         _, pending = await asyncio.wait(tasks.values(), timeout=GRACE)
         unstopped += [self._name(index) for index, task in tasks.items() if task in pending]
         self.in_flight.clear()
-        return tuple(dict.fromkeys(unstopped))
+        self._unstopped = tuple(dict.fromkeys((*self._unstopped, *unstopped)))
+        return self._unstopped
 
     def _name(self, index: int) -> str:
         return "model" if index == MODEL else self.run.open[index].call.name if index < len(self.run.open) else "call"

@@ -11,7 +11,7 @@ from typing import TypeAlias, assert_never
 
 from msgspec.structs import replace
 
-from retinue.core.commands import CancelTree, Post
+from retinue.core.commands import CancelTree, Post, Unread
 from retinue.core.errors import StoreError, UnknownName
 from retinue.core.events import ExchangeEnded, RepairAsked, RunAccepted, RunEnded, RunLeft, WrapUpAsked
 from retinue.core.ids import RunId
@@ -71,7 +71,8 @@ async def drive(live: LiveRun, engine: EngineContext, executor: Executor) -> Non
             raise  # not a bug: the run stays as the store knows it
         log.exception("%sthe run ended by a bug", engine.id_field(live.run))
         failed = Exchange(result="failed", reason="bug", error=f"internal error: {repr_of(bug)}", text=live.run.text)
-        await _end(live, EndRun(failed), engine, executor)
+        while not await _end(live, EndRun(failed), engine, executor):
+            pass  # items arrived that no loop will take; the next end knows them
 
 
 async def _take_steps(live: LiveRun, engine: EngineContext, executor: Executor) -> None:
@@ -111,8 +112,9 @@ async def _take_steps(live: LiveRun, engine: EngineContext, executor: Executor) 
                 live.partial.clear()
                 executor.exchange_ended(live)
             case EndRun():
-                await _end(live, step, engine, executor)
-                return
+                if await _end(live, step, engine, executor):
+                    return
+                _arm_deadline(live, engine)
             case AlreadyEnded():
                 return
             case _:
@@ -175,8 +177,11 @@ def _cancelled_before_start() -> EndRun:
     return EndRun(Exchange(result="cancelled", reason="cancelled", error=error))
 
 
-async def _end(live: LiveRun, end: EndRun, engine: EngineContext, executor: Executor) -> None:
-    """Stop the calls in flight, then record how the run ended; nothing is recorded after that."""
+async def _end(live: LiveRun, end: EndRun, engine: EngineContext, executor: Executor) -> bool:
+    """Stop the calls in flight, then record how the run ended; nothing is recorded after that.
+
+    False if another process has posted items that were not read: they are in the inbox now, and the run goes on.
+    """
     unstopped = await live.stop()
     accepted = live.acceptance is None or await _is_accepted(live)
     partial = "".join(live.partial)
@@ -186,15 +191,19 @@ async def _end(live: LiveRun, end: EndRun, engine: EngineContext, executor: Exec
         live.deadline.cancel()
     if not accepted and live.refusal_is_raised:
         executor.drop(live)
-        return
-    posts: Posts = ()
-    if accepted and end != _cancelled_before_start():
+        return True
+    if not accepted or end == _cancelled_before_start():
+        executor.run_ended(live, outcome, ())
+        return True
+    event = RunEnded(at=engine.clock.now(), outcome=outcome)
+    posts = (*_announcement(live, outcome, engine), *_handovers(live, outcome, engine))
+    if not engine.store.shared:  # every item comes through this process
         live.drop(end.taken)
-        at = engine.clock.now()
-        taken = tuple(item.key for item in end.taken)
-        posts = (*_announcement(live, outcome, engine), *_handovers(live, outcome, engine))
-        live.record(RunEnded(at=at, outcome=outcome), taken=taken, posts=posts)
-    executor.run_ended(live, outcome, posts)
+        live.record(event, taken=tuple(item.key for item in end.taken), posts=posts)
+        executor.run_ended(live, outcome, posts)
+        return True
+    await live.queue_end(event, taken=end.taken, posts=posts).commit_future.wait()
+    return executor.settle_end(live)
 
 
 def _announcement(live: LiveRun, outcome: Outcome, engine: EngineContext) -> Posts:
@@ -254,6 +263,8 @@ class Executor:
         self._registry = registry
         self._replay = replay
         self._tool_sets: dict[tuple[tuple[str, ...], tuple[str, ...], Policy], ToolSet] = {}
+        self.stopped_at: float | None = None
+        """When the store last refused a commit, so that all work stopped."""
 
     def prepare(self, run: Run, acceptance: CommitFuture | None = None) -> LiveRun:
         """A live run for a folded run; it is not started yet."""
@@ -306,9 +317,12 @@ class Executor:
                 remembered and remembered.accepted and (remembered.accepted, remembered.outcome)
             )
             assert known  # it was live a moment ago, or it was read from the store
-            item = handover(*known, name, self._engine)
-            self._registry.live[accepted.run_id].deliver(item)
-            self._engine.journal.write(Post(run_id=accepted.run_id, item=item))
+            self._hand_over(accepted.run_id, handover(*known, name, self._engine))
+
+    def _hand_over(self, run_id: RunId, item: DependencyEnded) -> None:
+        if (waiting := self._registry.live.get(run_id)) is not None:
+            waiting.deliver(item)
+            self._engine.journal.write(Post(run_id=run_id, item=item))
 
     async def await_missing_dependencies(self, live: LiveRun) -> None:
         """The same for an adopted run, for the dependencies whose end has not reached it yet."""
@@ -372,6 +386,31 @@ class Executor:
         for callback in self._engine.on_end:
             callback(accepted, outcome)
 
+    def settle_end(self, live: LiveRun) -> bool:
+        """Whether the store has accepted the end of a run; if not, the run goes on with what it had not read."""
+        end, live.ending = live.ending, None
+        assert end is not None
+        (answer,) = end.commit_future.answers
+        if isinstance(answer, Unread):
+            live.refuse_end(answer.items)
+            return False
+        live.apply_end(end)
+        outcome, late = end.event.outcome, live.dependents[end.dependents :]
+        self.run_ended(live, outcome, end.posts)
+        for waiting, name in late:  # accepted while the end was being written
+            self._hand_over(waiting, handover(live.run.accepted, outcome, name, self._engine))
+        return True
+
+    async def _is_ended(self, live: LiveRun) -> bool:
+        """Whether a run ended although its task was cancelled: its end was queued before."""
+        if live.ending is None:
+            return False
+        try:
+            await live.ending.commit_future.wait()
+        except StoreError:
+            return False
+        return self.settle_end(live)
+
     async def stop_all(self, error: StoreError, *, leaving: bool = False) -> None:
         """Stop all work without ending any run: the runs stay as the store knows them and can be resumed."""
         # Not those that are started meanwhile: they are driven already, and must not be driven twice.
@@ -381,6 +420,8 @@ class Executor:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for live in stopped:
+            if await self._is_ended(live):
+                continue
             if live.deadline is not None:
                 live.deadline.cancel()
             if leaving:
@@ -402,6 +443,7 @@ class Executor:
 
     def journal_broken(self, error: StoreError) -> None:
         """The store refused a commit: stop all work, and raise the error in everything that waits."""
+        self.stopped_at = self._engine.clock.now()
         for live in tuple(self._registry.live.values()):
             if live.task is not None:
                 live.task.cancel()

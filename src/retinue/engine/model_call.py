@@ -101,9 +101,14 @@ async def ask(live: LiveRun, step: CallModel, engine: EngineContext) -> None:
     answer = await first_reply(live, engine, make_call)
     match answer:
         case Replied(reply=reply, charges=charges, cut_by=cut_by):
-            live.partial.clear()
-            turn = live.run.turns + 1
-            live.record(ReplyReceived(at=engine.clock.now(), turn=turn, reply=reply, cut_by=cut_by), charges=charges)
+            try:
+                if engine.journal.is_full:
+                    await engine.journal.room()
+            finally:  # a reply that was paid for is recorded, also if the run is stopped meanwhile
+                live.partial.clear()
+                turn = live.run.turns + 1
+                event = ReplyReceived(at=engine.clock.now(), turn=turn, reply=reply, cut_by=cut_by)
+                live.record(event, charges=charges)
         case LimitMet():
             live.limit_met = answer
         case ContextOverflow():

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from retinue.core.budget import Amount
 from retinue.core.commands import Adopt, RunQuery, RunRow
 from retinue.core.errors import BadInput, NotAdoptable, StoreError
-from retinue.core.events import FORMAT, RunAdopted
+from retinue.core.events import FORMAT, RunAdopted, RunLeft
 from retinue.core.ids import DriverId, RandomIds, RunId
 from retinue.core.log_context import logger
 from retinue.core.policy import Policy
@@ -55,13 +55,13 @@ class Recovery:
                 log.warning("%s", obstacle)
         return adopted
 
-    async def resume_own(self) -> list[RunId]:
-        """Continue this driver's own runs from what the store knows, after they were stopped."""
+    async def resume_own(self, *, stopped_at: float | None = None) -> list[RunId]:
+        """Continue this driver's own runs from what the store knows; their time stood still since `stopped_at`."""
         query = RunQuery(unfinished_only=True, driver_id=self._driver_id)
         rows = await self._engine.journal.read(self._engine.store.runs, query)
         stopped = [row for row in rows if row.run_id not in self._registry.live]  # others were started meanwhile
         for root in dict.fromkeys(row.root_id for row in reversed(stopped)):
-            await self._continue_tree([row for row in stopped if row.root_id == root])
+            await self._continue_tree([row for row in stopped if row.root_id == root], stopped_at)
         return [row.run_id for row in stopped]
 
     async def _adopt_tree(self, rows: list[RunRow]) -> list[RunId]:
@@ -89,7 +89,7 @@ class Recovery:
             raise NotAdoptable(row.run_id, f"no tool named {', '.join(missing)} here")
         await self._replay.run(row.run_id)  # a run that cannot be read is not claimed either
 
-    async def _continue_tree(self, rows: list[RunRow]) -> None:
+    async def _continue_tree(self, rows: list[RunRow], stopped_at: float | None = None) -> None:
         """Rebuild a tree from the root down, then start all its runs."""
         if not rows:
             return
@@ -123,6 +123,8 @@ class Recovery:
         self._remember(ended)
         for live in continued:
             handle = live.run.accepted.handle
+            if stopped_at is not None:
+                live.record(RunLeft(at=stopped_at))
             live.record(RunAdopted(at=self._engine.clock.now(), driver_id=self._driver_id))
             self._executor.start(live, handle_space=handle.space if handle else None)
         for live in continued:

@@ -6,6 +6,7 @@ A verb that is called from a tool carries a key; the same verb with the same key
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Collection, Coroutine, Iterator, Mapping, Sequence
 
 from msgspec import Struct
@@ -211,7 +212,7 @@ class Supervisor:
         Raises `RunIsOver` for an ended run and `UnknownName` for an unknown one.
         """
         self._check_open()
-        live = self._registry.live.get(run_id)
+        live = await self._registered(run_id)
         if live is not None:
             new = live.deliver(item)
             if live.run.accepted.lifecycle.keep_alive:
@@ -229,6 +230,16 @@ class Supervisor:
             outcome = await self.outcome(run_id)
             raise RunIsOver(run_id, outcome.result if outcome else "ended")
         return answer == "posted"
+
+    async def _registered(self, run_id: RunId) -> LiveRun | None:
+        """A live run; one that is about to end only if the store has not accepted its end."""
+        live = self._registry.live.get(run_id)
+        while live is not None and live.ending is not None:
+            await live.ending.commit_future.wait_done()
+            await asyncio.sleep(0)
+            self._check_open()
+            live = self._registry.live.get(run_id)
+        return live
 
     async def cancel(self, run_id: RunId, *, reason: EndReason = "cancelled", note: str = "") -> tuple[RunId, ...]:
         """Cancel a run and all below it; the ids of those that were neither ended nor cancelled before."""
@@ -250,7 +261,7 @@ class Supervisor:
     def mark_read(self, reader: RunId, run_id: RunId) -> None:
         """Record that a live run has read how a child of it ended, so that the end is not announced to it again."""
         live = self._registry.live.get(reader)
-        if live is not None and live.run.outcome is None and run_id not in live.run.seen:
+        if live is not None and live.run.outcome is None and live.ending is None and run_id not in live.run.seen:
             live.record(ResultCollected(at=self._engine.clock.now(), key=f"read/{run_id}", run_id=run_id))
 
     async def open_questions(self, run_id: RunId) -> list[Approval]:

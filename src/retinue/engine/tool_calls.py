@@ -58,16 +58,20 @@ async def perform(live: LiveRun, index: int, engine: EngineContext) -> None:
         log.warning(
             "tool %s returned %s characters, and the model gets them all", call.call.name, f"{len(result.text):,}"
         )
-    live.record(
-        CallReturned(
-            at=engine.clock.now(),
-            turn=live.run.turns,
-            index=index,
-            text=result.text,
-            failed=result.failed,
-            crashed=crashed,
+    try:
+        if engine.journal.is_full:
+            await engine.journal.room()
+    finally:  # what has happened is recorded, also if the run is stopped meanwhile
+        live.record(
+            CallReturned(
+                at=engine.clock.now(),
+                turn=live.run.turns,
+                index=index,
+                text=result.text,
+                failed=result.failed,
+                crashed=crashed,
+            )
         )
-    )
 
 
 async def _outcome(live: LiveRun, call: OpenCall, engine: EngineContext) -> tuple[ToolResult | None, bool]:

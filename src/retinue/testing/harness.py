@@ -15,7 +15,7 @@ from retinue.app.engine_types import Supervisor
 from retinue.app.open import open as open_retinue
 from retinue.app.retinue import Retinue
 from retinue.core.agent import Agent
-from retinue.core.commands import DeclareDead, RunQuery
+from retinue.core.commands import RunQuery
 from retinue.core.errors import StoreError
 from retinue.core.events import CallReturned, Event, ReplyReceived
 from retinue.core.ids import RandomIds, RunId, SystemClock
@@ -118,7 +118,10 @@ class Harness:
         await retinue.__aexit__(None, None, None)
 
     async def kill(self) -> None:
-        """Simulate the death of the process: nothing more is written, and its driver is declared dead."""
+        """Simulate the death of the process: nothing more is written, and its driver is declared dead.
+
+        As after a real crash, the time since its last heartbeat does not count toward the deadlines of its runs.
+        """
         assert self._crashing_store is not None
         self._crashing_store.limit = self._crashing_store.written
         retinue, self._retinue = self._retinue, None
@@ -126,7 +129,7 @@ class Harness:
             with suppress(StoreError):
                 await retinue.__aexit__(None, None, None)
         if self._supervisor is not None and self._supervisor.driver_id is not None:
-            self.store.commit(None, (DeclareDead(driver_id=self._supervisor.driver_id),))
+            self.store.commit(None, (self._supervisor.drivers.death_of(self._supervisor.driver_id),))
 
     async def restart(self) -> Retinue:
         """Kill the retinue and open another one, which adopts unfinished runs."""

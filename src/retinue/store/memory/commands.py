@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from retinue.core import commands
 from retinue.core.agent import RunSpec
 from retinue.core.errors import Fenced
-from retinue.core.events import Event, RunAccepted
+from retinue.core.events import Event, RunAccepted, RunLeft
 from retinue.core.ids import DriverId, Key, RunId, SessionId
 from retinue.core.inbox import Cancel, Item
 from retinue.core.run import HandleRef
@@ -254,7 +254,7 @@ class MemoryCommands:
         self._undo.put(named, handle.name, HandleRow(write.accepted.run_id, retired_by))
         return handle
 
-    def _record(self, driver_id: DriverId | None, write: commands.Record) -> None:
+    def _record(self, driver_id: DriverId | None, write: commands.Record) -> commands.Unread | None:
         run = self._tables.runs.get(write.run_id)
         if run is None:
             raise rules.sequence_error(write.run_id, given=write.seq, last=None)
@@ -264,6 +264,10 @@ class MemoryCommands:
         if write.seq != last + 1 or run.ended:
             raise rules.sequence_error(write.run_id, given=write.seq, last=last, ended=run.ended)
         progress = rules.progress_after(write)
+        if write.known is not None:
+            known = {*write.known, *write.taken}
+            if unread := tuple(item for item in run.untaken() if item.key not in known):
+                return commands.Unread(unread)
         self._undo.add(run.truncate, last, before)
         run.events.extend(write.events)
         if progress is not None:
@@ -274,6 +278,7 @@ class MemoryCommands:
         for run_id, item in write.posts:
             self._post(run_id, item)
         self._charge(write.charges)
+        return None
 
     def _charge(self, charges: Sequence[commands.Charge]) -> None:
         for charge in charges:
@@ -354,8 +359,15 @@ class MemoryCommands:
             if write.beat is not None and write.beat != driver.beat:
                 return False
             self._undo.put(self._tables.drivers, write.driver_id, replace(driver, dead=True))
+        if write.left_at is not None:
+            self._leave_runs(write.driver_id, RunLeft(at=write.left_at))
         self._release_runs(write.driver_id)
         return True
+
+    def _leave_runs(self, driver_id: DriverId, left: RunLeft) -> None:
+        for run_id, run in self._tables.runs.items():
+            if run.driver_id == driver_id and not run.ended:
+                self._record(driver_id, commands.Record(run_id=run_id, seq=len(run.events) + 1, events=(left,)))
 
     def _release_runs(self, driver_id: DriverId) -> None:
         """Remove the driver from its unfinished runs, and end those that are cancelled: no driver will."""

@@ -6,7 +6,7 @@ The SQL statements are constants, so that SQLite's statement cache finds them ag
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from itertools import groupby, repeat
 from types import MappingProxyType
 from typing import Any, Final, assert_never, cast
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from retinue.core import commands
 from retinue.core.commands import Progress, Record
 from retinue.core.errors import Fenced
-from retinue.core.events import Event, RunAccepted
+from retinue.core.events import Event, RunAccepted, RunLeft
 from retinue.core.ids import DriverId, Key, RunId, SessionId
 from retinue.core.inbox import Cancel, Item
 from retinue.core.run import HandleRef, Outcome
@@ -224,7 +224,9 @@ _CHARGE: Final = """
 
 
 def _only_appends(write: commands.Write) -> bool:
-    return type(write) is commands.Record and not (write.taken or write.posts or write.charges)
+    if type(write) is not commands.Record or write.known is not None:
+        return False
+    return not (write.taken or write.posts or write.charges)
 
 
 class SqliteCommands:
@@ -368,14 +370,22 @@ class SqliteCommands:
         row = self._one("SELECT max(n) FROM handles WHERE session_id = ? AND space = ?", session_id, space)
         return 1 if row is None or row[0] is None else row[0] + 1
 
-    def _record(self, driver_id: DriverId | None, write: commands.Record) -> None:
-        self._event_log.add(driver_id, (write,))
+    def _record(self, driver_id: DriverId | None, write: commands.Record) -> commands.Unread | None:
         no = self._event_log.number(write.run_id)
+        if write.known is not None and (unread := self._unread(no, {*write.known, *write.taken})):
+            return commands.Unread(unread)
+        self._event_log.add(driver_id, (write,))
         for key in write.taken:
             self._execute("UPDATE mail SET body = NULL WHERE run_no = ? AND key = ?", (no, key))
         for other, item in write.posts:
             self._execute(_POST, (item.key, self._blobs.store(item), other))
         self._charge(write.charges)
+        return None
+
+    def _unread(self, no: int | None, known: Set[Key]) -> tuple[Item, ...]:
+        untaken = "SELECT key, body FROM mail WHERE run_no = ? AND body IS NOT NULL ORDER BY id"
+        rows = self._execute(untaken, (no,)).fetchall()
+        return tuple(self._codec.item(self._blobs.load(body)) for key, body in rows if key not in known)
 
     def _charge(self, charges: Sequence[commands.Charge]) -> None:
         for charge in charges:
@@ -411,8 +421,15 @@ class SqliteCommands:
             if not dead and write.beat is not None and write.beat != beat:
                 return False
             self._execute("UPDATE drivers SET dead = 1 WHERE driver_id = ?", (write.driver_id,))
+        if write.left_at is not None:
+            self._leave_runs(write.driver_id, RunLeft(at=write.left_at))
         self._release_runs(write.driver_id)
         return True
+
+    def _leave_runs(self, driver_id: DriverId, left: RunLeft) -> None:
+        unfinished = "SELECT run_id, seq FROM runs WHERE driver_id = ? AND ended = 0 ORDER BY no"
+        rows = self._execute(unfinished, (driver_id,)).fetchall()
+        self._event_log.add(driver_id, [Record(run_id=run_id, seq=seq + 1, events=(left,)) for run_id, seq in rows])
 
     def _release_runs(self, driver_id: DriverId) -> None:
         """Remove the driver from its unfinished runs, and end those that are cancelled: no driver will."""

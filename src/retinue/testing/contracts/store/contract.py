@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from retinue.core import commands
 from retinue.core.commands import Adopt, CancelTree, DeclareDead, Heartbeat, Post, Progress, RunQuery, UnregisterDriver
 from retinue.core.errors import Fenced
-from retinue.core.events import RunEnded
+from retinue.core.events import RunEnded, RunLeft
 from retinue.core.inbox import Cancel, TextMessage
 from retinue.core.ports import Store
 from retinue.core.run import HandleRef, Outcome
@@ -65,6 +65,20 @@ class DriverContract(fixtures.StoreTestCase):
         assert fixtures.run_ids(store.runs(RunQuery(undriven_only=True))) == ["below", "one", "root"]
         assert run_row(store, "two").driver_id == "alice"
         assert store.drivers() == [driver_row("bob")]
+
+    def test_the_unfinished_runs_of_a_dead_driver_were_left_at_its_last_sign_of_life(self, store: Store) -> None:
+        create_tree(store)
+        fixtures.end_run(store, "two")
+        store.commit("alice", [record("root", 2, reply("hm"))])
+        before = len(store.events("two"))
+
+        dead = DeclareDead(driver_id="alice", left_at=70.5)
+        assert store.commit("bob", [dead, dead]) == [True, True]
+
+        assert store.events("root")[2:] == [(3, RunLeft(at=70.5))]
+        assert store.events("one")[1:] == [(2, RunLeft(at=70.5))]
+        assert len(store.events("two")) == before
+        assert run_row(store, "root").seq == 3
 
     def test_a_driver_whose_beat_changed_is_not_declared_dead(self, store: Store) -> None:
         commit_one(store, Heartbeat(driver_id="alice"), "alice")

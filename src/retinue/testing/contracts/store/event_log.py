@@ -220,6 +220,24 @@ class EventLogContract(fixtures.StoreTestCase):
         assert commit_one(store, commands.Post(run_id="root", item=first)) == "duplicate"
         assert store.events("root", after=1) == [(2, MailTaken(at=20.0, items=(first,)))]
 
+    def test_an_end_is_recorded_only_if_the_whole_inbox_was_read(self, store: Store) -> None:
+        create_runs(store, accept("root"))
+        words = [TextMessage(key=key, text=key) for key in ("a", "b", "c")]
+        for item in words:
+            commit_one(store, commands.Post(run_id="root", item=item), "bob")
+        end = replace(record("root", 2, run_ended("done")), taken=("a",), known=("b",))
+        charge = commands.Charge("day", 1.0, 2.0, calls=1)
+
+        answers = store.commit("alice", [replace(end, charges=(charge,))])
+
+        assert answers == [commands.Unread((words[2],))]
+        assert store.inbox("root") == words
+        assert (run_row(store, "root").seq, store.charges("day", 0.0)) == (1, [])
+        assert store.commit("alice", [replace(end, known=("b", "c"))]) == [None]
+        assert run_row(store, "root").progress.phase == "ended"
+        late = TextMessage(key="d", text="d")
+        assert commit_one(store, commands.Post(run_id="root", item=late), "bob") == "ended"
+
     def test_a_rolled_back_take_keeps_the_items(self, store: Store) -> None:
         create_runs(store, accept("root"))
         message = TextMessage(key="a", text="one")
