@@ -328,8 +328,11 @@ def test_the_database_of_another_program_is_not_touched(path: Path) -> None:
 def test_a_damaged_file_raises_store_corrupt_with_a_remedy(store: SqliteStore, path: Path) -> None:
     create_runs(store, *(accept(f"run {n}") for n in range(200)))
     store.close()
-    whole = path.read_bytes()
-    path.write_bytes(whole[:4096] + b"\xa5" * (len(whole) - 4096))
+    content = bytearray(path.read_bytes())
+    for (page,) in query(path, "SELECT rootpage FROM sqlite_master WHERE tbl_name = 'runs'"):
+        assert isinstance(page, int)
+        content[(page - 1) * 4096 : page * 4096] = b"\xa5" * 4096
+    path.write_bytes(content)
 
     damaged = SqliteStore(path)
     with pytest.raises(StoreCorrupt) as reading:

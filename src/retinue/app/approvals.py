@@ -23,14 +23,13 @@ class Approvals:
 
     async def open(self) -> list[Approval]:
         """The tool calls without an answer, in all unfinished runs of the store."""
-        rows = await self._supervisor.stored.runs(RunQuery(unfinished_only=True))
+        rows = await self._supervisor.stored.runs(RunQuery(phase="parked"))
         questions: list[Approval] = []
         for row in rows:
-            if row.progress.phase == "parked":
-                try:
-                    questions += await self.of(row.run_id)
-                except StoreError as error:
-                    log.warning("the approvals of run %s cannot be read: %s", row.run_id, error)
+            try:
+                questions += await self.of(row.run_id)
+            except StoreError as error:
+                log.warning("the approvals of run %s cannot be read: %s", row.run_id, error)
         return questions
 
     async def of(self, run_id: RunId) -> list[Approval]:

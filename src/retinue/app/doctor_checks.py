@@ -82,11 +82,10 @@ async def _state() -> list[Finding]:
     size = sum(_size(path) for path in home.rglob("*"))
     try:
         async with open_read_only() as client:
-            runs = await client.list(everyone=True)
+            runs, unfinished = await client.count(), await client.count(unfinished=True)
     except RetinueError as error:
         return [Finding("state", f"{home}: {error}", broken=True)]
-    unfinished = sum(view.outcome is None for view in runs)
-    summary = plural(len(runs), "run") + (f", {unfinished} unfinished" if unfinished else "")
+    summary = plural(runs, "run") + (f", {unfinished} unfinished" if unfinished else "")
     where = f"{home} ({size / 1_000_000:.1f} MB)"
     if client.unwritable is not None:
         where += f": read-only: {client.unwritable}"

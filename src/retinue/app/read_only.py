@@ -70,8 +70,16 @@ class ReadOnlyClient:
             return exact
         if len(name) < MIN_LENGTH:
             raise BadInput(f"{name!r} is too short for a run's id: give {MIN_LENGTH} or more of its characters")
-        run_id = only_match(name, [view.run_id for view in await self.list(everyone=True)])
-        return await self.look(run_id)
+        part = RunQuery(id_part=name, limit=MAX_MATCHES_SHOWN + 1)
+        found = [row.run_id for row in await self.supervisor.stored.runs(part)]
+        number = len(found)
+        if number > MAX_MATCHES_SHOWN:
+            number = await self.supervisor.stored.count(RunQuery(id_part=name))
+        return await self.look(only_match(name, found, number))
+
+    async def count(self, *, unfinished: bool = False) -> int:
+        """The number of runs, or of unfinished ones."""
+        return await self.supervisor.stored.count(RunQuery(unfinished_only=unfinished))
 
     async def events(self, run_id: RunId) -> list[Event]:
         return [event for _, event in await self.supervisor.stored.events(run_id)]
@@ -102,16 +110,15 @@ class ReadOnlyClient:
         return await self.supervisor.prune(before)
 
 
-def only_match(name: str, run_ids: Sequence[RunId]) -> RunId:
-    """The only id that begins or ends with `name`.
+def only_match(name: str, found: Sequence[RunId], number: int) -> RunId:
+    """The id that matches `name`; raises unless it is the only one of `number`, of which `found` are the newest.
 
-    >>> only_match("cafe", ["0194-beef", "0194-cafe"])
+    >>> only_match("cafe", ["0194-cafe"], 1)
     '0194-cafe'
     """
-    found = [run_id for run_id in run_ids if run_id.startswith(name) or run_id.endswith(name)]
     if not found:
         raise UnknownName("run", name)
-    if len(found) > 1:
-        listed = ", ".join(found[:MAX_MATCHES_SHOWN]) + (", ..." if len(found) > MAX_MATCHES_SHOWN else "")
-        raise BadInput(f"{name!r} matches {len(found)} runs: {listed}; give more of the id")
+    if number > 1:
+        listed = ", ".join(found[:MAX_MATCHES_SHOWN]) + (", ..." if number > MAX_MATCHES_SHOWN else "")
+        raise BadInput(f"{name!r} matches {number} runs: {listed}; give more of the id")
     return found[0]

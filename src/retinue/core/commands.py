@@ -341,4 +341,8 @@ class RunQuery(Struct, frozen=True, kw_only=True, gc=False):
     undriven_only: bool = False
     handle_space: str | None = None
     """Only runs with a handle in this space, in any session."""
+    dialect: str | None = None
+    phase: Phase | None = None
+    id_part: str | None = None
+    """Only runs whose id begins or ends like this."""
     limit: int | None = None

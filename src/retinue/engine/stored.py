@@ -32,6 +32,9 @@ class StoreReader:
     async def runs(self, query: RunQuery) -> list[RunRow]:
         return await self._journal.read(self._store.runs, query)
 
+    async def count(self, query: RunQuery) -> int:
+        return await self._journal.read(self._store.count, query)
+
     async def run_by_key(self, key: Key) -> RunRow | None:
         return await self._journal.read(self._store.run_by_key, key)
 

@@ -29,7 +29,7 @@ def runs(
     context: typer.Context,
     all_runs: Annotated[bool, option("--all", help="All runs, not only root runs.")] = False,
     session: Annotated[str | None, option("--session", metavar="NAME", help="The runs of one session.")] = None,
-    limit: Annotated[int | None, option("--limit", metavar="N", min=1, help="The newest N. [all]")] = None,
+    limit: Annotated[int | None, option("--limit", metavar="N", min=1, help="The newest N. [1000]")] = None,
     json: options.JsonFlag = False,
 ) -> int:
     """List runs, newest first; commands show, resume, cancel and prune them."""

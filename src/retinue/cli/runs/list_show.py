@@ -23,6 +23,9 @@ from retinue.core.usage import dollars
 LONGEST = 20_000
 """Characters of one text that `show` prints; `--json` prints all."""
 
+LISTED = 1_000
+"""Runs that a list has unless a limit is given: a store may hold millions."""
+
 COLUMNS: list[Column[RunView]] = [
     Column(title="ID", cell=lambda view: short(view.run_id), piped=lambda view: view.run_id, style="cyan"),
     Column(title="AGENT", cell=lambda view: name_of(view), shrinks=True),
@@ -37,7 +40,9 @@ COLUMNS: list[Column[RunView]] = [
 
 async def list_runs(*, all_runs: bool, session: str | None, limit: int | None, json: bool) -> int:
     async with open_read_only() as client:
-        views = await client.list(everyone=all_runs, session=session, limit=limit)
+        views = await client.list(everyone=all_runs, session=session, limit=limit or LISTED + 1)
+        has_more = limit is None and len(views) > LISTED
+        views = views[:LISTED] if has_more else views
         times = NO_TIMES if json else await times_of(client, views, now=time.time())
     if json:
         answer_json([run_row(view) for view in views])
@@ -50,6 +55,8 @@ async def list_runs(*, all_runs: bool, session: str | None, limit: int | None, j
         print_table(views, [*COLUMNS, took])
     else:
         say("no runs yet; start one with: retinue run PROMPT")
+    if has_more:
+        say(f"these are the newest {LISTED} runs; --limit N lists more")
     return 0
 
 

@@ -55,6 +55,10 @@ class Store(Protocol):
         """Rows of runs, newest first."""
         ...
 
+    def count(self, query: RunQuery) -> int:
+        """The number of runs that `runs` would return."""
+        ...
+
     def events(self, run_id: RunId, after: int = 0) -> list[tuple[int, Event]]:
         """Numbered events of a run."""
         ...

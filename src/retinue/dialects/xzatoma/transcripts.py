@@ -68,8 +68,8 @@ class KeptTranscripts:
         trees = await self._key_value.look(SPACE)
         return [
             row
-            for row in await self._stored.runs(RunQuery())
-            if row.dialect == NAME and row.parent_id is not None and row.seq > 0 and trees.get(row.root_id) != DROP
+            for row in await self._stored.runs(RunQuery(dialect=NAME))
+            if row.parent_id is not None and row.seq > 0 and trees.get(row.root_id) != DROP
         ]
 
     async def read(self, rows: Sequence[RunRow]) -> list[Transcript]:

@@ -66,13 +66,20 @@ class MemoryStore:
 
     def runs(self, query: RunQuery) -> list[RunRow]:
         with self._lock:
-            if query.parent_id is None:
-                candidates = list(self._tables.runs.values())
-            else:
-                candidates = self._tables.runs[query.parent_id].children if query.parent_id in self._tables.runs else []
-            matching = [run for run in candidates if _matches(run, query)]
+            matching = self._matching(query)
             matching.sort(key=lambda run: (run.accepted.at, run.accepted.run_id), reverse=True)
             return [run.row() for run in matching[: query.limit]]
+
+    def count(self, query: RunQuery) -> int:
+        with self._lock:
+            return len(self._matching(query)[: query.limit])
+
+    def _matching(self, query: RunQuery) -> list[StoredRun]:
+        if query.parent_id is None:
+            candidates = list(self._tables.runs.values())
+        else:
+            candidates = self._tables.runs[query.parent_id].children if query.parent_id in self._tables.runs else []
+        return [run for run in candidates if _matches(run, query)]
 
     def events(self, run_id: RunId, after: int = 0) -> list[tuple[int, Event]]:
         with self._lock:
@@ -132,6 +139,9 @@ def _matches(run: StoredRun, query: RunQuery) -> bool:
         and (query.root_id is None or accepted.root_id == query.root_id)
         and (query.driver_id is None or run.driver_id == query.driver_id)
         and (query.handle_space is None or _has_handle_in(query.handle_space, accepted.handle))
+        and (query.dialect is None or accepted.dialect == query.dialect)
+        and (query.phase is None or run.progress.phase == query.phase)
+        and (query.id_part is None or _is_part(query.id_part, accepted.run_id))
         and not (query.roots_only and accepted.parent_id is not None)
         and not (query.unfinished_only and run.ended)
         and not (query.undriven_only and run.driver_id is not None)
@@ -140,3 +150,7 @@ def _matches(run: StoredRun, query: RunQuery) -> bool:
 
 def _has_handle_in(space: str, handle: HandleRef | None) -> bool:
     return handle is not None and handle.space == space
+
+
+def _is_part(part: str, run_id: RunId) -> bool:
+    return run_id.startswith(part) or run_id.endswith(part)

@@ -49,27 +49,14 @@ class SqliteQueries:
         return self._one_run(_RUN + "WHERE key = ?", key)
 
     def runs(self, query: RunQuery) -> list[RunRow]:
-        filters = {
-            "session_id = ?": query.session_id,
-            "root_id = ?": query.root_id,
-            "parent_id = ?": query.parent_id,
-            "driver_id = ?": query.driver_id,
-            "handle_space = ?": query.handle_space,
-        }
-        conditions = [condition for condition, value in filters.items() if value is not None]
-        values: list[str | int] = [value for value in filters.values() if value is not None]
-        if query.roots_only:
-            conditions.append("parent_id IS NULL")
-        if query.unfinished_only:
-            conditions.append("ended = 0")
-        if query.undriven_only:
-            conditions.append("driver_id IS NULL")
-        where = f"WHERE {' AND '.join(conditions)} " if conditions else ""
-        limit = " LIMIT ?" if query.limit is not None else ""
-        if query.limit is not None:
-            values.append(query.limit)
-        rows = self._fetch(f"{_RUN}{where}ORDER BY accepted_at DESC, run_id DESC{limit}", *values)
+        where, values = _conditions(query)
+        rows = self._fetch(f"{_RUN}{where} ORDER BY {_order(query)}{_limit(query)}", *values)
         return [self._run_row(row) for row in rows]
+
+    def count(self, query: RunQuery) -> int:
+        where, values = _conditions(query)
+        rows = self._fetch(f"SELECT count(*) FROM (SELECT 1 FROM runs {where}{_limit(query)})", *values)
+        return int(rows[0][0])
 
     def events(self, run_id: RunId, after: int = 0) -> list[tuple[int, Event]]:
         query = """
@@ -189,6 +176,49 @@ class SqliteQueries:
                 ended_at=ended_at,
             ),
         )
+
+
+def _conditions(query: RunQuery) -> tuple[str, list[str | int]]:
+    filters = {
+        "session_id = ?": query.session_id,
+        "root_id = ?": query.root_id,
+        "parent_id = ?": query.parent_id,
+        "driver_id = ?": query.driver_id,
+        "handle_space = ?": query.handle_space,
+        "dialect = ?": query.dialect,
+        "phase = ?": query.phase,
+    }
+    conditions = [condition for condition, value in filters.items() if value is not None]
+    values: list[str | int] = [value for value in filters.values() if value is not None]
+    if query.id_part is not None:
+        # The inner query reads the index of ids alone: there is no other way to find the end of an id.
+        ids = "SELECT no FROM runs WHERE substr(run_id, 1, ?) = ? OR substr(run_id, -?) = ?"
+        conditions.append(f"no IN ({ids})")
+        values += [len(query.id_part), query.id_part] * 2
+    if query.roots_only:
+        conditions.append("parent_id IS NULL")
+    if query.unfinished_only or query.phase not in (None, "ended"):
+        conditions.append("ended = 0")
+    if query.undriven_only:
+        conditions.append("driver_id IS NULL")
+    if query.limit is not None:
+        values.append(query.limit)
+    return f"WHERE {' AND '.join(conditions)}" if conditions else "", values
+
+
+def _order(query: RunQuery) -> str:
+    """Newest first: in the order of an index where runs are many, and sorted where a filter leaves few.
+
+    A term with a `+` does not tempt SQLite to read all runs in the order of an index instead of those that match.
+    """
+    few = query.root_id or query.parent_id or query.driver_id or query.id_part or query.dialect
+    if few or query.unfinished_only or query.undriven_only or query.phase not in (None, "ended"):
+        return "+accepted_at DESC, +run_id DESC"
+    return "accepted_at DESC, run_id DESC"
+
+
+def _limit(query: RunQuery) -> str:
+    return "" if query.limit is None else " LIMIT ?"
 
 
 def _session_row(row: Row) -> SessionRow:

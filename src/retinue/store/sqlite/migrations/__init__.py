@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from retinue.core.errors import StoreCorrupt, UnknownFormat
-from retinue.store.sqlite.migrations import m0001_initial
+from retinue.store.sqlite.migrations import m0001_initial, m0003_lists
 
 Step: TypeAlias = Sequence[str]
 """The SQL statements of one migration."""
 
-STEPS: Final[tuple[Step, ...]] = (m0001_initial.STATEMENTS,)
+STEPS: Final[tuple[Step, ...]] = (m0001_initial.STATEMENTS, m0003_lists.STATEMENTS)
 
 APPLICATION_ID: Final = 0x52544E55
 """Marks a file as a retinue store: `RTNU` in its header."""

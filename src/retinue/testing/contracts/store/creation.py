@@ -236,6 +236,15 @@ class CreationContract(fixtures.StoreTestCase):
             commit_one(store, accept(run_id, session_id=session_id, space=space, at=17.0))
         assert found(RunQuery(handle_space="bg")) == ["n2", "n1"]
         assert found(RunQuery(handle_space="bg", session_id="s")) == ["n1"]
+        assert found(RunQuery(dialect="mine", limit=1)) == ["n3"]
+        assert found(RunQuery(dialect="other")) == []
+        assert found(RunQuery(phase="ended")) == ["two"]
+        assert found(RunQuery(phase="queued", parent_id="root")) == ["one"]
+        assert found(RunQuery(id_part="o")) == ["of bob", "two", "one"]
+        assert found(RunQuery(id_part="root")) == ["root"]
+        assert found(RunQuery(id_part="%")) == []
+        queries = (RunQuery(), RunQuery(session_id="s"), RunQuery(unfinished_only=True), RunQuery(limit=3))
+        assert [store.count(query) for query in queries] == [10, 8, 9, 3]
 
     def test_runs_without_a_driver_are_adopted_once(self, store: Store) -> None:
         create_runs(store, accept("free", driver_id=None), accept("over", driver_id="alice"), accept("driven"))
