@@ -6,6 +6,7 @@ The interleaving is certain: `SwappingSandbox` makes the swap after the tool has
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import threading
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from msgspec.structs import replace
 
 from retinue.core.policy import Autonomy, Policy
 from retinue.core.ports import Ended, Program, Sandbox
-from retinue.tools import python
+from retinue.tools import path_walk, python
 from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.shell import shell_tool
 from tests.tools.tool_calls import FixedClock, ToolCaller, UnusedKeyValue
@@ -57,8 +58,8 @@ class Scene:
         (self.outside / "key").write_text("SECRET\n")
         self.sandbox = SwappingSandbox(sandbox)
 
-    def shell(self, **changes: Any) -> ToolCaller:
-        dependencies = ToolDependencies(sandbox=self.sandbox, key_value=UnusedKeyValue(), clock=FixedClock())
+    def shell(self, *, home: Path | None = None, **changes: Any) -> ToolCaller:
+        dependencies = ToolDependencies(sandbox=self.sandbox, key_value=UnusedKeyValue(), clock=FixedClock(), home=home)
         policy = replace(FREE_HAND, **changes)
         tools = (*shell_tool.tools(dependencies), *python.tools(dependencies))
         return ToolCaller(tools, self.workspace, policy)
@@ -214,6 +215,63 @@ async def test_every_path_of_a_program_has_a_descriptor_of_the_folder_that_was_d
     assert seen == [{path: (os.stat(path).st_dev, os.stat(path).st_ino) for path in program.descriptors}]
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(program.descriptors[str(tmp_path / "notes")])
+
+
+async def test_a_root_that_becomes_a_link_during_the_walk_is_not_granted(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (scene.workspace / "data").mkdir()
+    look = path_walk.Position.link
+    swaps: list[str] = []
+
+    def swap_after_the_look(position: path_walk.Position, name: str) -> str | None:
+        target = look(position, name)
+        if name == "data" and not swaps:
+            swaps.append(name)
+            scene.replace_by_link("data")
+        return target
+
+    monkeypatch.setattr(path_walk.Position, "link", swap_after_the_look)
+
+    text = (
+        await scene.shell(allowed_roots=(f"{scene.workspace}/data",)).result(
+            "shell", command=f"cat {scene.outside}/key data/key"
+        )
+    ).text
+
+    assert swaps == ["data"]
+    assert "SECRET" not in text
+    assert "No such file" in text
+
+
+async def test_no_program_starts_while_a_hidden_path_cannot_be_resolved(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (scene.workspace / ".env").write_text("KEY=SECRET")
+    open_file = os.open
+
+    def too_many(path: Any, *args: Any, **kwargs: Any) -> int:
+        if path == ".env":
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return open_file(path, *args, **kwargs)
+
+    shell = scene.shell(forbidden_paths=(".env",))
+    monkeypatch.setattr(os, "open", too_many)
+    failed = await shell.error("shell", command="cat .env")
+
+    assert failed == "the folders of the program cannot be opened: Too many open files"
+
+
+async def test_a_state_folder_behind_a_link_stays_hidden_after_the_link_is_changed(scene: Scene) -> None:
+    (scene.workspace / "real").mkdir()
+    (scene.workspace / "real" / "retinue.db").write_text("SECRET")
+    (scene.workspace / "state").symlink_to("real")
+    shell = scene.shell(home=scene.workspace / "state")
+
+    await shell("shell", command="mkdir other; rm state; ln -s other state")
+    text = (await shell.result("shell", command="cat real/retinue.db state/retinue.db")).text
+
+    assert "SECRET" not in text
 
 
 class PathSandbox:

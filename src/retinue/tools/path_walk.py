@@ -18,6 +18,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
 
+from msgspec.structs import replace
+
 from retinue.core.errors import ToolError
 from retinue.core.policy import Autonomy, Policy
 
@@ -36,6 +38,10 @@ READ: int = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY",
 KEEP: int = getattr(os, "O_PATH", READ) | _NO_FOLLOW
 NOT_A_FOLDER = (errno.ENOTDIR, errno.ELOOP, errno.EMLINK)
 """Errors for a link that must not be followed."""
+MISSING = (errno.ENOENT, errno.EACCES, errno.ENAMETOOLONG, *NOT_A_FOLDER)
+"""Errors for a path that leads to nothing that this process could reach."""
+ATTEMPTS = 16
+"""How often a path is walked again if it changes during the walk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +102,10 @@ class Position:
         self.fd = fd
 
 
+class _PathChanged(Exception):
+    """A name was replaced during the walk: walk again."""
+
+
 class Descriptor:
     """An open descriptor; it is closed at the latest when there is no reference to it any more."""
 
@@ -143,8 +153,16 @@ class Located:
 def locate(path: str, *, follow: bool = True, keep: bool = False) -> Located:
     """Resolve an absolute path that a person wrote; `keep` opens what it leads to.
 
-    A last component that is replaced by a link during the walk counts as missing.
+    Raises `OSError` if that cannot be found out (too many files are open, or the path keeps changing): a path that
+    cannot be resolved must not pass for one that does not exist.
     """
+    for _ in range(ATTEMPTS):
+        with suppress(_PathChanged):
+            return _locate(path, follow=follow, keep=keep)
+    raise OSError(errno.EAGAIN, "this keeps changing while it is opened", path)
+
+
+def _locate(path: str, *, follow: bool, keep: bool) -> Located:
     position = Position()
     links_in: set[Id] = set()
     ahead = components(path)
@@ -159,7 +177,7 @@ def locate(path: str, *, follow: bool = True, keep: bool = False) -> Located:
             target = position.link(name) if (follow or ahead) and links < MAX_LINKS else None
             if target is None:
                 if not ahead:
-                    return _end(position, name, links_in, follow=follow, keep=keep)
+                    return _end(position, name, links_in, follow=follow and links < MAX_LINKS, keep=keep)
                 position.enter(name)
                 continue
             links += 1
@@ -168,7 +186,11 @@ def locate(path: str, *, follow: bool = True, keep: bool = False) -> Located:
                 position.restart()
             ahead += components(target)
         return _end(position, "", links_in, follow=follow, keep=keep)
-    except OSError:  # it does not exist (yet): known by its path
+    except OSError as error:
+        if error.errno == errno.ESTALE or (error.errno in NOT_A_FOLDER and links < MAX_LINKS and position.link(name)):
+            raise _PathChanged from error
+        if error.errno not in MISSING:
+            raise
         missing = os.path.normpath("/".join(("", *position.names, name, *reversed(ahead))))
         return Located(tuple(reversed(components(missing))), frozenset(links_in))
     finally:
@@ -184,7 +206,7 @@ def _end(position: Position, name: str, links_in: set[Id], *, follow: bool, keep
     else:
         found = os.stat(name, dir_fd=position.fd, follow_symlinks=False) if name else os.fstat(position.fd)
     if follow and stat.S_ISLNK(found.st_mode):
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        raise _PathChanged
     return Located(names, frozenset(links_in), found, descriptor)
 
 
@@ -294,6 +316,13 @@ class Workspaces:
                     first = self._led_to.setdefault(path, first)
             closed += [path] if first == path else [path, first]
         return closed
+
+    def with_closed_targets(self, policy: Policy, workspace: str) -> Policy:
+        """The policy for a child process, which has not seen where links on forbidden paths led at first."""
+        own = os.path.abspath(workspace or os.curdir)
+        closed = self.closed(spelled(path, own) for path in policy.forbidden_paths)
+        new = tuple(path for path in closed if path not in policy.forbidden_paths)
+        return replace(policy, forbidden_paths=(*policy.forbidden_paths, *new)) if new else policy
 
     def expect(self, path: str, identity: Id) -> None:
         """Pin a workspace as the folder that another process has found."""

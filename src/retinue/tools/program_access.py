@@ -42,6 +42,15 @@ class Mounts(Struct, frozen=True):
 
 
 def mounts_of(context: CallContext, dependencies: ToolDependencies, *, folder: str = "", writes: bool = True) -> Mounts:
+    """The mounts for a program of this run, see `_mounts`; an error of the operating system becomes a `ToolError`."""
+    try:
+        return _mounts(context, dependencies, folder, writes=writes)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise ToolError(f"the folders of the program cannot be opened: {reason}") from error
+
+
+def _mounts(context: CallContext, dependencies: ToolDependencies, folder: str, *, writes: bool) -> Mounts:
     """The mounts for a program of this run; without `writes`, all of them are read-only. The caller closes them.
 
     A write-only root is left out: a program that may create files in it also sees what is there. With `workspace_only`
@@ -75,9 +84,10 @@ def mounts_of(context: CallContext, dependencies: ToolDependencies, *, folder: s
 def _hidden(context: CallContext, dependencies: ToolDependencies) -> list[Located]:
     """What a program must not see, of what exists: the forbidden paths and the state folder."""
     own = os.path.abspath(context.workspace or os.curdir)
-    forbidden = dependencies.opened_workspaces.closed(spelled(path, own) for path in context.policy.forbidden_paths)
+    forbidden = [spelled(path, own) for path in context.policy.forbidden_paths]
     home = [] if dependencies.home is None else [os.path.abspath(dependencies.home)]
-    return [found for path in (*forbidden, *home) if (found := locate(path, keep=True)).stat is not None]
+    closed = dependencies.opened_workspaces.closed((*forbidden, *home))
+    return [found for path in closed if (found := locate(path, keep=True)).stat is not None]
 
 
 def _settings(dependencies: ToolDependencies, writable: Sequence[Located]) -> list[Located]:

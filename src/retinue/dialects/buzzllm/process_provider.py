@@ -210,7 +210,7 @@ class ProcessProvider:
         run_id, run_spec = live.run_id, live.run.run_spec
         return Grant(
             run_id=run_id,
-            policy=live.run.policy,
+            policy=self._workspaces.with_closed_targets(live.run.policy, run_spec.workspace),
             limits=self._limits(run_id),
             workspace=run_spec.workspace,
             workspace_id=self._workspaces.expected(run_spec.workspace),

@@ -154,7 +154,7 @@ class FileAccess:
             workspaces = workspaces or Workspaces()
             forbidden = [spelled(path, self.workspace) for path in policy.forbidden_paths]
             self._forbidden = _closed(workspaces.closed(forbidden))
-            self._state = _closed([PROCESSES, *([os.path.abspath(home)] if home is not None else [])])
+            self._state = _closed([PROCESSES, *workspaces.closed([] if home is None else [os.path.abspath(home)])])
             # A settings file of the workspace may be a link; the file that it leads to is protected as well.
             here = [f"{self.workspace}/{name}" for name in sorted(SETTINGS)]
             self._settings = _closed([*map(os.path.abspath, settings), *here])
