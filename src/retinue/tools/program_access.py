@@ -126,11 +126,6 @@ def _git(passed: Mapping[str, str]) -> dict[str, str]:
     return variables
 
 
-def settings_in(folders: Sequence[str]) -> list[str]:
-    paths = (os.path.join(folder, name) for folder in folders for name in sorted(SETTINGS))
-    return [path for path in paths if os.path.lexists(path)]
-
-
 def inside_any(path: str, roots: Sequence[str]) -> bool:
     return any(path == root or path.startswith(root.rstrip("/") + "/") for root in roots)
 

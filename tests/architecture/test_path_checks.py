@@ -1,0 +1,196 @@
+"""Looks at a path by its name: each has a reason why no later open depends on it.
+
+A path is resolved once, at the moment of decision, into a descriptor that everything after it uses
+(`retinue.tools.path_walk`). A look by name that comes before an open leaves a moment in which the path can be swapped.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import retinue
+
+SOURCE = Path(retinue.__file__).parent
+LOOKS = {
+    *("realpath", "resolve", "which", "exists", "isdir", "isfile", "islink", "lexists", "ismount", "samefile"),
+    *("is_dir", "is_file", "is_symlink", "is_mount", "readlink"),
+}
+
+MODULES = ("os", "os.path", "posixpath", "shutil", "pathlib")
+
+NOT_A_PATH = "not a path"
+ENTRY = "the kind of an entry of an open folder, without following links; only printed or compared"
+MESSAGE = "for the words of an error or of a report"
+SYSTEM = "a folder of the system, which no agent can write"
+STATE = "the state folder, which is closed to agents"
+PROGRAM = "a program is used only from folders that neither an agent nor another user can write"
+SETTINGS = "more names to compare; the file itself is open already"
+GIT = "raises the risk of a command; what the command can reach is decided by descriptors"
+PROCESS = "read from /proc of a process, about what is open already"
+
+REASONS: dict[tuple[str, str, str], str] = {
+    ("app/doctor_checks.py", "_is_used", "lexists"): MESSAGE,
+    ("app/doctor_checks.py", "_nearest", "lexists"): MESSAGE,
+    ("app/doctor_checks.py", "_obstacle", "isdir"): MESSAGE,
+    ("app/launch/resume.py", "_settings_of", "lexists"): "a warning; the file is opened once, later, by the same name",
+    (
+        "app/tool_modules.py",
+        "_SiblingFinder.find_spec",
+        "realpath",
+    ): "compared with a folder; modules are a person's code",
+    ("app/tool_modules.py", "_import_file", "is_file"): MESSAGE,
+    ("app/tool_modules.py", "_import_file", "resolve"): "the name of a module, and a folder to compare with",
+    ("cli/chat/loop_thread.py", "PendingSigint.resend", "exists"): NOT_A_PATH,
+    ("cli/demo/story.py", "", "exists"): "the package's own folder, before any agent runs",
+    ("cli/demo/story.py", "", "resolve"): "the package's own folder, before any agent runs",
+    ("cli/demo/viewer.py", "last_line", "exists"): "a file of the demo's own temporary folder",
+    (
+        "cli/init.py",
+        "init",
+        "exists",
+    ): "a refusal to write a second kind of file; the file itself is created exclusively",
+    ("cli/replay.py", "_store", "is_file"): MESSAGE,
+    (
+        "config/settings.py",
+        "_check_file_type",
+        "samefile",
+    ): "whether a device is /dev/null; a refusal of any other device",
+    (
+        "config/settings.py",
+        "_find_file",
+        "lexists",
+    ): "chooses a name in the current folder; what is opened is what is read",
+    ("core/programs.py", "_steps", "islink"): PROGRAM,
+    ("core/programs.py", "_steps", "readlink"): PROGRAM,
+    ("core/programs.py", "find_program", "isfile"): PROGRAM,
+    (
+        "core/programs.py",
+        "why_untrusted",
+        "realpath",
+    ): "a folder of agents to compare with; without it others are refused",
+    ("dialects/context.py", "DialectContext.run_spec_for", "resolve"): NOT_A_PATH,
+    ("dialects/spec/agents.py", "AgentStore.list", "resolve"): NOT_A_PATH,
+    ("dialects/xzatoma/child.py", "Children.__init__", "resolve"): NOT_A_PATH,
+    ("dispatch/worker/answer.py", "_settings_here", "lexists"): "saves an import; the settings are opened once, later",
+    ("engine/admission.py", "_anchored", "realpath"): "one more path that is closed; nothing is opened by it",
+    ("engine/driver_table.py", "this_host", "readlink"): PROCESS,
+    ("providers/scripted/script.py", "logged_turns", "exists"): "a log of tests",
+    ("sandbox/memory_watch.py", "_SandboxView._socket_name", "readlink"): PROCESS,
+    ("sandbox/mounts.py", "_etc_files", "exists"): SYSTEM,
+    ("sandbox/mounts.py", "_path_of", "readlink"): PROCESS,
+    ("sandbox/mounts.py", "_system_folders", "isdir"): SYSTEM,
+    ("sandbox/mounts.py", "_system_folders", "islink"): SYSTEM,
+    ("sandbox/mounts.py", "_system_folders", "readlink"): SYSTEM,
+    ("sandbox/mounts.py", "root_only_covers", "is_symlink"): SYSTEM,
+    ("sandbox/probe.py", "_arena", "resolve"): "a new temporary folder of this process",
+    ("sandbox/probe.py", "_escape_program", "realpath"): "the interpreter of this process",
+    ("sandbox/probe.py", "_installation", "realpath"): "the interpreter of this process",
+    ("sandbox/probe.py", "attack", "exists"): "the result of a probe, after its program has ended",
+    ("store/sqlite/errors.py", "_unwritable", "lexists"): MESSAGE,
+    ("store/sqlite/errors.py", "open_error", "isdir"): MESSAGE,
+    ("store/sqlite/errors.py", "open_error", "lexists"): MESSAGE,
+    ("store/sqlite/store.py", "_open_read_only", "isfile"): STATE,
+    ("store/sqlite/store.py", "_open_read_only", "lexists"): STATE,
+    ("tools/files/file_tools.py", "_list", "is_dir"): ENTRY,
+    ("tools/files/file_tools.py", "_list", "is_symlink"): ENTRY,
+    (
+        "tools/path_walk.py",
+        "Position.link",
+        "readlink",
+    ): "a step of the walk, relative to an open folder; it is walked in turn",
+    ("tools/search/fallback.py", "_kind", "is_dir"): ENTRY,
+    ("tools/search/fallback.py", "_kind", "is_file"): ENTRY,
+    ("tools/search/fallback.py", "_kind", "is_symlink"): ENTRY,
+    ("tools/search/ripgrep.py", "_argv", "isdir"): "whether there is a /proc; the folder is open already",
+    ("tools/search/ripgrep.py", "_path_of", "isdir"): "whether there is a /proc; the folder is open already",
+    ("tools/settings_guard.py", "DiskRecords._prune", "exists"): STATE,
+    ("tools/settings_guard.py", "DiskRecords._prune", "lexists"): "forgets the record of a folder that is gone",
+    ("tools/settings_guard.py", "DiskRecords.is_used", "is_dir"): STATE,
+    ("tools/settings_guard.py", "DiskRecords.write", "exists"): STATE,
+    ("tools/settings_guard.py", "FileIdentity.is_unchanged", "is_file"): NOT_A_PATH,
+    ("tools/settings_guard.py", "MemoryRecords.write", "exists"): "forgets the record of a folder that is gone",
+    ("tools/settings_guard.py", "ProgramWatch.begin", "realpath"): "names that are not renamed",
+    ("tools/settings_guard.py", "_OpenRecords.distrust", "is_file"): NOT_A_PATH,
+    ("tools/settings_guard.py", "_link_target", "readlink"): STATE,
+    ("tools/settings_guard.py", "_links", "islink"): SETTINGS,
+    ("tools/settings_guard.py", "_links", "readlink"): SETTINGS,
+    ("tools/settings_guard.py", "_links", "realpath"): SETTINGS,
+    ("tools/settings_guard.py", "_path_of", "readlink"): PROCESS,
+    ("tools/settings_guard.py", "_path_of", "realpath"): "where there is no /proc; the file is open already",
+    ("tools/settings_guard.py", "_put_aside", "lexists"): "chooses a free name; the rename is what counts",
+    ("tools/settings_guard.py", "identify", "readlink"): "a link is compared by its target and is not opened",
+    ("tools/settings_guard.py", "sweep_folder", "realpath"): "the current folder, before any agent runs",
+    ("tools/shell/repository.py", "_git_folder_of", "isdir"): GIT,
+    ("tools/shell/repository.py", "_is_bare", "lexists"): GIT,
+    ("tools/shell/repository.py", "_is_surely_used", "isdir"): GIT,
+    ("tools/shell/repository.py", "_may_start", "lexists"): GIT,
+    ("tools/shell/repository.py", "_repositories_above", "lexists"): GIT,
+    ("tools/shell/repository.py", "_ways", "realpath"): GIT,
+}
+
+
+def looks(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """The uses of `LOOKS`, each with the class and function that contain it."""
+    imported = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module in MODULES
+        for alias in node.names
+    }
+
+    def within(node: ast.AST, place: str) -> Iterator[tuple[str, str]]:
+        for child in ast.iter_child_nodes(node):
+            inner = place
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                inner = f"{place}.{child.name}" if place else child.name
+            if isinstance(child, ast.Attribute) and child.attr in LOOKS and _is_function(child, node):
+                yield place, child.attr
+            if isinstance(child, ast.Name) and child.id in LOOKS & imported:
+                yield place, child.id
+            yield from within(child, inner)
+
+    yield from within(tree, "")
+
+
+def _is_function(attribute: ast.Attribute, parent: ast.AST) -> bool:
+    """Whether an attribute is called, or belongs to a module and is passed on."""
+    is_called = isinstance(parent, ast.Call) and parent.func is attribute
+    return is_called or ast.unparse(attribute.value) in (*MODULES, "path", "Path")
+
+
+def found() -> set[tuple[str, str, str]]:
+    return {
+        (str(path.relative_to(SOURCE)), place, name)
+        for path in sorted(SOURCE.rglob("*.py"))
+        for place, name in looks(ast.parse(path.read_text()))
+    }
+
+
+def test_every_look_at_a_path_by_name_has_a_reason() -> None:
+    assert sorted(found() - REASONS.keys()) == []
+
+
+def test_every_reason_has_its_look() -> None:
+    assert sorted(REASONS.keys() - found()) == []
+
+
+def test_calls_names_and_functions_that_are_passed_on_are_found() -> None:
+    source = """
+from os.path import islink
+import os, shutil
+class A:
+    def f(self, path, which):
+        first.exists
+        return map(os.path.lexists, [path.resolve()]), islink(path), which
+def g():
+    return shutil.which("sh")
+"""
+
+    assert sorted(looks(ast.parse(source))) == [
+        ("A.f", "islink"),
+        ("A.f", "lexists"),
+        ("A.f", "resolve"),
+        ("g", "which"),
+    ]
