@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.core.ports import Sandbox
+from retinue.core.ports import Program, Sandbox
 from retinue.sandbox import memory_watch
 from retinue.sandbox.memory_watch import wait_for_excess
 from tests.sandbox.conftest import Calls, Line
@@ -28,7 +29,7 @@ def ended() -> Iterator[int]:
         yield process.pid
 
 
-def unseen(*_: object) -> None:
+def unseen(*_: object, **__: object) -> None:
     raise FileNotFoundError(2, "No such file or directory")
 
 
@@ -36,7 +37,7 @@ async def test_a_program_that_ends_during_a_check_is_not_killed(ended: int, monk
     monkeypatch.setattr(memory_watch, "_enter", unseen)
 
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(wait_for_excess(ended, MUCH, 1), 0.5)
+        await asyncio.wait_for(wait_for_excess(ended, Program(argv=("true",), folder="/", memory=MUCH)), 0.5)
 
 
 async def test_a_live_program_that_cannot_be_read_is_killed(
@@ -50,3 +51,87 @@ async def test_a_live_program_that_cannot_be_read_is_killed(
         "Killed: how much memory its processes use could not be seen any more (No such file or directory)"
     )
     assert await line.read() == b""
+
+
+CONNECTIONS = """
+import socket, time
+server = socket.create_server(("127.0.0.1", 0), backlog=64)
+pairs, chunk, space = [], b"x" * (1 << 20), bytearray(1 << 20)
+for _ in range({count}):
+    near = socket.create_connection(server.getsockname())
+    far, _ = server.accept()
+    near.setblocking(False), far.setblocking(False)
+    pairs.append((near, far))
+    for reads in [True] * {reads} + [False] * {fills}:
+        try:
+            near.send(chunk)
+        except BlockingIOError:
+            pass
+        try:
+            while reads and far.recv_into(space):
+                pass
+        except BlockingIOError:
+            pass
+print(len(pairs), flush=True)
+time.sleep({seconds})
+"""
+PIPES = """
+import os, time
+kept = []
+for _ in range(6):
+    if os.fork() == 0:
+        try:
+            while True:
+                kept.append(os.pipe())
+        except OSError:
+            time.sleep(20)
+time.sleep(20)
+"""
+NAMED_PIPES = """
+import os, time
+for number in range(900):
+    os.mkfifo(f"/tmp/{number}")
+for process in range(3):
+    if os.fork() == 0:
+        kept = [os.open(f"/tmp/{number}", os.O_RDWR) for number in range(process * 300, process * 300 + 300)]
+        time.sleep(20)
+time.sleep(20)
+"""
+MEGABYTE = 1024 * 1024
+
+
+async def test_what_connections_keep_counts_as_memory(sandbox: Sandbox, program: Calls) -> None:
+    code = CONNECTIONS.format(count=200, reads=8, fills=8, seconds=20)
+    ended = await sandbox.run(program("/usr/bin/python3", "-c", code, memory=128 * MEGABYTE, reserved=4096 * MEGABYTE))
+
+    assert ended.killed_for.endswith("and may use 128 MB"), (ended.stdout, ended.stderr)
+
+
+async def test_many_connections_without_data_are_not_memory(sandbox: Sandbox, program: Calls) -> None:
+    code = CONNECTIONS.format(count=60, reads=1, fills=0, seconds=1)
+    ended = await sandbox.run(program("/usr/bin/python3", "-c", code, memory=128 * MEGABYTE, reserved=4096 * MEGABYTE))
+
+    assert (ended.code, ended.stdout, ended.killed_for) == (0, b"60\n", ""), ended.stderr
+
+
+@pytest.mark.parametrize("code", [PIPES, NAMED_PIPES], ids=["pipes", "named pipes"])
+async def test_pipes_count_as_memory(sandbox: Sandbox, program: Calls, code: str) -> None:
+    limit = 48 * MEGABYTE
+    ended = await sandbox.run(program("/usr/bin/python3", "-c", code, memory=limit, reserved=4096 * MEGABYTE))
+
+    assert ended.killed_for.endswith("and may use 48 MB"), (ended.stdout, ended.stderr)
+
+
+async def test_a_pipe_cannot_be_enlarged_and_a_socket_has_a_known_protocol(sandbox: Sandbox, program: Calls) -> None:
+    code = (
+        "import fcntl, os, socket\n"
+        "for attempt in (lambda: fcntl.fcntl(os.pipe()[0], 1031, 1 << 20), lambda: socket.socket(2, 1, 262)):\n"
+        "    try:\n"
+        "        attempt()\n"
+        "        print('done')\n"
+        "    except OSError as error:\n"
+        "        print(error.errno)\n"
+    )
+    ended = await sandbox.run(program("/usr/bin/python3", "-c", code))
+
+    assert ended.stdout.split() == [b"%d" % errno.EPERM, b"%d" % errno.EPROTONOSUPPORT], ended.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import struct
 from collections.abc import Sequence
+from itertools import groupby
 
 import pytest
 
@@ -94,7 +95,8 @@ def test_a_denied_call_fails_with_its_error(machine: Machine, rule: Rule) -> Non
 
     assert answer(machine, number, *arguments_that_hit(rule)) == ERRNO | rule.error
     if any(isinstance(condition, Bits | OneOf) for condition in rule.when):
-        assert answer(machine, number) == ALLOW
+        harmless = [AF_INET] if rule.name == "socket" else []  # another rule denies a family of 0
+        assert answer(machine, number, *harmless) == ALLOW
 
 
 @pytest.mark.parametrize("machine", MACHINES)
@@ -167,8 +169,9 @@ def test_the_filter_is_within_the_kernel_limit(machine: Machine) -> None:
 
 
 def test_each_rule_is_unique_and_has_a_reason() -> None:
-    assert len({rule.name for rule in RULES}) == len(RULES)
+    assert len({(rule.name, rule.when) for rule in RULES}) == len(RULES)
+    assert len([name for name, _ in groupby(rule.name for rule in RULES)]) == len({rule.name for rule in RULES})
     for machine in MACHINES:
-        numbers = [rule.number(machine) for rule in RULES if rule.number(machine) is not None]
-        assert len(set(numbers)) == len(numbers)
+        numbers = {rule.name: rule.number(machine) for rule in RULES if rule.number(machine) is not None}
+        assert len(set(numbers.values())) == len(numbers)
     assert all(rule.why for rule in RULES)

@@ -399,3 +399,50 @@ async def test_the_reason_why_a_program_was_killed_is_in_its_result(tmp_path: Pa
 
     assert command == f"begun\n{KILLED}"
     assert code == {"stdout": "begun\n", "stderr": KILLED, "result": None}
+
+
+class RecordingSandbox:
+    """A sandbox that records programs and runs none."""
+
+    def __init__(self) -> None:
+        self.programs: list[Program] = []
+
+    async def run(self, program: Program) -> Ended:
+        self.programs.append(program)
+        return Ended(code=0)
+
+
+@pytest.mark.parametrize(("asked", "given"), [("512m", 256), ("4g", 256), ("100m", 100)])
+async def test_code_has_at_most_the_memory_of_the_settings(workspace: Path, asked: str, given: int) -> None:
+    sandbox = RecordingSandbox()
+    dependencies = ToolDependencies(
+        sandbox=sandbox,
+        key_value=NoKeyValue(),
+        clock=FixedClock(),
+        program_memory_mb=256,
+        program_memory_total_mb=1024,
+    )
+    call = ToolCaller([*shell_tool.tools(dependencies), *python.tools(dependencies)], workspace)
+    await call("python_execute", code="1", mem=asked)
+    await call("shell", command="ls")
+
+    of_code, of_command = sandbox.programs
+    assert (of_code.memory, of_code.memory_of_all) == (given * 1024 * 1024, 1024 * 1024 * 1024)
+    assert (of_command.memory, of_command.memory_of_all) == (256 * 1024 * 1024, 1024 * 1024 * 1024)
+
+
+async def test_programs_together_have_a_limit_and_the_largest_is_killed(workspace: Path) -> None:
+    much = "kept = b'x' * 230_000_000\nimport time\ntime.sleep(60)"
+    options = ToolOptions(program_memory_mb=300, program_memory_total_mb=400)
+    texts = await results(
+        calls("python_execute", code=much, timeout=5),
+        calls("python_execute", code=much, timeout=5),
+        calls("python_execute", code="import time; time.sleep(1); 'small'", timeout=20),
+        tool_options=options,
+    )
+    outputs = [json.loads(text) for text in texts]
+
+    killed = [each["stderr"] for each in outputs if each["stderr"].startswith("Killed: all programs of agents used ")]
+    assert len(killed) == 1
+    assert "MB of memory together and may use 400 MB; this one used the most, " in killed[0]
+    assert outputs[2]["result"] == "'small'"

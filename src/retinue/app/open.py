@@ -228,6 +228,7 @@ def tool_dependencies(
         memory=options.memory,
         max_result=options.max_result,
         program_memory_mb=options.program_memory_mb,
+        program_memory_total_mb=options.program_memory_total_mb,
         settings=tuple(map(Path, options.protected)),
     )
 

@@ -68,10 +68,17 @@ class ToolsSettings(Struct, frozen=True, kw_only=True):
         Meta(
             ge=64,
             le=1_048_576,
-            description="Memory limit in MiB of a shell or terminal command with all its processes.",
+            description="Memory limit in MiB of a program with all its processes; python_execute asks for less.",
             examples=[2048],
         ),
     ] = PROGRAM_MEMORY_MB
+    program_memory_total_mb: Annotated[
+        Annotated[int, Meta(ge=64, le=16_777_216)] | None,
+        Meta(
+            description="Memory limit in MiB of all programs at once; by default 3/4 of the machine's memory.",
+            examples=[8192],
+        ),
+    ] = None
 
     def options(self) -> ToolOptions:
         return ToolOptions(
@@ -81,6 +88,7 @@ class ToolsSettings(Struct, frozen=True, kw_only=True):
             memory=self.memory,
             max_result=self.max_result,
             program_memory_mb=self.program_memory_mb,
+            program_memory_total_mb=self.program_memory_total_mb,
         )
 
 

@@ -240,7 +240,7 @@ class _Launch:
                     limit_processes(pid, program.processes + 1)
                 else:
                     map_ids(pid)
-                excess = wait_for_excess(pid, program.memory, program.processes)
+                excess = wait_for_excess(pid, program)
                 watching.append(asyncio.ensure_future(kill_after(excess)))
                 if self.protected:
                     watching.append(asyncio.ensure_future(kill_after(wait_for_lost_mount(pid, self.protected))))

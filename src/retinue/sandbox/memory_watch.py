@@ -1,9 +1,10 @@
 """Watch the total memory use of a sandbox from outside, because the kernel limits memory per process only.
 
-Counted are the processes in the sandbox's own /proc and its two folders in memory, /tmp and /dev/shm. A quick check
-gives an upper bound: pages shared since a fork count for each process, and every open file as a socket with full
-buffers. Only if that exceeds the limit, an exact check counts shared pages proportionally (PSS) and looks up which
-files are sockets. Pages of files on disk do not count: the kernel can reclaim them.
+Counted are the processes in the sandbox's own /proc, its two folders in memory, /tmp and /dev/shm, and what the kernel
+keeps for its pipes and sockets. A quick check gives an upper bound: pages shared since a fork count for each process,
+and every open file as a socket with full buffers. Only if that exceeds the limit, an exact check counts shared pages
+proportionally (PSS) and looks up which files are pipes and sockets. Pages of files on disk do not count: the kernel can
+reclaim them. All programs of this process have a limit together as well; the largest is killed if they exceed it.
 """
 
 from __future__ import annotations
@@ -11,12 +12,17 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Callable
+import stat
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial
+from itertools import count
 from pathlib import Path
 from time import perf_counter, sleep
+
+from retinue.core.ports import Program
+from retinue.sandbox.socket_memory import SocketMemory
 
 FILL_RATE = 1024 * 1024 * 1024
 """Bytes of new memory that one processor can fill in a second, approximately: the kernel clears each page."""
@@ -27,7 +33,9 @@ PAUSE_FACTOR = 10
 EXACT_CHECKS, CHECK_INTERVAL = 3, 0.005
 """Number of exact checks that must exceed the limit, and the seconds between them."""
 SOCKET = 256 * 1024
-"""Bytes that the kernel may buffer for an unread socket, by default."""
+"""Bytes that the kernel may buffer for an unread socket, by default; TCP connections may have more."""
+PIPE = 16 * os.sysconf("SC_PAGE_SIZE")
+"""Bytes that a full pipe keeps: the filter of the sandbox does not let it grow."""
 INODE = 1024
 """Bytes that the kernel uses for each file in a folder in memory, even an empty one."""
 FOLDERS = ("tmp", "dev/shm")
@@ -55,21 +63,42 @@ def check_readable(first: int) -> None:
         raise OSError("its memory cannot be watched: this kernel does not say how memory is shared")
 
 
-async def wait_for_excess(first: int, limit: int, processes: int) -> str:
-    """Return a message when the sandbox of process `first` uses more memory than `limit`.
+_USED: dict[int, int] = {}
+"""Bytes that each program of this process used when it was last checked, by the number of its check."""
+_numbers = count()
 
-    Checks until it is cancelled, more often the less memory is left. A sandbox that cannot be read counts as too large.
+
+def _by_size(number: int) -> tuple[int, int]:
+    return _USED[number], number
+
+
+async def wait_for_excess(first: int, program: Program) -> str:
+    """Return a message when the sandbox of process `first` uses more memory than its program may.
+
+    Also if all programs of this process use more than `program.memory_of_all`, and this one uses the most. Checks until
+    it is cancelled, more often the less memory is left. A sandbox that cannot be read counts as too large.
     """
-    growth = FILL_RATE * min(processes, len(os.sched_getaffinity(0)))
-    sandbox, used, duration = None, 0, 0.0
+    limit, growth = program.memory, FILL_RATE * min(program.processes, len(os.sched_getaffinity(0)))
+    sandbox, used, duration, number = None, 0, 0.0, next(_numbers)
     with ExitStack() as resources:
+        resources.callback(_USED.pop, number, None)
         try:
             while used <= limit:
-                await asyncio.sleep(min(max((limit - used) / growth, duration * PAUSE_FACTOR, MIN_PAUSE), MAX_PAUSE))
+                others = sum(_USED.values()) - _USED.get(number, 0)
+                may_use = min(limit, (program.memory_of_all or limit + others) - others)
+                left = max(may_use, 0) - used
+                await asyncio.sleep(min(max(left / growth, duration * PAUSE_FACTOR, MIN_PAUSE), MAX_PAUSE))
                 began = perf_counter()
-                sandbox = sandbox or _enter(first, resources)
-                if sandbox is not None and (used := sandbox.upper_bound()) > limit:
-                    used = await _in_thread(partial(_least_exact, sandbox, limit))
+                sandbox = sandbox or _enter(first, resources, shared_network=program.network)
+                if sandbox is not None and (used := sandbox.upper_bound(limit)) > may_use:
+                    used = await _in_thread(partial(_least_exact, sandbox, may_use))
+                _USED[number] = used
+                total, of_all = sum(_USED.values()), program.memory_of_all
+                if of_all and used <= limit and total > of_all and (used, number) == max(map(_by_size, _USED)):
+                    return (
+                        f"Killed: all programs of agents used {_megabytes(total)} of memory together and may use "
+                        f"{_megabytes(of_all)}; this one used the most, {_megabytes(used)}"
+                    )
                 duration = perf_counter() - began
         except OSError as error:
             if _is_gone(first):
@@ -98,12 +127,12 @@ def _least_exact(sandbox: _SandboxView, limit: int) -> int:
 
     Processes start and end during a check, and pages that two of them share may then count for both.
     """
-    least = sandbox.exact_use()
+    least = sandbox.exact_use(limit)
     for _ in range(EXACT_CHECKS - 1):
         if least <= limit:
             break
         sleep(CHECK_INTERVAL)
-        least = min(least, sandbox.exact_use())
+        least = min(least, sandbox.exact_use(limit))
     return least
 
 
@@ -124,7 +153,7 @@ def _is_gone(first: int) -> bool:
     return False
 
 
-def _enter(first: int, resources: ExitStack) -> _SandboxView | None:
+def _enter(first: int, resources: ExitStack, *, shared_network: bool = False) -> _SandboxView | None:
     """The sandbox of a process, or None until it has a /proc of its own."""
     root = f"/proc/{first}/root"
     try:
@@ -138,30 +167,35 @@ def _enter(first: int, resources: ExitStack) -> _SandboxView | None:
     folders = [os.open(f"{root}/{name}", os.O_PATH | os.O_DIRECTORY) for name in FOLDERS]
     for folder in folders:
         resources.callback(os.close, folder)
-    return _SandboxView(processes, folders)
+    return _SandboxView(processes, folders, SocketMemory(first, shared=shared_network, resources=resources))
 
 
 class _SandboxView:
     """A sandbox through open descriptors, which stay valid whatever happens to its first process."""
 
-    def __init__(self, processes: int, folders: list[int]) -> None:
+    def __init__(self, processes: int, folders: list[int], connections: SocketMemory) -> None:
         self._processes = processes
         self._folders = folders
+        self._connections = connections
 
-    def upper_bound(self) -> int:
-        """An upper bound of the bytes used."""
+    def upper_bound(self, enough: int) -> int:
+        """An upper bound of the bytes used; it may be far too high above `enough`."""
         used = self._folder_bytes()
         for process, status in self._statuses().items():
             files = self._entries(f"{process}/fd")
             used += _bytes(_PROCESS_MEMORY, status)
             used += SOCKET * (_number(_FILE_TABLE_SIZE, status) if files is None else len(files))
-        return used
+        return used + self._connections.upper_bound(enough - used)
 
-    def exact_use(self) -> int:
-        """The bytes used; sockets count with full buffers, and what cannot be read as in `upper_bound`."""
-        used = self._folder_bytes()
-        sockets: set[str] = set()
+    def exact_use(self, enough: int) -> int:
+        """The bytes used, or a part of them that exceeds `enough`.
+
+        Pipes and sockets count with full buffers, and what cannot be read as in `upper_bound`.
+        """
         statuses = self._statuses()
+        used = self._folder_bytes() + self._buffer_bytes(statuses, enough)
+        if used > enough:
+            return used
         maps = {process: self._memory_map(process) for process in statuses}
         lenders = {process for process, status in statuses.items() if _BLOCKED.search(status)}
         for process, status in statuses.items():
@@ -174,11 +208,32 @@ class _SandboxView:
                 # Page tables exist for each process, and take up to three pages for one page of memory.
                 proportional = _bytes(_PAGE_TABLES, status) + _bytes(_SHARED_MEMORY, memory or b"")
                 used += _bytes(_PROCESS_MEMORY, status) if memory is None else proportional
+        return used
+
+    def _buffer_bytes(self, statuses: Mapping[str, bytes], enough: int) -> int:
+        """The bytes that pipes and sockets keep, or a part of them that exceeds `enough`; each counts once."""
+        sockets: set[int] = set()
+        pipes: set[tuple[int, int]] = set()
+        used = 0
+        for process, status in statuses.items():
             files = self._entries(f"{process}/fd")
             if files is None:
                 used += SOCKET * _number(_FILE_TABLE_SIZE, status)
-            sockets.update(name for name in (self._socket_name(f"{process}/fd/{file}") for file in files or ()) if name)
-        return used + SOCKET * len(sockets)
+            for file in files or ():
+                with suppress(OSError):
+                    found = os.stat(f"{process}/fd/{file}", dir_fd=self._processes)
+                    if stat.S_ISSOCK(found.st_mode):
+                        sockets.add(found.st_ino)
+                    elif stat.S_ISFIFO(found.st_mode):
+                        pipes.add((found.st_dev, found.st_ino))
+            if (known := used + SOCKET * len(sockets) + PIPE * len(pipes)) > enough:
+                return known
+        for inode, size in self._connections.connections():
+            if inode in sockets:
+                used += max(size - SOCKET, 0)
+            elif not self._connections.shared:  # closed, or on its way through another socket
+                used += size
+        return used + SOCKET * len(sockets) + PIPE * len(pipes)
 
     def _statuses(self) -> dict[str, bytes]:
         """The folder in /proc and the status of each process."""
@@ -206,14 +261,6 @@ class _SandboxView:
         with suppress(PermissionError):
             return self._read(f"{process}/smaps_rollup")
         return None
-
-    def _socket_name(self, descriptor: str) -> str | None:
-        """The name of the socket behind a descriptor, if it is one."""
-        try:
-            name = os.readlink(descriptor, dir_fd=self._processes)
-        except OSError:
-            return None
-        return name if name.startswith("socket:") else None
 
     def _entries(self, folder: str) -> list[str] | None:
         """Entries of a folder of a process; empty if it has ended, None if it may not be read."""

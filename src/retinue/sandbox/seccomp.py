@@ -13,6 +13,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain, groupby
 from typing import Literal, TypeAlias
 
 Machine: TypeAlias = Literal["x86_64", "aarch64"]
@@ -79,11 +80,14 @@ SET_ID_BITS = 0o6000
 MAKES_A_FILE = 0o100 | 0o20000000
 """O_CREAT and the distinct bit of O_TMPFILE: without these, `open` has no mode."""
 AF_INET, AF_INET6, AF_NETLINK = 2, 10, 16
+INTERNET = (AF_INET, AF_INET6)
 STREAMS = (1, 5)
 """SOCK_STREAM and SOCK_SEQPACKET."""
 TERMINAL_REQUESTS = (0x5412, 0x541C, 0x5423)
 """TIOCSTI, TIOCLINUX and TIOCSETD."""
-F_SETLEASE = 1024
+F_SETLEASE, F_SETPIPE_SZ = 1024, 1031
+LARGE_PROTOCOLS = (33, 132, 256, 262)
+"""DCCP, SCTP, SMC and MPTCP: the check of memory does not see what their sockets keep. Programs fall back to TCP."""
 MAP_SHARED, MAP_ANONYMOUS = 0x01, 0x20
 SOL_SOCKET, BUFFERS = 1, (7, 8, 32, 33)
 """The socket level, and the options for buffer sizes: SO_SNDBUF, SO_RCVBUF and their FORCE variants."""
@@ -179,13 +183,14 @@ RULES: tuple[Rule, ...] = (
     Rule("setsockopt", 54, 208, _MEMORY, IGNORED, when=(OneOf(1, (SOL_SOCKET,)), OneOf(2, BUFFERS))),
     Rule("migrate_pages", 256, 238, _KERNEL),
     Rule("move_pages", 279, 239, _KERNEL),
+    Rule("socket", 41, 198, _MEMORY, errno.EPROTONOSUPPORT, when=(OneOf(0, INTERNET), OneOf(2, LARGE_PROTOCOLS))),
     # A socket in a folder works through a read-only mount; vsock reaches the host of a virtual machine from any network
     # namespace.
     Rule("socket", 41, 198, _OUTSIDE, errno.EAFNOSUPPORT, when=(NotOneOf(0, (AF_INET, AF_INET6, AF_NETLINK)),)),
     # A pair of datagram sockets can send to any socket in a folder.
     Rule("socketpair", 53, 199, _OUTSIDE, errno.EOPNOTSUPP, when=(NotOneOf(1, STREAMS, mask=0xF),)),
     Rule("ioctl", 16, 29, "types into a terminal, or loads a line discipline", when=(OneOf(1, TERMINAL_REQUESTS),)),
-    Rule("fcntl", 72, 25, "blocks other processes that open a file", when=(OneOf(1, (F_SETLEASE,)),)),
+    Rule("fcntl", 72, 25, f"blocks other processes; or {_MEMORY}", when=(OneOf(1, (F_SETLEASE, F_SETPIPE_SZ)),)),
     Rule("chmod", 90, None, _SET_ID, when=(Bits(1, SET_ID_BITS),)),
     Rule("fchmod", 91, 52, _SET_ID, when=(Bits(1, SET_ID_BITS),)),
     Rule("fchmodat", 268, 53, _SET_ID, when=(Bits(2, SET_ID_BITS),)),
@@ -198,7 +203,7 @@ RULES: tuple[Rule, ...] = (
     Rule("mknod", 133, None, _SET_ID, when=(Bits(1, SET_ID_BITS),)),
     Rule("mknodat", 259, 33, _SET_ID, when=(Bits(2, SET_ID_BITS),)),
 )
-"""All denied calls, with reasons."""
+"""All denied calls, with reasons; rules for one call follow each other."""
 
 # Instructions of classic BPF: operation, and the jump distances if a comparison holds or fails.
 _LOAD, _AND, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
@@ -224,24 +229,20 @@ def _instructions(machine: Machine) -> Iterator[Instruction]:
     if machine == "x86_64":
         yield (_AT_LEAST, 0, 1, X32)
         yield _return(KILL)
-    for rule in RULES:
-        number = rule.number(machine)
+    for number, rules in groupby(RULES, lambda rule: rule.number(machine)):
         if number is not None:
-            body = _rule_instructions(rule)
+            body = [*chain.from_iterable(map(_rule_instructions, rules)), _return(ALLOW)]
             yield (_EQUAL, 0, len(body), number)
             yield from body
     yield _return(ALLOW)
 
 
 def _rule_instructions(rule: Rule) -> Sequence[Instruction]:
-    """The instructions for a call with the number of `rule`; every path ends in a return."""
-    denied: list[Instruction] = [_return(ERRNO | rule.error)]
-    if not rule.when:
-        return denied
-    # Built from the end: a condition that holds continues with the next instruction; one that fails jumps to the last.
-    body = [*denied, _return(ALLOW)]
+    """The instructions for a call with the number of `rule`: a return, or the next instruction if it does not apply."""
+    body: list[Instruction] = [_return(ERRNO | rule.error)]
+    # Built from the end: a condition that holds continues with the next instruction; one that fails jumps past all.
     for condition in reversed(rule.when):
-        body = [*_condition(condition, past=len(body) - 1), *body]
+        body = [*_condition(condition, past=len(body)), *body]
     return body
 
 

@@ -38,7 +38,9 @@ class ToolOptions(Struct, frozen=True, kw_only=True):
     memory: str = "sqlite"
     max_result: int = 50_000
     program_memory_mb: int = PROGRAM_MEMORY_MB
-    """MiB that a command of the shell tools may use, with all processes that it starts."""
+    """MiB that a program of an agent may use, with all processes that it starts."""
+    program_memory_total_mb: int | None = None
+    """MiB that all programs of this process may use at once; None is three quarters of the memory of the machine."""
     protected: tuple[str, ...] = ()
     """Paths of files that define what agents may do, or that retinue runs; no tool may write them.
 
@@ -77,7 +79,9 @@ class ToolDependencies:
     max_result: int = 50_000
     """Characters of a result that a model gets at once."""
     program_memory_mb: int = PROGRAM_MEMORY_MB
-    """MiB that a command of the shell tools may use, with all processes that it starts."""
+    """MiB that a program of an agent may use, with all processes that it starts."""
+    program_memory_total_mb: int | None = None
+    """MiB that all programs of this process may use at once; None is three quarters of the memory of the machine."""
     network: bool = False
     """Whether programs of the shell tools may access the network."""
     sandboxed: bool = True

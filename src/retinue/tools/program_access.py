@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
 
 from msgspec import Struct
 
@@ -13,6 +15,7 @@ from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.files import SETTINGS
 from retinue.tools.path_walk import Descriptor, Located, locate, open_roots, spelled
 
+MIB = 1024 * 1024
 SAFE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 HOME = "/tmp"
 GIT_SETTINGS: Mapping[str, str] = {"safe.bareRepository": "explicit", "core.fsmonitor": "false"}
@@ -99,6 +102,24 @@ def _settings(dependencies: ToolDependencies, writable: Sequence[Located]) -> li
     usual = (locate(f"{root.path}/{name}", keep=True) for root in writable for name in sorted(SETTINGS))
     files = (*(each for each in own if each.stat is not None), *(each for each in usual if each.is_regular_file))
     return [file for file in files if _is_inside(file, writable)]
+
+
+def memory_limits(dependencies: ToolDependencies) -> tuple[int, int | None]:
+    """The bytes that one program may use, and all that run at the same time; None where the machine does not tell."""
+    total = dependencies.program_memory_total_mb
+    return dependencies.program_memory_mb * MIB, _default_total() if total is None else total * MIB
+
+
+@cache
+def _default_total() -> int | None:
+    """Three quarters of the memory of the machine, or of the control group of this process if that has less."""
+    sizes: list[int] = []
+    with suppress(OSError, ValueError):
+        sizes.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError), open(file, "rb") as text:  # "max" is no number
+            sizes.append(int(text.read()))
+    return min(sizes) * 3 // 4 if sizes else None
 
 
 async def run_in_sandbox(program: Program, dependencies: ToolDependencies) -> Ended:

@@ -17,7 +17,7 @@ from retinue.core.ports import CallContext, Ended, Program, Tool
 from retinue.core.text import cut
 from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.function import FunctionTool
-from retinue.tools.program_access import environment_of, mounts_of, run_in_sandbox
+from retinue.tools.program_access import environment_of, memory_limits, mounts_of, run_in_sandbox
 from retinue.tools.threads import in_thread
 
 MAX_CHARS = 10_000
@@ -74,6 +74,7 @@ def tools(dependencies: ToolDependencies) -> Sequence[Tool]:
         if memory is None:
             return Execution(stderr=f"Invalid memory limit: {mem!r}; write a number with k, m or g, up to 4g")
         seconds = max(1, min(timeout, MAX_SECONDS))
+        allowed, memory_of_all = memory_limits(dependencies)
         token = secrets.token_hex(16)
         mounts = await in_thread(mounts_of, context, dependencies, writes=False)
         with closing(mounts):
@@ -87,7 +88,8 @@ def tools(dependencies: ToolDependencies) -> Sequence[Tool]:
                     environment=environment_of(context),
                     stdin=msgspec.json.encode([token, code]),
                     seconds=float(seconds),
-                    memory=memory,
+                    memory=min(memory, allowed),
+                    memory_of_all=memory_of_all,
                 ),
                 dependencies,
             )

@@ -34,6 +34,8 @@ class Program(Struct, frozen=True, kw_only=True):
     cpu_seconds: int | None = None
     memory: int = 512 * 1024 * 1024
     """Bytes of memory of all its processes together, /tmp included."""
+    memory_of_all: int | None = None
+    """Bytes of memory of all programs that this process runs at the same time; None is no limit."""
     reserved: int | None = None
     """Bytes of address space of each process; None means `memory`. Ignored by a sandbox that cannot measure memory use,
     which applies `memory` instead.

@@ -20,7 +20,7 @@ from retinue.core.text import name_list
 from retinue.tools.arguments import Misfit
 from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.function import FunctionTool
-from retinue.tools.program_access import HOME, environment_of, mounts_of, run_in_sandbox
+from retinue.tools.program_access import HOME, MIB, environment_of, memory_limits, mounts_of, run_in_sandbox
 from retinue.tools.settings_guard import watch_settings
 from retinue.tools.shell.first_words import first_words
 from retinue.tools.shell.parser import ParsedCommand, parse, refusal_of
@@ -28,7 +28,6 @@ from retinue.tools.shell.repository import folders_of_git, starts_programs
 from retinue.tools.shell.risk import risk_of
 from retinue.tools.threads import in_thread
 
-MIB = 1024 * 1024
 MAX_OUTPUT = MIB
 # Enough for builds and test runs; node alone starts a dozen threads.
 PROCESSES = 256
@@ -213,6 +212,7 @@ async def run_command(
         raise ToolError(refused)
     limit = context.policy.shell_timeout_secs
     allowed = limit if seconds is None else max(1, min(seconds, limit))
+    memory, memory_of_all = memory_limits(dependencies)
     with ExitStack() as resources:
         mounts = resources.enter_context(closing(await in_thread(mounts_of, context, dependencies, folder=folder)))
         async with watch_settings(mounts.writable, dependencies.settings, dependencies.home) as watch:
@@ -231,7 +231,8 @@ async def run_command(
                 network=dependencies.network,
                 seconds=float(allowed),
                 max_output=MAX_OUTPUT,
-                memory=dependencies.program_memory_mb * MIB,
+                memory=memory,
+                memory_of_all=memory_of_all,
                 reserved=RESERVED,
                 processes=PROCESSES,
                 file_size=MAX_FILE,
