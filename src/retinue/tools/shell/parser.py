@@ -60,7 +60,7 @@ _CHANGES_PROGRAMS = re.compile(
     r"PATH|IFS|ENV|HOME|PWD|OLDPWD|CDPATH|FPATH|ZDOTDIR|NULLCMD|READNULLCMD|EXECIGNORE|GLOBIGNORE|SHELL|BASH_.*|BASHOPTS|SHELLOPTS|PS4|PROMPT_COMMAND|.*PAGER|.*EDITOR|VISUAL|BROWSER|LESS.*"
     r"|XDG_.*|LD_.*|DYLD_.*|GLIBC_.*|GCONV_PATH|LOCPATH|OPENSSL_.*|SSL_.*|SSH_.*|PYTHON.*|PIP_.*|NODE_.*|GIT_.*|NPM_.*"
     r"|npm_.*|PERL.*|RUBY.*|RUST.*|CARGO_.*|RIPGREP_.*|JAVA_.*|_JAVA_OPTIONS|JDK_.*|MAKE.*|TAR_OPTIONS"
-    r"|GOFLAGS|GOROOT|GOTOOLCHAIN|RUSTC.*|RSYNC_RSH|CVS_RSH|SUDO_.*|GNUPGHOME|UID|EUID|PPID|FUNCNEST"
+    r"|GOFLAGS|GOROOT|GOTOOLCHAIN|RUSTC.*|RSYNC_RSH|CVS_RSH|SUDO_.*|GNUPGHOME|POSIXLY_CORRECT"
 )
 """Variables that make a harmless name run another program."""
 _CHANGES_LITTLE = re.compile(
@@ -70,6 +70,14 @@ _CHANGES_LITTLE = re.compile(
     r"|GIT_TERMINAL_PROMPT"
 )
 """Variables with such names that run nothing else."""
+_INTEGER = re.compile(
+    r"S?RANDOM|SECONDS|LINENO|HISTCMD|OPTIND|OPTERR|EPOCH[A-Z]+|COLUMNS|LINES|HISTSIZE|SAVEHIST|SHLVL|E?UID|E?GID|PPID"
+    r"|TMOUT|FUNCNEST|BASHPID|TTYIDLE|ERRNO|MAILCHECK|LOGCHECK|KEYTIMEOUT|LISTMAX|BAUD|DIRSTACKSIZE|TRY_BLOCK_[A-Z]+"
+)
+"""Variables that are integers to some shells: they evaluate a value such as `a[$(id)]`."""
+_CHARACTERS = re.compile(r"LANG|LC_ALL|LC_CTYPE")
+"""Variables that say which bytes are one character; a shell reads the following lines by them."""
+_UTF_8 = re.compile(r"C|POSIX|[A-Za-z_@]*\.(?:utf-?8|UTF-?8)")
 _STARTS_ANOTHER = re.compile(r".*PAGER|.*EDITOR|VISUAL")
 _DOES_NOTHING = frozenset(("", "cat", "true", ":"))
 """Values of pager and editor variables that run nothing interactive."""
@@ -302,8 +310,9 @@ def _check_printf(arguments: Sequence[Word], numbers: list[Word]) -> None:
     """Check the format of printf; its arguments are numbers if the format has a place for one."""
     if not arguments:
         return
-    form, *values = arguments
-    if form.varies or form.text.startswith("-") or _may_be_an_option(form) or not _FORMAT.fullmatch(form.text):
+    form, *values = arguments[1:] if arguments[0].text == "--" and len(arguments) > 1 else arguments
+    is_option = form is arguments[0] and (form.text.startswith("-v") or _may_be_an_option(form))
+    if form.varies or is_option or not _FORMAT.fullmatch(form.text):
         raise Unclear("begin what printf gets with a plain format, such as '%s'")
     if _NUMBERS_IN_FORMAT.search(form.text):
         numbers += values
@@ -369,6 +378,10 @@ def _changes(name: str) -> str:
 
 def _changes_programs(name: str, value: str, program: str) -> bool:
     """Whether setting a variable to this value makes `program`, or any later one, run other programs."""
+    if _INTEGER.fullmatch(name):
+        return not (value.isascii() and value.isdecimal())
+    if _CHARACTERS.fullmatch(name):  # for one program it changes nothing else
+        return not (program or _UTF_8.fullmatch(value))
     if not _CHANGES_PROGRAMS.fullmatch(name) or _CHANGES_LITTLE.fullmatch(name):
         return False
     if _STARTS_ANOTHER.fullmatch(name) and value in _DOES_NOTHING:

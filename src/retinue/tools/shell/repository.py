@@ -32,7 +32,7 @@ _WHOLE_SECTIONS = frozenset(
         *("commit", "tag", "rebase", "rerere", "merge", "mergetool", "difftool", "status", "gc", "pack", "maintenance"),
         *("index", "feature", "lfs", "credential", "http", "url", "gui", "i18n", "stash", "notes", "blame", "grep"),
         *("versionsort", "column", "checkout", "apply", "am", "add", "worktree", "transfer", "receive", "sequence"),
-        *("interactive", "gpg", "svn-remote", "svn", "safe", "gitflow", "github", "hub", "vscode-merge-base"),
+        *("interactive", "pager", "gpg", "svn-remote", "svn", "safe", "gitflow", "github", "hub", "vscode-merge-base"),
     )
 )
 """Sections of which reading commands use nothing as a program."""
@@ -45,7 +45,16 @@ _SETTINGS = frozenset(
                 *("precomposeunicode", "autocrlf", "eol", "safecrlf", "quotepath", "longpaths", "abbrev", "whitespace"),
                 *("compression", "loosecompression", "bigfilethreshold", "sharedrepository", "protecthfs"),
                 *("protectntfs", "trustctime", "checkstat", "preloadindex", "untrackedcache", "commentchar"),
-                *("notesref", "excludesfile", "attributesfile", "worktree", "editor", "sshcommand", "hookspath"),
+                *(
+                    "notesref",
+                    "excludesfile",
+                    "attributesfile",
+                    "worktree",
+                    "editor",
+                    "pager",
+                    "sshcommand",
+                    "hookspath",
+                ),
                 *("fsmonitor", "commitgraph", "multipackindex", "hidedotfiles", "fscache", "sparsecheckout"),
                 *("sparsecheckoutcone", "createobject", "warnambiguousrefs", "maxtreedepth", "packedgitlimit"),
             )
