@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
+import logging
 import os
 import resource
 import sys
@@ -26,6 +27,7 @@ def main() -> int:
     options = parser.parse_args()
     seed = options.seed if options.seed is not None else int.from_bytes(os.urandom(4), "big")
     faulthandler.enable()
+    logging.disable()  # warnings about nonsense in an input are not interesting
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, resource.getrlimit(resource.RLIMIT_AS)[1]))
 
     target, folder = load(options.target), CORPUS / options.target

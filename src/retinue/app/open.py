@@ -15,6 +15,7 @@ from retinue.app.home import default_home as default_home
 from retinue.app.read_only import ReadOnlyClient
 from retinue.app.registries import ProviderRegistry, ToolRegistry
 from retinue.app.retinue import Retinue
+from retinue.app.state_folder import secure_state_folder
 from retinue.app.structured_output import validate_output
 from retinue.app.validation import check_agents, check_choices, check_tools, unknown_in_code
 from retinue.core.agent import DEFAULT_AGENT, Agent, split_model
@@ -252,7 +253,9 @@ def open_read_only(*, home: str | Path | None = None, store: Store | None = None
     if store is None and home != MEMORY:
         from retinue.store.sqlite import ReadOnlySqliteStore, open_or_read_only
 
-        store = open_or_read_only((Path(home) if home is not None else default_home()) / STORE)
+        folder = Path(home) if home is not None else default_home()
+        secure_state_folder(folder, is_default=home is None)
+        store = open_or_read_only(folder / STORE)
         unwritable = store.why if isinstance(store, ReadOnlySqliteStore) else None
     supervisor, _ = build_engine(
         store if store is not None else _open_store(home, "process"),
@@ -322,4 +325,5 @@ def _open_store(home: str | Path | None, durability: Literal["process", "power"]
     from retinue.store.sqlite import SqliteStore
 
     folder = Path(home) if home is not None else default_home()
+    secure_state_folder(folder, is_default=home is None)
     return SqliteStore(folder / STORE, durability=durability)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias, TypeVar, cast
 
@@ -36,6 +36,9 @@ FILE = SETTINGS_FILES[0]
 MAX_BYTES = 1 << 20
 """The largest settings file."""
 
+MAX_DEPTH = 64
+"""Levels of tables and arrays in each other."""
+
 EMPTY = Document(values={}, line_of=lambda path: None)
 """The document of a folder without a settings file."""
 
@@ -53,10 +56,30 @@ FileCheck: TypeAlias = Callable[[Path, int], None]
 def _parse(source: Path, file: str, check: FileCheck | None, *, lenient: bool) -> Document:
     text = _text(source, file, check)
     if source.suffix.lower() not in YAML_SUFFIXES:
-        return read_toml(text, file)
-    from retinue.config.yaml import read_yaml  # imported late: most settings files are TOML
+        document = read_toml(text, file)
+    else:
+        from retinue.config.yaml import read_yaml  # imported late: most settings files are TOML
 
-    return read_yaml(text, file, lenient=lenient)
+        document = read_yaml(text, file, lenient=lenient)
+    if _is_too_deep(document.values):
+        raise ConfigError(Problem(file=file, complaint="not readable: nested too deeply"))
+    return document
+
+
+def _is_too_deep(values: Mapping[str, object]) -> bool:
+    """Whether values lie more than `MAX_DEPTH` levels deep; what reads them calls itself for each level."""
+    level: list[object] = [values]
+    for _ in range(MAX_DEPTH):
+        level = [below for each in level for below in _below(each)]
+        if not level:
+            return False
+    return True
+
+
+def _below(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        return cast("dict[str, object]", value).values()
+    return cast("list[object]", value) if isinstance(value, list) else ()
 
 
 class Settings(Struct, frozen=True, kw_only=True):

@@ -27,6 +27,7 @@ from retinue.app.registries import Closes
 from retinue.app.retinue import Retinue
 from retinue.app.run_spec import DetachedApprovals, LaunchConfig
 from retinue.app.settings_file import load_settings, provider_configs
+from retinue.app.state_folder import secure_state_folder
 from retinue.config.precedence import Flags
 from retinue.config.settings import Settings
 from retinue.core.agent import Agent, RunSpec
@@ -248,7 +249,8 @@ def resume_command(run_id: RunId, approvals: DetachedApprovals) -> tuple[str, ..
 def open_log(run_id: RunId) -> tuple[Path, int]:
     """The file for the output of a background process, and its open descriptor, which the caller closes."""
     path = default_home() / LOGS / f"{run_id}.log"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    secure_state_folder(path.parent.parent)
+    secure_state_folder(path.parent)
     # Only the owner may read what a model has answered.
     return path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 

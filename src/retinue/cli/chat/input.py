@@ -14,6 +14,7 @@ import msgspec
 from retinue.cli.chat.commands import COMMANDS
 from retinue.cli.output.terminal import answer_lines
 from retinue.cli.output.terminal import prompt as write_prompt
+from retinue.core.private_folder import create_private
 
 FILE = "chat_history"
 MAX_KEPT = 1000
@@ -45,7 +46,7 @@ class HistoryFile:
         if text.startswith(" ") or not text.strip() or len(text) > MAX_LENGTH:
             return False
         with suppress(OSError, UnicodeEncodeError):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            create_private(self._path.parent)
             # Appended in one write: several chats may be open.
             file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             try:

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from retinue.core.errors import BadInput, Refused, StoreNotOpened
+from retinue.core.private_folder import create_private
 from retinue.engine import is_gone, this_host, this_process
 
 FILE = "daemon.lock"
@@ -95,7 +96,7 @@ class DaemonLock:
 
 def _create(home: Path) -> int:
     try:
-        home.mkdir(parents=True, exist_ok=True)
+        create_private(home)
         return os.open(home / FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise _unusable(home, error) from error

@@ -23,6 +23,7 @@ from urllib.parse import quote
 from retinue.core.commands import Write, WriteResult
 from retinue.core.errors import Fenced, StoreNotOpened, StoreUnavailable
 from retinue.core.ids import DriverId
+from retinue.core.private_folder import create_private
 from retinue.store import rules
 from retinue.store.codec import Codec
 from retinue.store.sqlite.commands import SqliteCommands
@@ -145,7 +146,7 @@ class SqliteStore(SqliteQueries):
         self._write_lock = threading.Lock()
         codec = codec or Codec()
         try:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
+            create_private(self._file.parent)
             self._file_lock = LockFile(Path(f"{self._file}.lock"))
         except OSError as error:
             raise open_error(self._file, error) from error

@@ -42,9 +42,11 @@ def replace(
     before = target.stat()
     _check(target, before, new)
     temporary = f".{secrets.token_hex(8)}.retinue.tmp"
+    has_mode = like is not None or (before is not None and stat.S_ISREG(before.st_mode))
+    mode = 0o600 if has_mode else 0o666  # until it has the mode of the other file, only the owner reads the content
     try:
         fd = os.open(
-            temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666, dir_fd=target.fd
+            temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=target.fd
         )
         try:
             with open(fd, "wb") as file:

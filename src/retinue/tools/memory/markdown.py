@@ -18,6 +18,7 @@ from typing import Final
 
 import msgspec
 
+from retinue.core.private_folder import create_private
 from retinue.tools.memory.backend import Memory, MemoryUnavailable, Note, Recalled, Search, search_all
 
 FOLDER: Final = "memory"
@@ -101,7 +102,7 @@ class MarkdownMemory:
     def _locked(self) -> Generator[None]:
         """Exclude all other writers of the folder, threads and processes, by the lock of an empty SQLite file."""
         with _errors_mapped():
-            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            create_private(self._folder)
             lock = sqlite3.connect(self._folder / ".lock", timeout=_LOCK_SECONDS, isolation_level=None)
             with closing(lock):
                 lock.execute("BEGIN EXCLUSIVE")

@@ -17,6 +17,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
+from retinue.core.private_folder import create_private
 from retinue.tools.memory import backend
 
 FILE: Final = "memory.db"
@@ -134,7 +135,7 @@ class SqliteMemory:
                         weakref.finalize(self, self._in_memory.close)
                     yield self._in_memory
                 return
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            create_private(self._path.parent)
             # Created before SQLite would create it, so that only its owner can read it.
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
             with closing(self._connect(self._path)) as connection:

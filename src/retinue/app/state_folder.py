@@ -1,0 +1,42 @@
+"""The state folder: no other user may own it or write to it, because what is in it decides what resumed runs do."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from retinue.core.errors import StoreNotOpened
+from retinue.core.private_folder import PRIVATE, create_private
+
+OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def secure_state_folder(folder: Path, *, is_default: bool = True) -> None:
+    """Create the folder for its owner alone; take the rights of others away from an existing one.
+
+    A folder that the caller named (not `is_default`) may have other files in it and stays readable. Raises
+    `StoreNotOpened` if it belongs to another user, or if all users may write to it by design, as to `/tmp`.
+    """
+    try:
+        create_private(folder)
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return  # opening the store says what is wrong
+    try:
+        found = os.fstat(fd)
+        mode = stat.S_IMODE(found.st_mode)
+        if found.st_uid not in (os.geteuid(), 0):
+            raise StoreNotOpened(
+                f"the state folder {folder} belongs to another user (uid {found.st_uid}), who decides what is in it: "
+                "take it over (chown), or choose another with RETINUE_HOME"
+            )
+        if mode & stat.S_ISVTX and mode & OTHERS_WRITE:
+            raise StoreNotOpened(
+                f"all users may write to the state folder {folder}: choose a folder of your own with RETINUE_HOME"
+            )
+        narrow = mode & PRIVATE if is_default else mode & ~OTHERS_WRITE
+        if found.st_uid == os.geteuid() and narrow != mode:
+            os.fchmod(fd, narrow)
+    finally:
+        os.close(fd)
