@@ -69,8 +69,8 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
     finally:
         os.chown(tmp_path, 0, 0)
     assert str(refused.value) == (
-        f"the store cannot be opened: the state folder {tmp_path} belongs to another user (uid 4711), who decides what is in it: "
-        "take it over (chown), or choose another with RETINUE_HOME"
+        f"the store cannot be opened: the state folder {tmp_path} belongs to another user (uid 4711), "
+        "who decides what is in it: take it over (chown), or choose another with RETINUE_HOME"
     )
 
 

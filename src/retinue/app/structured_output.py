@@ -11,11 +11,14 @@ from typing import Any, TypeAlias, cast
 import msgspec
 
 from retinue.core.agent import Output, ValidatedOutput
+from retinue.core.bounded_file import MIB, read_bounded
 from retinue.core.errors import BadInput
 from retinue.core.schema import Schema, map_schema, with_types_and_items
 
 OutputFormat: TypeAlias = Mapping[str, Any] | Path | type | Output
 """The required form of an answer: a JSON Schema or the path of its file, a type, or `dict` for any JSON object."""
+
+MAX_SCHEMA_BYTES = 4 * MIB
 
 MAX_ERROR_CHARS = 2000
 """The length of a validation error; a validator may quote a whole schema."""
@@ -129,7 +132,7 @@ def _output(schema: Schema) -> Output:
 
 def _read_schema(file: Path) -> Schema:
     try:
-        return msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
+        return msgspec.json.decode(read_bounded(file, MAX_SCHEMA_BYTES), type=dict[str, Any])
     except OSError as error:
         raise BadSchema(str(file), error.strerror or str(error)) from error
     except (msgspec.MsgspecError, RecursionError) as error:

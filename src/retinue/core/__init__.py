@@ -1,8 +1,11 @@
-"""Domain model: frozen data types and pure functions, without I/O and without `await`; the loggers; the search
-for programs."""
+"""Domain model: frozen data types and pure functions, without I/O and without `await`.
+
+Besides, what every layer shares: the loggers, and functions about files (`bounded_file`, `private_folder`, `programs`).
+"""
 
 __all__ = [
     "agent",
+    "bounded_file",
     "budget",
     "commands",
     "compaction",
@@ -20,6 +23,7 @@ __all__ = [
     "messages",
     "policy",
     "ports",
+    "private_folder",
     "programs",
     "run",
     "schema",

@@ -19,6 +19,7 @@ from retinue.app.settings_file import default_model, default_provider, provider_
 from retinue.config.precedence import Flags, ModelSelection, resolve
 from retinue.config.settings import Settings
 from retinue.core.agent import Agent, split_model
+from retinue.core.bounded_file import read_bounded
 from retinue.core.errors import BadInput, UnknownName
 from retinue.providers import catalog
 from retinue.providers.catalog import LOCAL_SERVERS, SCRIPTED, WIRES, ProviderConfig, canonical_name, provider_config
@@ -174,12 +175,12 @@ async def _only_model(chosen: ProviderConfig) -> str:
 
 def script_of(file: str) -> str:
     """The absolute path of a script, because a run can be resumed from another folder; raises if it is unreadable."""
-    from retinue.providers.scripted import read_script
+    from retinue.providers.scripted import MAX_SCRIPT_BYTES, read_script
 
     path = Path(file).expanduser().absolute()
     try:
         if not path.is_fifo() and not path.is_char_device():  # a pipe can be read only once
-            read_script(path.read_bytes())
+            read_script(read_bounded(path, MAX_SCRIPT_BYTES))
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise BadInput(f"the script {path} cannot be read: {reason}") from None

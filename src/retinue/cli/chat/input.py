@@ -14,11 +14,15 @@ import msgspec
 from retinue.cli.chat.commands import COMMANDS
 from retinue.cli.output.terminal import answer_lines
 from retinue.cli.output.terminal import prompt as write_prompt
+from retinue.core.bounded_file import MIB, read_bounded
 from retinue.core.private_folder import create_private
 
 FILE = "chat_history"
 MAX_KEPT = 1000
 """Inputs that the history file keeps."""
+
+MAX_HISTORY_BYTES = 256 * MIB
+"""The largest history file that is read; one is cut long before."""
 
 MAX_LENGTH = 20_000
 """Characters of an input that is kept; a longer one is probably a pasted document."""
@@ -33,7 +37,7 @@ class HistoryFile:
     def load(self) -> list[str]:
         """The latest inputs, oldest first; a file with too many is cut."""
         try:
-            lines = self._path.read_bytes().splitlines()
+            lines = read_bounded(self._path, MAX_HISTORY_BYTES).splitlines()
         except OSError:
             return []
         kept = [text for line in lines[-MAX_KEPT:] if (text := _decoded(line)) is not None]

@@ -1,6 +1,6 @@
 """Scripted models: replies, tool calls and failures written beforehand, for tests, examples and demonstrations."""
 
-from retinue.providers.scripted.file import ScriptFileLine, ScriptFileProvider, read_script
+from retinue.providers.scripted.file import MAX_SCRIPT_BYTES, ScriptFileLine, ScriptFileProvider, read_script
 from retinue.providers.scripted.script import (
     AskedTurn,
     Line,
@@ -21,6 +21,7 @@ from retinue.providers.scripted.script import (
 )
 
 __all__ = [
+    "MAX_SCRIPT_BYTES",
     "AskedTurn",
     "Line",
     "LineFunction",

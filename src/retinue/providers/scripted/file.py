@@ -23,6 +23,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from retinue.core.bounded_file import MIB, read_bounded
 from retinue.core.errors import BadInput, ProviderError
 from retinue.core.messages import Reply, StartDelta, ToolCall
 from retinue.core.ports import Publish, Request
@@ -90,6 +91,8 @@ class ScriptFileLine(Struct, frozen=True, forbid_unknown_fields=True):
 
 _FileContent: TypeAlias = dict[str, list[ScriptFileLine]] | list[ScriptFileLine]
 
+MAX_SCRIPT_BYTES = 64 * MIB
+
 _decode: Callable[[bytes], _FileContent] = msgspec.json.Decoder(_FileContent).decode
 
 
@@ -132,7 +135,7 @@ class ScriptFileProvider:
     def _player(self, file: str) -> tuple[ScriptedProvider, frozenset[str]]:
         if file not in self._players:
             try:
-                script, agents = read_script(Path(file).read_bytes())
+                script, agents = read_script(read_bounded(Path(file), MAX_SCRIPT_BYTES))
             except OSError as error:
                 reason = error.strerror or str(error)
                 raise ProviderError(f"the script {file} cannot be read: {reason}", fault="bad_request") from None

@@ -18,10 +18,12 @@ from typing import Final
 
 import msgspec
 
+from retinue.core.bounded_file import MIB, read_bounded
 from retinue.core.private_folder import create_private
 from retinue.tools.memory.backend import Memory, MemoryUnavailable, Note, Recalled, Search, search_all
 
 FOLDER: Final = "memory"
+MAX_FILE_BYTES: Final = 64 * MIB
 
 _LOCK_SECONDS: Final = 30.0
 _PLAIN_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
@@ -81,7 +83,8 @@ class MarkdownMemory:
 
     def _read(self, agent: str) -> str:
         try:
-            return self._file(agent).read_bytes().decode()  # not read_text: line ends in contents are kept
+            # Not as text: line ends in contents are kept.
+            return read_bounded(self._file(agent), MAX_FILE_BYTES).decode()
         except FileNotFoundError:
             return ""
 
