@@ -187,7 +187,7 @@ class RunSpecBuilder:
             workspace=agent.workspace or str(Path.cwd()),
             identity=agent.name,
             memory_from=agent.memory_from,
-            tool_ceiling=_tool_ceiling(own, dialects) if ceiling and tools is not None else None,
+            tool_ceiling=_tool_ceiling(own, dialects) if ceiling and dialects and tools is not None else None,
         )
 
     def _together(self, chosen: Sequence[str]) -> list[Dialect]:
@@ -215,7 +215,10 @@ def limits_of(agent: Agent, asked: Limits | None, *, delegates: bool) -> Limits:
 
 
 def _tool_ceiling(tools: Sequence[str], dialects: Sequence[Dialect]) -> tuple[str, ...]:
-    """The only tools of a tree: those given for its root, and those with which its runs delegate."""
+    """The only tools of a tree: those given for its root, and those with which its runs delegate.
+
+    A run without dialects needs none: it has no runs below, and is offered its own tools alone.
+    """
     return tuple(dict.fromkeys((*tools, *(name for dialect in dialects for name in dialect.tools()))))
 
 

@@ -46,6 +46,19 @@ class ToolCall(Struct, frozen=True, gc=False, omit_defaults=True):
         except NOT_JSON:
             return self.arguments
 
+    @property
+    def readable(self) -> str:
+        """The arguments as the model wrote them, if they say what is understood; else as they are understood.
+
+        >>> [ToolCall("shell", text).readable for text in ('{"a": 1}', '{"a": 1, "a": 2}')]
+        ['{"a": 1}', '{"a":2}']
+        """
+        try:
+            plain = msgspec.json.format(self.arguments.encode(), indent=-1).decode()
+        except NOT_JSON:
+            return self.arguments
+        return self.arguments if plain == self.understood else self.understood
+
 
 class Thinking(Struct, frozen=True, gc=False, omit_defaults=True):
     """A reasoning block to be sent back to the vendor; `signature` and `opaque` are kept byte for byte."""

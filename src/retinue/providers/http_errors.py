@@ -23,6 +23,9 @@ from retinue.providers.key_mask import HARMLESS_PREFIX, MASK, mask_forms
 MESSAGE_CHARS = 500
 """How many characters of a server's message an error repeats."""
 
+READ_PER_SHOWN = 8
+"""How many characters of a text are read for each one that is shown; the rest may be whitespace or keys."""
+
 _TOO_LONG = re.compile(
     r"context[ _]?(length|window|size)|(maximum|exceed) context|max_model_len|too many (input )?tokens"
     r"|(prompt|input|request|messages?) (is |are |was )?too (long|large)|reduce the length|string_above_max_length"
@@ -296,7 +299,8 @@ def display_text(text: str, secrets: Iterable[str], limit: int = MESSAGE_CHARS) 
     >>> display_text("Wrong key:\\n my-secret", ["my-secret"])
     'Wrong key: [key]'
     """
-    text = " ".join(mask_secrets(text, secrets).split())
+    # More than this is not read: the time that a search for every form of a key takes grows with the text.
+    text = " ".join(mask_secrets(text[: READ_PER_SHOWN * limit], secrets).split())
     return text if len(text) <= limit else text[:limit] + "…"
 
 

@@ -221,17 +221,17 @@ class TextMask:
             self._pending = text = text[-HARMLESS_PREFIX:]
             self._published = len(text)
             return piece
-        done, parts = self._published, list[str]()
-        while (found := text.find(self._key)) >= 0:
-            parts.append(text[done:found] + MASK)
-            text, done = text[found + self._size :], 0
+        done, (*before, text) = self._published, text.split(self._key)
+        masked = ""
+        if before:
+            masked = MASK.join((before[0][done:], *before[1:], ""))
+            done = 0
         begins = self._begins(text)
         self._holds = len(text) - begins > HARMLESS_PREFIX
         end = max(done, begins) if self._holds else len(text)
         start = begins if self._holds else max(0, len(text) - HARMLESS_PREFIX)
-        parts.append(text[done:end])
         self._pending, self._published = text[start:], end - start
-        return "".join(parts)
+        return masked + text[done:end]
 
     def end(self) -> str:
         """The rest of the text: the beginning of a key that did not go on."""

@@ -110,7 +110,7 @@ class TurnPrinter:
                 self._reply.finish(reply)
                 self._screen.end_text()
                 for call in reply.message.calls:
-                    arguments = f" {one_line(call.understood)}" if self._verbose else ""
+                    arguments = f" {one_line(call.readable)}" if self._verbose else ""
                     self._screen.note(f"-> {one_line(call.name)}{arguments}")
                 self._reply = self._next_reply()
             case TurnFailed():

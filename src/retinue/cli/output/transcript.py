@@ -46,7 +46,7 @@ def _entries(event: events.Event, calls: dict[tuple[int, int], ToolCall]) -> Ite
                 yield Entry(at=at, kind="reply", turn=turn, text=reply.message.text)
             for index, call in enumerate(reply.message.calls):
                 calls[turn, index] = call
-                yield Entry(at=at, kind="call", turn=turn, name=call.name, text=call.understood)
+                yield Entry(at=at, kind="call", turn=turn, name=call.name, text=call.readable)
         case events.CallReturned(turn=turn, index=index, text=text, failed=failed):
             name = calls[turn, index].name if (turn, index) in calls else ""
             yield Entry(at=at, kind="result", turn=turn, name=name, text=text, failed=failed)
