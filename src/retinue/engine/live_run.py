@@ -206,42 +206,11 @@ class LiveRun:
 
     # fmt: off
     __slots__ = (
-        "_context_windows",
-        "_counted",
-        "_delivered",
-        "_engine",
-        "_prepared",
-        "_size",
-        "_stopping",
-        "_unstopped",
-        "_validated",
-        "_wake",
-        "acceptance",
-        "ancestor",
-        "cancelled",
-        "children",
-        "children_by_key",
-        "children_created",
-        "deadline",
-        "dependents",
-        "ending",
-        "error",
-        "fixed_size",
-        "in_flight",
-        "inbox",
-        "last_write",
-        "limit_met",
-        "memo",
-        "needs_slot",
-        "not_compactable_at",
-        "overflow",
-        "partial",
-        "refusal_is_raised",
-        "run",
-        "subscriptions",
-        "task",
-        "tool_set",
-        "waiting_for",
+        "_context_windows", "_counted", "_delivered", "_engine", "_last_turn", "_prepared", "_size", "_stopping",
+        "_turns", "_unstopped", "_validated", "_wake", "acceptance", "ancestor", "cancelled", "children",
+        "children_by_key", "children_created", "deadline", "dependents", "ending", "error", "fixed_size", "in_flight",
+        "inbox", "last_write", "limit_met", "memo", "needs_slot", "not_compactable_at", "overflow", "partial",
+        "refusal_is_raised", "run", "subscriptions", "task", "tool_set", "waiting_for",
     )
     # fmt: on
 
@@ -292,6 +261,9 @@ class LiveRun:
         self._unstopped: tuple[str, ...] = ()
         self._context_windows: dict[tuple[str, str], int | None] = {}
         self._prepared: dict[int, tuple[ToolCall, PreparedCall]] = {}
+        self._turns: dict[int, asyncio.Future[None]] = {}
+        """The ordered calls in flight, by index; each is done when the next one may begin."""
+        self._last_turn: asyncio.Future[None] | None = None
         self._counted = 0
         self.fixed_size = len(run.run_spec.system) + sum(
             len(spec.parameters) + len(spec.description) for spec in tool_set.specs
@@ -539,6 +511,18 @@ class LiveRun:
         prepared = tool.prepare(call.arguments)
         self._prepared[index] = call, prepared
         return prepared
+
+    def join_order(self, index: int) -> asyncio.Future[None] | None:
+        """Queue an ordered call behind those that were started before; what it has to wait for, if anything."""
+        previous = self._last_turn
+        self._last_turn = self._turns[index] = asyncio.get_running_loop().create_future()
+        return None if previous is None or previous.done() else previous
+
+    def proceed(self, index: int) -> None:
+        """Let the ordered call behind this one begin; without effect for any other call, and the second time."""
+        turn = self._turns.pop(index, None) if self._turns else None
+        if turn is not None and not turn.done():
+            turn.set_result(None)
 
     def forget_prepared(self, index: int) -> None:
         self._prepared.pop(index, None)

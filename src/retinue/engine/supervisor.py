@@ -137,6 +137,8 @@ class Supervisor:
         self._executor.await_dependencies(accepted, ended)
         if key is not None and parent is not None:
             parent.children_by_key[key] = accepted.run_id
+        if caller is not None:
+            self.proceed(caller)  # queries wait for what is queued: the next call finds the run
         if live.refusal_is_raised:
             answers = await commit_future.wait()
             if isinstance(answers[0], commands.NotCreated):
@@ -192,6 +194,12 @@ class Supervisor:
         if parent is None:
             raise TreeCancelled(caller.run_id)
         return parent
+
+    def proceed(self, caller: CallContext) -> None:
+        """Let the next ordered call of the caller's reply begin, before this one returns: it has taken effect."""
+        live = self._registry.live.get(caller.run_id)
+        if live is not None and live.run.turns == caller.turn:
+            live.proceed(caller.index)
 
     def fork_point(self, run_id: RunId, *, last_turns: int | None = None) -> HistoryRef:
         """The current history of a live run, for a fork to inherit."""

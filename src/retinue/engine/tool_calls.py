@@ -50,7 +50,10 @@ NO_APPROVER = (
 async def perform(live: LiveRun, index: int, engine: EngineContext) -> None:
     """Make the call and record its result, or park it until a person has answered."""
     call = live.run.open[index]
-    result, crashed = await _outcome(live, call, engine)
+    try:
+        result, crashed = await _outcome(live, call, engine)
+    finally:
+        live.proceed(index)
     live.forget_prepared(index)
     if result is None or live.stopping:
         return
@@ -80,6 +83,8 @@ async def _outcome(live: LiveRun, call: OpenCall, engine: EngineContext) -> tupl
     prepared = live.prepared(call.index)
     if tool is None or prepared is None:
         return await _refuse_unknown(live, call, engine)
+    # Before anything is awaited: calls are started in the order of the reply.
+    previous = live.join_order(call.index) if tool.ordered else None
     if prepared.examine is not None:
         prepared = await prepared.examine(_context(live, call, stale=False))
     permission = _permission(live, call, prepared, engine)
@@ -91,6 +96,8 @@ async def _outcome(live: LiveRun, call: OpenCall, engine: EngineContext) -> tupl
     stale = live.run.is_stale(call)
     if stale and tool.kind == "once":
         return ToolResult(INTERRUPTED, failed=True), False
+    if previous is not None:
+        await previous
     if prepared.risk.acts:
         # A call that never runs again needs no key for its charge.
         key = None if tool.kind == "once" else call_key(live.run_id, live.run.turns, call.index)

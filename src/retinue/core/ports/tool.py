@@ -116,6 +116,8 @@ class Tool:
     """Whether calls wait for other runs; such a call has no deadline of its own."""
     stoppable: bool = True
     """Whether cancelling a call stops its work; a thread, for example, goes on."""
+    ordered: bool = False
+    """Whether calls of one reply take effect in their order there: each begins when the one before it has returned."""
 
     def prepare(self, arguments: str) -> PreparedCall:
         """Read the arguments of one call, as the model wrote them; raises nothing and changes nothing."""
@@ -171,7 +173,7 @@ class _AdaptedTool(Tool):
     def __init__(self, tool: ToolLike) -> None:
         self._tool = tool
         self.spec = tool.spec
-        for name in ("kind", "risk", "timeout", "waits", "stoppable"):
+        for name in ("kind", "risk", "timeout", "waits", "stoppable", "ordered"):
             setattr(self, name, getattr(tool, name, getattr(Tool, name)))
 
     def __repr__(self) -> str:
@@ -193,6 +195,7 @@ class ToolWrapper(Tool):
         self.timeout = tool.timeout
         self.waits = tool.waits
         self.stoppable = tool.stoppable
+        self.ordered = tool.ordered
 
     def prepare(self, arguments: str) -> PreparedCall:
         return self._around(self.tool.prepare(arguments))

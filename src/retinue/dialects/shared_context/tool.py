@@ -24,8 +24,11 @@ from retinue.dialects.shared_context.requests import Delete, Write
 class SharedContextTool(DialectTool):
     """One tool for all sessions; each call sees the entries of its own session alone.
 
-    `dialect` offers the tool; the log lines have that dialect's fields of a run in them.
+    `dialect` offers the tool; the log lines have that dialect's fields of a run in them. Calls of one reply take effect
+    in their order.
     """
+
+    ordered = True
 
     def __init__(
         self, dialect_context: DialectContext, extensions: AbstractSet[str] = requests.ALL, *, dialect: str

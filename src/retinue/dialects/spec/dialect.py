@@ -134,7 +134,12 @@ After = tuple[tuple[RunId, str], ...]
 
 
 class SubagentTool(DialectTool):
-    """The `subagent` tool; each action returns the answer to the orchestrator, or raises `CodedRefusal`."""
+    """The `subagent` tool; each action returns the answer to the orchestrator, or raises `CodedRefusal`.
+
+    Actions of one reply take effect in their order: an agent is defined, a task spawned with it, another depends on it.
+    """
+
+    ordered = True
 
     def __init__(self, dialect_context: DialectContext, settings: SpecSettings) -> None:
         self._dialect_context = dialect_context
@@ -314,6 +319,7 @@ class SubagentTool(DialectTool):
             if found is None:
                 raise self._unknown("wait", task_id, context)
             run_ids[task_id] = found[1]
+        self._supervisor.proceed(context)
         if request.timeout_ms and request.needed:
             await self._supervisor.wait(
                 tuple(run_ids.values()), count=request.needed, timeout=request.timeout_ms / 1000
