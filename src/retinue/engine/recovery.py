@@ -5,6 +5,9 @@ A tree is adopted as a whole or not at all, and only by a process that has every
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection, Sequence
+
 from msgspec.structs import replace
 
 from retinue.core.budget import Amount
@@ -14,6 +17,7 @@ from retinue.core.events import FORMAT, RunAdopted, RunLeft
 from retinue.core.ids import DriverId, RandomIds, RunId
 from retinue.core.log_context import logger
 from retinue.core.policy import Policy
+from retinue.core.state import Run
 from retinue.engine.admission import current_policy, current_windows, with_readable_memory
 from retinue.engine.context import EngineContext
 from retinue.engine.live_run import LiveRun
@@ -45,8 +49,7 @@ class Recovery:
         query = RunQuery(unfinished_only=True, undriven_only=True, root_id=root_id)
         rows = await self._engine.journal.read(self._engine.store.runs, query)
         adopted: list[RunId] = []
-        for root in dict.fromkeys(row.root_id for row in reversed(rows)):
-            tree = [row for row in rows if row.root_id == root]
+        for tree in _trees(rows):
             try:
                 adopted += await self._adopt_tree(tree)
             except (NotAdoptable, StoreError) as obstacle:
@@ -60,22 +63,27 @@ class Recovery:
         query = RunQuery(unfinished_only=True, driver_id=self._driver_id)
         rows = await self._engine.journal.read(self._engine.store.runs, query)
         stopped = [row for row in rows if row.run_id not in self._registry.live]  # others were started meanwhile
-        for root in dict.fromkeys(row.root_id for row in reversed(stopped)):
-            await self._continue_tree([row for row in stopped if row.root_id == root], stopped_at)
+        for tree in _trees(stopped):
+            await self._continue_tree(tree, await self._replay.runs([row.run_id for row in tree]), stopped_at)
         return [row.run_id for row in stopped]
 
     async def _adopt_tree(self, rows: list[RunRow]) -> list[RunId]:
+        checked = set[str]()
         for row in rows:
-            await self._check(row)
+            await self._check(row, checked)
         ids = tuple(row.run_id for row in rows)
+        runs = await self._replay.runs(ids)  # a run that cannot be read is not claimed either
         (answer,) = await self._engine.journal.commit(Adopt(driver_id=self._driver_id, run_ids=ids))
         mine = set(answer) if isinstance(answer, tuple) else set[RunId]()
-        await self._continue_tree([row for row in rows if row.run_id in mine])
+        await self._continue_tree([row for row in rows if row.run_id in mine], runs)
         return [run_id for run_id in ids if run_id in mine]
 
-    async def _check(self, row: RunRow) -> None:
+    async def _check(self, row: RunRow, checked: set[str]) -> None:
+        """Raise if a run cannot be continued here; `checked` are the run specs that can."""
         if row.format > FORMAT:
             raise NotAdoptable(row.run_id, f"its events have format {row.format}; this retinue knows up to {FORMAT}")
+        if row.run_spec in checked:
+            return
         run_spec = await self._engine.journal.read(self._engine.store.run_spec, row.run_spec)
         try:
             provider = self._engine.providers.find(run_spec.provider)
@@ -87,20 +95,25 @@ class Recovery:
         missing = [name for name, tool in found.items() if tool is None]
         if missing:
             raise NotAdoptable(row.run_id, f"no tool named {', '.join(missing)} here")
-        await self._replay.run(row.run_id)  # a run that cannot be read is not claimed either
+        checked.add(row.run_spec)
 
-    async def _continue_tree(self, rows: list[RunRow], stopped_at: float | None = None) -> None:
-        """Rebuild a tree from the root down, then start all its runs."""
+    async def _continue_tree(self, rows: list[RunRow], runs: dict[RunId, Run], stopped_at: float | None = None) -> None:
+        """Rebuild a tree from the root down, then start all its runs; `runs` are as they were read before."""
         if not rows:
             return
         tree = await self._engine.journal.read(self._engine.store.runs, RunQuery(root_id=rows[0].root_id))
         ended = {row.run_id: row for row in tree if row.progress.phase == "ended"}
+        lengths = {row.run_id: row.seq for row in tree}
+        store = self._engine.store
+        inboxes = await self._engine.journal.read(lambda: {row.run_id: store.inbox(row.run_id) for row in rows})
         if isinstance(self._engine.ids, RandomIds):
             self._engine.ids.follow(max(row.run_id for row in tree))
         continued: list[LiveRun] = []
         policies: dict[RunId, Policy] = {}
         for row in sorted(rows, key=lambda row: (row.depth, row.accepted_at, row.run_id)):
-            run = await self._replay.run(row.run_id)
+            run = runs[row.run_id]
+            if run.seq != lengths[row.run_id]:  # another process has driven it meanwhile
+                run = await self._replay.run(row.run_id)
             ancestor = _live_ancestor(row, ended)
             run.policy = await current_policy(run, policies, self._engine.rules, self._replay)
             run.run_spec = with_readable_memory(run.run_spec, run.accepted.agent, self._engine.rules)
@@ -109,7 +122,7 @@ class Recovery:
             live = self._executor.prepare(run)
             live.ancestor = ancestor
             self._engine.budgets.open(replace(run.accepted, windows=windows), above=ancestor)
-            for item in await self._engine.journal.read(self._engine.store.inbox, row.run_id):
+            for item in inboxes[row.run_id]:
                 live.deliver(item)
             continued.append(live)
         # All accounts are open by now: what was reserved for a child stays reserved, whatever its parent has used.
@@ -129,8 +142,9 @@ class Recovery:
             self._executor.start(live, handle_space=handle.space if handle else None)
         for live in continued:
             await self._executor.await_missing_dependencies(live)
+        created = Counter(row.parent_id for row in tree)
         for live in continued:
-            live.children_created = sum(1 for row in tree if row.parent_id == live.run_id)
+            live.children_created = created[live.run_id]
         await self._cancel_orphans(continued, ended)
         for callback in self._engine.on_adopt:
             await callback([live.run for live in continued])
@@ -155,6 +169,14 @@ class Recovery:
             accepted = live.run.accepted
             if accepted.parent_id in ended and accepted.lifecycle.on_parent_end != "keep":
                 await self._executor.cancel(accepted.run_id, "parent_ended", "its parent has ended")
+
+
+def _trees(rows: Sequence[RunRow]) -> Collection[list[RunRow]]:
+    """Rows, newest first, by their trees, the oldest tree first."""
+    trees: dict[RunId, list[RunRow]] = {row.root_id: [] for row in reversed(rows)}
+    for row in rows:
+        trees[row.root_id].append(row)
+    return trees.values()
 
 
 def _live_ancestor(row: RunRow, ended: dict[RunId, RunRow]) -> RunId | None:
