@@ -2,7 +2,7 @@
 
 The tables are read with SQL: they are the format that every later version has to open. Rows of a run follow the tree: a
 parent comes before its children, and children are ordered by the tool calls that created them. Row numbers are left
-out.
+out, and so are checksums, which follow from the other columns.
 """
 
 from __future__ import annotations
@@ -122,7 +122,8 @@ def _places(store: sqlite3.Connection) -> dict[tuple[str, int], tuple[int, ...]]
 def _rows(database: sqlite3.Connection, table: str) -> Iterator[dict[str, object]]:
     columns = [str(row[1]) for row in database.execute(f"PRAGMA table_info({table})").fetchall()]
     for row in database.execute(f"SELECT * FROM {table}").fetchall():
-        yield dict(zip(columns, row, strict=True))
+        values = dict(zip(columns, row, strict=True))
+        yield {name: value for name, value in values.items() if not name.endswith("crc")}
 
 
 def _line(table: str, values: dict[str, object]) -> str:

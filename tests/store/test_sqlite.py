@@ -325,7 +325,7 @@ def test_the_database_of_another_program_is_not_touched(path: Path) -> None:
     assert query(path, "SELECT name FROM sqlite_master") == [("recipes",)]
 
 
-def test_a_damaged_file_raises_store_corrupt_with_a_remedy(store: SqliteStore, path: Path) -> None:
+def test_a_damaged_file_raises_store_corrupt(store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     create_runs(store, *(accept(f"run {n}") for n in range(200)))
     store.close()
     content = bytearray(path.read_bytes())
@@ -334,15 +334,17 @@ def test_a_damaged_file_raises_store_corrupt_with_a_remedy(store: SqliteStore, p
         content[(page - 1) * 4096 : page * 4096] = b"\xa5" * 4096
     path.write_bytes(content)
 
+    with pytest.raises(StoreCorrupt) as opening:
+        SqliteStore(path)
+    path.write_bytes(whole[:40960] + b"\xa5" * (len(whole) - 40960))
+    monkeypatch.setattr(module, "OPEN_CHECK_SIZE", 0)  # as if it were large
     damaged = SqliteStore(path)
     with pytest.raises(StoreCorrupt) as reading:
         damaged.runs(RunQuery())
-    with pytest.raises(StoreCorrupt):
-        damaged.commit(None, [accept("new")])
     damaged.close()
 
+    assert f"{path} is damaged" in str(opening.value)
     assert f"{path} is damaged" in str(reading.value)
-    assert f"sqlite3 {path} .recover" in str(reading.value)
 
 
 def test_a_store_that_does_not_open_leaves_no_connection_open(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

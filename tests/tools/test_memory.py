@@ -253,7 +253,9 @@ async def test_the_error_of_an_unavailable_memory_has_no_path(store: Store, tmp_
     (tmp_path / "memory.db").write_bytes(b"not a database at all " * 100)
     setup = MemoryTools("sqlite", tmp_path, store)
 
-    assert await error_of(setup.recall) == "The memory cannot be reached: file is not a database"
+    assert await error_of(setup.recall) == (
+        "The memory cannot be reached: file is not a database: see retinue store check, and retinue store repair"
+    )
 
 
 # ---- crashes ---------------------------------------------------------------------------------------------------------

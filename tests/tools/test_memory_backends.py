@@ -131,7 +131,7 @@ def test_only_the_owner_can_read_the_file(tmp_path: Path) -> None:
 def test_the_error_of_a_file_that_is_no_database_has_no_path(tmp_path: Path) -> None:
     (tmp_path / "m.db").write_bytes(b"something else entirely " * 100)
 
-    with pytest.raises(MemoryUnavailable, match=r"^The memory cannot be reached: file is not a database$"):
+    with pytest.raises(MemoryUnavailable, match=r"^The memory cannot be reached: file is not a database: see "):
         SqliteMemory(tmp_path / "m.db").find("me", "a")
 
 
@@ -140,7 +140,7 @@ def test_a_file_of_a_newer_retinue_is_left_alone(tmp_path: Path) -> None:
     connection.execute("PRAGMA user_version = 9")
     connection.close()
 
-    with pytest.raises(MemoryUnavailable, match=r"a newer retinue \(format 9, known up to 1\)"):
+    with pytest.raises(MemoryUnavailable, match=r"a newer retinue \(format 9, known up to 2\)"):
         SqliteMemory(tmp_path / "m.db").store(note("a"))
 
 

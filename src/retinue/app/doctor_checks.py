@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import platform
 import shutil
@@ -14,6 +15,7 @@ from msgspec import Struct
 from retinue.app.launch.model_choice import find_servers
 from retinue.app.open import STORE, default_home, open_read_only, writable_folders
 from retinue.app.settings_file import load_settings, provider_configs
+from retinue.app.store_files import Work, WorkStopped, check_store
 from retinue.app.tool_modules import load_tools
 from retinue.app.validation import unknown_in_settings
 from retinue.config.settings import FILE, Settings
@@ -28,6 +30,10 @@ FIXED_SQLITE = (3, 51, 3)
 
 MIN_FREE = 10_000_000
 """Free bytes on disk below which the check fails."""
+
+
+CHECK_SECONDS = 2.0
+"""Seconds of the quick check of the store."""
 
 
 class Finding(Struct, frozen=True):
@@ -89,7 +95,27 @@ async def _state() -> list[Finding]:
     where = f"{home} ({size / 1_000_000:.1f} MB)"
     if client.unwritable is not None:
         where += f": read-only: {client.unwritable}"
-    return [Finding("state", where, broken=client.unwritable is not None), Finding("runs", summary)]
+    return [
+        Finding("state", where, broken=client.unwritable is not None),
+        Finding("runs", summary),
+        await asyncio.to_thread(_store_check, home),
+    ]
+
+
+def _store_check(home: Path) -> Finding:
+    """The quick part of `retinue store check`, for a bounded time."""
+    try:
+        checked = check_store(Work(seconds=CHECK_SECONDS), quick=True, home=home)
+    except WorkStopped:
+        found = f"not checked within {CHECK_SECONDS:g} s: it is large; retinue store check takes its time"
+        return Finding("store", found)
+    except RetinueError as error:
+        return Finding("store", f"{error}", broken=True)
+    damages = [damage for report in checked.reports for damage in report.damages]
+    if damages:
+        found = f"damaged: {damages[0].what}; see retinue store check, and retinue store repair"
+        return Finding("store", found, broken=True)
+    return Finding("store", "no damage found (quick check; retinue store check looks at every row)")
 
 
 def _size(path: Path) -> int:

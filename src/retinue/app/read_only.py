@@ -6,7 +6,7 @@ cancellation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -17,6 +17,7 @@ from retinue.core.commands import Charge, DriverRow, RunQuery
 from retinue.core.errors import BadInput, StoreError, UnknownName
 from retinue.core.events import Event
 from retinue.core.ids import RunId, SessionId
+from retinue.core.ports import PruneRequest
 from retinue.core.state import Run
 from retinue.engine import RunView, Supervisor
 
@@ -105,9 +106,9 @@ class ReadOnlyClient:
     async def charges(self, window: str, since: float) -> list[Charge]:
         return await self.supervisor.stored.charges(window, since)
 
-    async def prune(self, before: float) -> int:
-        """Remove trees that ended before a time; returns the number of removed runs."""
-        return await self.supervisor.prune(before)
+    async def prune(self, request: PruneRequest, *, should_stop: Callable[[], bool] = lambda: False) -> int:
+        """Remove trees of ended runs until `should_stop` returns True; returns the number of removed runs."""
+        return await self.supervisor.prune(request, should_stop=should_stop)
 
 
 def only_match(name: str, found: Sequence[RunId], number: int) -> RunId:

@@ -16,6 +16,7 @@ from retinue.config.profiles import RISK_PROFILES, RUNTIME_PROFILES
 from retinue.config.providers import ProviderSettings, providers_section
 from retinue.config.sections import Section
 from retinue.config.settings import Settings, load
+from retinue.config.store import STORE
 from retinue.config.tools import TOOLS
 from retinue.core.errors import BadInput, ConfigError
 from retinue.core.log_context import logger
@@ -54,6 +55,7 @@ SECTIONS: tuple[Section, ...] = (
     RUNTIME_PROFILES,
     MEMORY,
     CRON,
+    STORE,
 )
 
 

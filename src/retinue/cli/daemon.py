@@ -48,6 +48,7 @@ async def _run(config: str | None, *, quiet: bool) -> int:
     import time
 
     from retinue.app.open import default_home, open_read_only
+    from retinue.app.retention import store_settings
     from retinue.app.settings_file import load_settings
     from retinue.config.cron import CRON, CronSettings
     from retinue.dispatch.daemon.lock import DaemonLock
@@ -66,7 +67,8 @@ async def _run(config: str | None, *, quiet: bool) -> int:
                     if not quiet:
                         say(line)
 
-                await serve(client, settings.section(CRON.name, CronSettings), stop, report, lock.note_stopping)
+                jobs = settings.section(CRON.name, CronSettings)
+                await serve(client, jobs, store_settings(settings), stop, report, lock.note_stopping)
         finally:
             lock.release()
     return 0

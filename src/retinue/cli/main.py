@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from retinue.cli import context, cron, daemon, memory, runs
+from retinue.cli import context, cron, daemon, memory, runs, store
 from retinue.cli.approvals import approvals, approve, deny
 from retinue.cli.buzz import buzz
 from retinue.cli.call import call
@@ -23,13 +23,14 @@ from retinue.cli.replay import HELP as REPLAY_HELP
 from retinue.cli.replay import replay
 from retinue.cli.run import run
 from retinue.cli.tools import tools
-from retinue.core.errors import BadInput, ConfigError, RetinueError
+from retinue.core.errors import BadInput, ConfigError, RetinueError, StoreCorrupt
 from retinue.version import __version__
 
 BAD_USAGE = 2
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)
 """Errors of the file system and not of the program: no space left, or no access."""
+DAMAGE_HINT = "look at the whole store with: retinue store check; save what can be saved with: retinue store repair"
 WIDE = 72
 WIDEST = 100
 """Columns that help needs for boxes, and the most that it uses without boxes."""
@@ -81,6 +82,7 @@ app.add_typer(context.app)
 app.add_typer(memory.app)
 app.add_typer(cron.app)
 app.add_typer(daemon.app)
+app.add_typer(store.app)
 app.command(epilog="Example: retinue tools --json")(tools)
 app.command(epilog="Example: retinue init && retinue doctor")(init)
 app.command(epilog="Example: retinue doctor --json")(doctor)
@@ -117,6 +119,9 @@ def main(arguments: Sequence[str]) -> int:
         first, *others = map(str, error.problems)
         say(f"error: {first}", *others)
         return BAD_USAGE
+    except StoreCorrupt as error:
+        say(f"error: {error}", *([] if "retinue store" in str(error) else [DAMAGE_HINT]))
+        return 1
     except RetinueError as error:
         say(f"error: {error}")
         return BAD_USAGE if isinstance(error, BadInput) else 1

@@ -14,6 +14,7 @@ from retinue.dialects.registry import DEFAULT, prompt_named
 
 if TYPE_CHECKING:
     from retinue.app.launch.start import LaunchOptions
+    from retinue.config.store import StoreSettings
     from retinue.core.agent import Output
 
 
@@ -119,6 +120,7 @@ async def _run(
 ) -> int:
     """Start the run, and follow it to its end or leave it to a background process; the exit code."""
     from retinue.app.launch.start import prepare, settings_for
+    from retinue.app.retention import prune_at_end, store_settings
     from retinue.cli.output.progress import approver_for, follow, print_interrupted, print_outcome
 
     settings = settings_for(config, agent=launch_options.agent)
@@ -144,7 +146,8 @@ async def _run(
                     work = stream_run(root, work, structured=structured, brief=output.brief, wire=wire)
                 outcome = await work
     if detach:
-        return _detach(root.run_id, approval, output)
+        return _detach(root.run_id, approval, output, store_settings(settings))
+    await prune_at_end(settings)
     return print_interrupted(root.run_id) if outcome is None else print_outcome(root.run_id, outcome, output.form)
 
 
@@ -156,11 +159,13 @@ def _system(system: str) -> tuple[str, tuple[str, ...]]:
     return named.text, named.tools
 
 
-def _detach(run_id: str, approval: options.ApprovalOptions, output: options.OutputOptions) -> int:
+def _detach(
+    run_id: str, approval: options.ApprovalOptions, output: options.OutputOptions, limits: StoreSettings
+) -> int:
     """Leave the run to a background process, and print its id."""
     from retinue.app.launch.resume import resume_in_background
 
-    log = resume_in_background(run_id, approval.detached)
+    log = resume_in_background(run_id, approval.detached, limits)
     if not output.quiet:
         say(f"running in the background; see: retinue runs show {run_id}  (its output: {log})")
     if output.json:

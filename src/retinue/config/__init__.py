@@ -15,6 +15,7 @@ __all__ = [
     "root",
     "sections",
     "settings",
+    "store",
     "template",
     "tools",
 ]

@@ -7,6 +7,7 @@ __all__ = [
     "agent",
     "bounded_file",
     "budget",
+    "checksum",
     "commands",
     "compaction",
     "errors",

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
 from retinue.app.launch.resume import RETINUE_COMMAND
 from retinue.app.open import default_home
 
+NO_VARIABLES: Mapping[str, str] = {}
 STOP_SECONDS = 10.0
 """Seconds that processes get to stop."""
 
@@ -23,11 +24,17 @@ class Processes:
         self._stopping = False
         self._running: set[asyncio.subprocess.Process] = set()
 
-    async def run(self, *arguments: str, started: Callable[[], None], output: int = asyncio.subprocess.DEVNULL) -> int:
+    async def run(
+        self,
+        *arguments: str,
+        started: Callable[[], None],
+        output: int = asyncio.subprocess.DEVNULL,
+        environment: Mapping[str, str] = NO_VARIABLES,
+    ) -> int:
         """Run a `retinue` command to its end; its exit code. Raises `OSError` if it cannot be started.
 
         `started` is called once the process exists. `output` is a descriptor for stdout and stderr; without one stderr
-        is that of the daemon.
+        is that of the daemon. `environment` has further variables.
         """
         if self._stopping:
             raise OSError("the daemon was stopping")
@@ -36,7 +43,7 @@ class Processes:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=output,
             stderr=None if output == asyncio.subprocess.DEVNULL else output,
-            env=os.environ | {"RETINUE_HOME": str(default_home().absolute())},
+            env={**os.environ, "RETINUE_HOME": str(default_home().absolute()), **environment},
             start_new_session=True,  # Ctrl-C reaches the daemon alone, which passes it on once
         )
         self._running.add(process)

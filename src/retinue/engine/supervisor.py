@@ -7,7 +7,7 @@ A verb that is called from a tool carries a key; the same verb with the same key
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -21,7 +21,7 @@ from retinue.core.inbox import ApprovalAnswer, Item
 from retinue.core.log_context import RunFields
 from retinue.core.messages import Delta
 from retinue.core.policy import Policy, Rules, within_tools
-from retinue.core.ports import CallContext, Clock
+from retinue.core.ports import CallContext, Clock, PruneRequest, prune_in_steps_of
 from retinue.core.run import CHAT, Approval, EndReason, Exchange, HandleRef, HistoryRef, Outcome
 from retinue.core.state import Run
 from retinue.engine.admission import SpawnRequest, admit, current_policy, with_readable_memory, with_visible_tools
@@ -33,6 +33,9 @@ from retinue.engine.registry import RunRegistry
 from retinue.engine.run_view import LiveView, RunView, view_of_row
 from retinue.engine.stored import Handles, JournalKeyValue, OpenSessions, Replay, StoreReader
 from retinue.engine.tool_calls import answer_to, take_action
+
+PRUNE_PAUSE = 0.005
+"""Seconds between two steps of a prune: processes that wait for the store look for it every two milliseconds."""
 
 
 class StartedRun(Struct, frozen=True):
@@ -568,11 +571,26 @@ class Supervisor:
         self._open_sessions.clear()
         return bool(existed)
 
-    async def prune(self, before: float) -> int:
-        """Remove trees that ended before a moment; how many runs were removed."""
-        (removed,) = await self._engine.journal.commit(commands.Prune(before=before))
-        assert isinstance(removed, int)
-        return removed
+    async def prune(self, request: PruneRequest, *, should_stop: Callable[[], bool] = lambda: False) -> int:
+        """Remove trees of ended runs; how many runs were removed. Stops between two steps if `should_stop` says so.
+
+        A store that can do so prunes in small steps, with pauses in which other writers go on.
+        """
+        journal, store = self._engine.journal, self._engine.store
+        prune_in_steps = prune_in_steps_of(store)
+        if prune_in_steps is None:
+            (removed,) = await journal.commit(commands.Prune(before=request.before))
+            assert isinstance(removed, int)
+            return removed
+        total = 0
+        steps = await journal.read(prune_in_steps, request)
+        while (removed := await journal.peek(next, steps, None)) is not None:
+            total += removed
+            if should_stop():
+                break
+            await asyncio.sleep(PRUNE_PAUSE)
+        await journal.peek(steps.close)
+        return total
 
     def drop_events(self, root_id: RunId, dialect: str) -> None:
         """Drop the events and inboxes of a dialect's runs below the root of an ended tree, without waiting."""

@@ -1,3 +1,3 @@
 """Log output and metrics."""
 
-__all__ = ["logs", "otel", "payloads", "rust_log"]
+__all__ = ["log_files", "logs", "otel", "payloads", "rust_log"]

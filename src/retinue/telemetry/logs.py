@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -10,12 +11,15 @@ from typing import TextIO
 
 from retinue.core.errors import BadInput
 from retinue.core.text import clean, clean_line
-from retinue.telemetry import payloads, rust_log
+from retinue.telemetry import log_files, payloads, rust_log
 
 VARIABLE = "RETINUE_LOG"
 """Environment variable: a level for all loggers, `target=level` for one, or several of these with commas."""
 
 ROOT = "retinue"
+
+LINES_BETWEEN_LOOKS = 100
+"""Lines after which the size of a background process's log file is looked at."""
 
 LEVELS = {
     "debug": logging.DEBUG,
@@ -97,6 +101,15 @@ class _Lines(logging.StreamHandler[TextIO]):
     def __init__(self, stream: TextIO, *, tracebacks: bool) -> None:
         super().__init__(stream)
         self.setFormatter(_Format(tracebacks=tracebacks))
+        self._limit = log_files.OutputLimit.of_stderr(os.environ) if log_files.VARIABLE in os.environ else None
+        self._lines = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line; the log file of a background process stays below its limit."""
+        super().emit(record)
+        self._lines += 1
+        if self._limit is not None and self._lines % LINES_BETWEEN_LOOKS == 0:
+            self._limit.apply()
 
 
 class _Format(logging.Formatter):

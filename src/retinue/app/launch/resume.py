@@ -12,10 +12,11 @@ import errno
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from msgspec.structs import replace as changed
 
@@ -30,6 +31,7 @@ from retinue.app.settings_file import load_settings, provider_configs
 from retinue.app.state_folder import secure_state_folder
 from retinue.config.precedence import Flags
 from retinue.config.settings import Settings
+from retinue.config.store import StoreSettings
 from retinue.core.agent import Agent, RunSpec
 from retinue.core.commands import DriverRow
 from retinue.core.errors import BadInput, NotAdoptable, RunIsOver
@@ -41,12 +43,10 @@ from retinue.core.policy import DelegationCeiling, intersect
 from retinue.core.ports import Provider, Publish, Request, cached_price_of, price_of, window_of
 from retinue.engine import Approver, RunView
 from retinue.providers.catalog import SCRIPTED, ProviderConfig, check_key_address, create_provider
+from retinue.telemetry import log_files
 from retinue.tools.path_walk import change_to
 
 log = logger("retinue.app")
-
-LOGS = "logs"
-"""The folder of the output of background processes, below the state folder."""
 
 RETINUE_COMMAND = (sys.executable, "-P", "-m", "retinue")
 """The program of a background process; `-P`: it must not import modules from the current folder."""
@@ -246,27 +246,38 @@ def resume_command(run_id: RunId, approvals: DetachedApprovals) -> tuple[str, ..
     return "runs", "resume", run_id, "--quiet", *(("--yes",) if approvals == "yes" else ("--approvals", approvals))
 
 
-def open_log(run_id: RunId) -> tuple[Path, int]:
-    """The file for the output of a background process, and its open descriptor, which the caller closes."""
-    path = default_home() / LOGS / f"{run_id}.log"
+class RunLog(NamedTuple):
+    """The file for the output of a background process, its open descriptor, and variables for the process."""
+
+    path: Path
+    file: int
+    environment: Mapping[str, str]
+
+
+def open_log(run_id: RunId, limits: StoreSettings) -> RunLog:
+    """Open the log file of a run, which only its owner may read; the caller closes the descriptor."""
+    path = default_home().absolute() / log_files.FOLDER / f"{run_id}.log"
     secure_state_folder(path.parent.parent)
     secure_state_folder(path.parent)
-    # Only the owner may read what a model has answered.
-    return path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    max_bytes = limits.log_mb * 1_000_000
+    file = log_files.open_log_file(path, max_bytes=max_bytes)
+    log_files.trim(path.parent, limits.log_files)
+    return RunLog(path, file, log_files.limit_in_environment(path, max_bytes))
 
 
-def resume_in_background(run_id: RunId, approvals: DetachedApprovals) -> Path:
+def resume_in_background(run_id: RunId, approvals: DetachedApprovals, limits: StoreSettings) -> Path:
     """Start a process that resumes the run; the file of its output.
 
     The process has a session of its own: Ctrl-C in this terminal does not reach it.
     """
-    output, file = open_log(run_id)
+    output, file, environment = open_log(run_id, limits)
     try:
         subprocess.Popen(
             [*RETINUE_COMMAND, *resume_command(run_id, approvals)],
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=file,
+            env=os.environ | environment,
             start_new_session=True,
         )
     finally:

@@ -58,7 +58,9 @@ def chat(
     """
     from retinue.app.chat.delegation import delegation_for
     from retinue.app.launch.start import LaunchOptions, LimitOptions, settings_for
+    from retinue.app.retention import prune_at_end, prunes, store_settings
     from retinue.cli.chat.repl import run_chat
+    from retinue.cli.event_loop import perform
     from retinue.config.precedence import Flags
 
     dialects = options.dialects_of(dialect)
@@ -82,4 +84,8 @@ def chat(
         limits=limits,
         no_sandbox=no_sandbox,
     )
-    return run_chat(settings, launch_options, delegation, approval, options.OutputOptions(quiet=quiet, verbose=verbose))
+    output = options.OutputOptions(quiet=quiet, verbose=verbose)
+    code = run_chat(settings, launch_options, delegation, approval, output)
+    if prunes(store_settings(settings)):
+        perform(prune_at_end(settings, code))
+    return code

@@ -11,12 +11,14 @@ from retinue.app.engine_types import RunView
 from retinue.app.follow import NO_TIMES, times_of
 from retinue.app.json_rows import run_row, usage_row
 from retinue.app.open import open_read_only
+from retinue.app.store_files import unreleased_space
 from retinue.cli.output.format import count, elapsed, moment, money, name_of, seconds, short, status_of, tokens, total
 from retinue.cli.output.table import Column, print_table
 from retinue.cli.output.terminal import HEADING, answer, answer_json, console, say
 from retinue.cli.output.transcript import entries, headed
 from retinue.core.errors import RunIsOver
 from retinue.core.ids import RunId
+from retinue.core.ports import PruneRequest
 from retinue.core.text import plural
 from retinue.core.usage import dollars
 
@@ -148,6 +150,8 @@ async def cancel_run(name: str) -> int:
 async def prune_runs(older_than: str) -> int:
     before = time.time() - seconds(older_than)
     async with open_read_only() as client:
-        removed = await client.prune(before)
+        removed = await client.prune(PruneRequest(before=before))
     say(f"removed {plural(removed, 'run')} that ended more than {older_than} ago")
+    if (notice := unreleased_space()) is not None:
+        say(notice)
     return 0

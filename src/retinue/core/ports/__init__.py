@@ -12,7 +12,15 @@ from retinue.core.ports.provider import (
     window_of,
 )
 from retinue.core.ports.sandbox import Ended, Program, Sandbox
-from retinue.core.ports.store import CommitAtOnce, KeyValue, Store, commit_at_once_of
+from retinue.core.ports.store import (
+    CommitAtOnce,
+    KeyValue,
+    PruneInSteps,
+    PruneRequest,
+    Store,
+    commit_at_once_of,
+    prune_in_steps_of,
+)
 from retinue.core.ports.tool import (
     CallContext,
     CallRisk,
@@ -40,6 +48,8 @@ __all__ = [
     "Program",
     "Provider",
     "Providers",
+    "PruneInSteps",
+    "PruneRequest",
     "Publish",
     "Request",
     "Sandbox",
@@ -53,5 +63,6 @@ __all__ = [
     "cached_price_of",
     "commit_at_once_of",
     "price_of",
+    "prune_in_steps_of",
     "window_of",
 ]

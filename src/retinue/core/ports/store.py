@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Protocol
+
+from msgspec import Struct
 
 from retinue.core.agent import RunSpec
 from retinue.core.commands import Charge, Decide, DriverRow, RunQuery, RunRow, SessionRow, Write, WriteResult
@@ -122,6 +124,34 @@ class CommitAtOnce(Protocol):
 def commit_at_once_of(store: Store) -> CommitAtOnce | None:
     """The store's method `commit_at_once`; None if it has none."""
     return getattr(store, "commit_at_once", None)
+
+
+class PruneRequest(Struct, frozen=True, kw_only=True):
+    """Which trees of ended runs to remove, the oldest first: those that ended before a time, or until a size is kept.
+
+    `before` is the time before which a tree must have ended. With `max_bytes`, trees are removed only until the data of
+    the store have at most this size. With `keep_sessions`, the newest tree of each session with a name that a person
+    gave it stays, so that its conversation can be continued; and sessions without a name and without runs are removed.
+    """
+
+    before: float
+    max_bytes: int | None = None
+    keep_sessions: bool = False
+
+
+class PruneInSteps(Protocol):
+    """Signature of the optional method `prune_in_steps` of a store.
+
+    Each step is a transaction of its own that other writers wait for only briefly; it yields the number of runs that it
+    removed. Afterwards free space is given back to the disk. The caller pauses between steps, and may stop after any.
+    """
+
+    def __call__(self, request: PruneRequest) -> Generator[int]: ...
+
+
+def prune_in_steps_of(store: Store) -> PruneInSteps | None:
+    """The store's method `prune_in_steps`; None if it has none."""
+    return getattr(store, "prune_in_steps", None)
 
 
 class KeyValue(Protocol):

@@ -17,6 +17,7 @@ from msgspec import Struct
 from retinue.app.launch.resume import open_log, resume_command
 from retinue.app.read_only import ReadOnlyClient
 from retinue.app.run_spec import DetachedApprovals
+from retinue.config.store import StoreSettings
 from retinue.core.commands import RunQuery
 from retinue.core.errors import RetinueError, StoreError
 from retinue.core.ids import RunId
@@ -188,19 +189,20 @@ class RunsDaemon:
             del self._at_work[tree.root_id]
 
 
-def make_launch(processes: Processes, report: Callable[[str], None]) -> Launch:
+def make_launch(processes: Processes, report: Callable[[str], None], limits: StoreSettings) -> Launch:
     """A function that continues a tree in a process of its own; `report` gets a line per start and end."""
 
     async def launch(tree: Tree) -> None:
         root_id = tree.root_id
-        log_path, output = open_log(root_id)
+        log_path, output, environment = open_log(root_id, limits)
 
         def started() -> None:
             report(f"run {root_id}: continued (its output: {log_path})")
             log.info("%s", line(event="run_continued", run_id=root_id))
 
         try:
-            code = await processes.run(*resume_command(root_id, tree.approvals), started=started, output=output)
+            command = resume_command(root_id, tree.approvals)
+            code = await processes.run(*command, started=started, output=output, environment=environment)
         except OSError as error:
             report(f"run {root_id}: not continued: {error}")
             log.warning("%s", line(event="run_not_continued", run_id=root_id, error=error))

@@ -8,11 +8,13 @@ from typing import NamedTuple
 
 from retinue.app.read_only import ReadOnlyClient
 from retinue.config.cron import CronSettings
+from retinue.config.store import StoreSettings
 from retinue.core.log_context import logger
 from retinue.core.log_lines import line
 from retinue.core.text import plural
 from retinue.dispatch.cron.daemon import is_left, job_daemon
 from retinue.dispatch.cron.table import CronTable
+from retinue.dispatch.daemon.retention import RetentionDaemon
 from retinue.dispatch.daemon.runs import KeptTrees, RunsDaemon, Tree, make_launch
 from retinue.dispatch.processes import Processes, supervise
 
@@ -42,11 +44,12 @@ async def read_workload(client: ReadOnlyClient) -> Workload:
 async def serve(
     client: ReadOnlyClient,
     settings: CronSettings,
+    kept: StoreSettings,
     stop: asyncio.Event,
     report: Callable[[str], None],
     on_stop: Callable[[], None],
 ) -> None:
-    """Execute jobs when due and continue runs, until `stop` is set; `report` gets a line per start and end.
+    """Execute jobs when due, continue runs and prune, until `stop` is set; `report` gets a line per start and end.
 
     Then `on_stop` is called and all processes are asked to stop: their runs are left in the store and can be resumed.
     """
@@ -61,10 +64,11 @@ async def serve(
     log.info("%s", line(event="started", jobs=workload.jobs, runs=len(workload.trees)))
     processes = Processes()
     jobs = job_daemon(CronTable(client.key_value), processes, report, max_running=settings.max_running)
-    kept = KeptTrees(client, approvals=settings.approvals)
-    runs = RunsDaemon(
-        kept.read, make_launch(processes, report), report, client.supervisor.clock.now, max_running=MAX_RUNS
-    )
-    await supervise(stop, processes, on_stop=stop_now, work=[(jobs, jobs.run()), (runs, runs.run())])
+    trees = KeptTrees(client, approvals=settings.approvals)
+    launch = make_launch(processes, report, kept)
+    runs = RunsDaemon(trees.read, launch, report, client.supervisor.clock.now, max_running=MAX_RUNS)
+    retention = RetentionDaemon(client, kept, report)
+    work = [(jobs, jobs.run()), (runs, runs.run()), (retention, retention.run())]
+    await supervise(stop, processes, on_stop=stop_now, work=work)
     report("daemon: stopped")
     log.info("%s", line(event="stopped"))

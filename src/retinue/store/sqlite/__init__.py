@@ -2,4 +2,14 @@
 
 from retinue.store.sqlite.store import ReadOnlySqliteStore, SqliteStore, open_or_read_only
 
-__all__ = ["ReadOnlySqliteStore", "SqliteStore", "open_or_read_only"]
+__all__ = [
+    "ReadOnlySqliteStore",
+    "SqliteStore",
+    "backup",
+    "check",
+    "open_or_read_only",
+    "repair",
+    "replace",
+    "space",
+    "work",
+]

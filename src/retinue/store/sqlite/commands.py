@@ -14,6 +14,7 @@ from typing import Any, Final, assert_never, cast
 from msgspec.structs import replace
 
 from retinue.core import commands
+from retinue.core.checksum import checksum
 from retinue.core.commands import Progress, Record
 from retinue.core.errors import Fenced
 from retinue.core.events import Event, RunAccepted, RunLeft
@@ -23,6 +24,13 @@ from retinue.core.run import HandleRef, Outcome
 from retinue.core.usage import Usage
 from retinue.store import rules
 from retinue.store.codec import Codec, blob_name, checked_blob, split_large, without_surrogates
+from retinue.store.sqlite.checksums import (
+    check_row,
+    damaged_row,
+    event_checksum,
+    is_intact_event,
+    register_function,
+)
 
 
 class BlobTable:
@@ -54,13 +62,14 @@ class BlobTable:
         return checked_blob(digest, row[0] if row else None)
 
 
-INSERT_EVENT: Final = "INSERT INTO events (run_no, seq, body) VALUES (?, ?, ?)"
+INSERT_EVENT: Final = "INSERT INTO events (run_no, seq, body, crc) VALUES (?, ?, ?, ?)"
 
 # One statement checks every condition of a record and updates the row; only a rejection needs further queries.
 _IF_NEXT: Final = "WHERE no = ? AND run_id = ? AND driver_id IS ? AND seq = ? AND ended = 0"
 _MOVE_SEQ: Final = f"UPDATE runs SET seq = ? {_IF_NEXT}"
 _PROGRESS: Final = """
-    seq = ?, phase = ?, turns = ?, input = ?, output = ?, cached = ?, reasoning = ?, cost = ?, outcome = ?, ended_at = ?
+    seq = ?, phase = ?, turns = ?, input = ?, output = ?, cached = ?, reasoning = ?, cost = ?, outcome = ?,
+    ended_at = ?, progress_crc = ?
 """
 _MOVE: Final = f"UPDATE runs SET {_PROGRESS} {_IF_NEXT}"
 _MOVE_AND_END: Final = f"UPDATE runs SET ended = 1, {_PROGRESS} {_IF_NEXT}"
@@ -98,7 +107,7 @@ class EventLog:
         records of its run.
         """
         moves: dict[RunId, _Move] = {}
-        rows: list[tuple[int | None, int, bytes]] = []
+        rows: list[tuple[int | None, int, bytes, int]] = []
         for record in records:
             move = moves.get(record.run_id)
             if move is not None and not move.is_followed_by(record):
@@ -110,19 +119,23 @@ class EventLog:
             move.last = record.seq - 1 + len(record.events)
             move.progress = rules.progress_after(record) or move.progress
             for seq, event in enumerate(record.events, record.seq):
-                rows.append((move.no, seq, self._blobs.store(event)))
+                body = self._blobs.store(event)
+                rows.append((move.no, seq, body, event_checksum(record.run_id, seq, body)))
         self._move_rows(driver_id, moves.values())
         self._executemany(INSERT_EVENT, rows)
 
     def end(self, no: int, cancel: Cancel, at: float) -> None:
-        row = "SELECT seq, turns, input, output, cached, reasoning, cost FROM runs WHERE no = ?"
-        seq, turns, input_, output, cached, reasoning, cost = self._execute(row, (no,)).fetchone()
+        row = "SELECT run_id, seq, turns, input, output, cached, reasoning, cost FROM runs WHERE no = ?"
+        run_id, seq, turns, input_, output, cached, reasoning, cost = self._execute(row, (no,)).fetchone()
         before = Progress(phase="working", turns=turns, usage=Usage(input_, output, cached, reasoning), cost=cost)
-        bodies = self._execute("SELECT body FROM events WHERE run_no = ? ORDER BY seq", (no,)).fetchall()
-        events = (self._codec.event(self._blobs.load(body)) for (body,) in bodies)
+        rows = self._execute("SELECT seq, body, crc FROM events WHERE run_no = ? ORDER BY seq", (no,)).fetchall()
+        if not all(is_intact_event(run_id, n, body, crc) for n, body, crc in rows):
+            raise damaged_row("events", f"run {run_id}")
+        events = (self._codec.event(self._blobs.load(body)) for _, body, _ in rows)
         end, progress = rules.cancelled_end(before, cancel, at, events)
-        self._execute(INSERT_EVENT, (no, seq + 1, self._blobs.store(end)))
-        self._execute(_END, (*self._values(seq + 1, progress), no))
+        body = self._blobs.store(end)
+        self._execute(INSERT_EVENT, (no, seq + 1, body, event_checksum(run_id, seq + 1, body)))
+        self._execute(_END, (*self._values(run_id, seq + 1, progress), no))
 
     def _move_rows(self, driver_id: DriverId | None, moves: Iterable[_Move]) -> None:
         for move in moves:
@@ -131,18 +144,19 @@ class EventLog:
             if progress is None:
                 moved = self._execute(_MOVE_SEQ, (move.last, *follows))
             elif progress.phase == "ended":
-                moved = self._execute(_MOVE_AND_END, (*self._values(move.last, progress), *follows))
+                moved = self._execute(_MOVE_AND_END, (*self._values(first.run_id, move.last, progress), *follows))
             else:
-                moved = self._execute(_MOVE, (*self._values(move.last, progress), *follows))
+                moved = self._execute(_MOVE, (*self._values(first.run_id, move.last, progress), *follows))
             if moved.rowcount != 1:
                 raise self._sequence_error(driver_id, first)
 
-    def _values(self, seq: int, progress: Progress) -> tuple[object, ...]:
-        usage, outcome = progress.usage, progress.outcome
-        return (
-            *(seq, progress.phase, progress.turns, usage.input, usage.output, usage.cached, usage.reasoning),
-            *(progress.cost, outcome and self._blobs.store(outcome), progress.ended_at),
+    def _values(self, run_id: RunId, seq: int, progress: Progress) -> tuple[object, ...]:
+        usage, outcome, ended_at = progress.usage, progress.outcome, progress.ended_at
+        values = (
+            *(progress.phase, progress.turns, usage.input, usage.output, usage.cached, usage.reasoning, progress.cost),
+            *(outcome and self._blobs.store(outcome), None if ended_at is None else float(ended_at)),
         )
+        return (seq, *values, checksum(run_id, int(progress.phase == "ended"), *values))
 
     def _sequence_error(self, driver_id: DriverId | None, record: Record) -> Exception:
         row = self._execute("SELECT driver_id, seq, ended FROM runs WHERE run_id = ?", (record.run_id,)).fetchone()
@@ -173,9 +187,12 @@ class _Move:
 
 _INSERT_RUN: Final = """
     INSERT INTO runs (run_id, session_id, root_id, parent_id, depth, path, agent, label, dialect, key,
-                      handle_space, handle_name, awaited, brief, driver_id, accepted_at, format, phase, seq)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)
+                      handle_space, handle_name, awaited, brief, accepted_at, format, identity_crc,
+                      driver_id, driver_crc, phase, progress_crc, seq)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)
 """
+_INITIAL: Final = (0, 0, 0, 0, 0, 0, None, None)
+"""The columns of a new run's progress from `turns` to `ended_at`, as the table declares their defaults."""
 _COUNT_RUNNING: Final = """
     SELECT count(*) FROM runs
     WHERE session_id = ? AND handle_space = ? AND ended = 0 AND phase != 'pending' AND driver_id IS NOT NULL
@@ -190,7 +207,7 @@ _REFUSING_ANCESTOR: Final = """
     SELECT run_id FROM above WHERE cancelled_at IS NOT NULL OR (level = 0 AND ended) ORDER BY level LIMIT 1
 """
 _POST: Final = """
-    INSERT OR IGNORE INTO mail (run_no, key, body) SELECT no, ?, ? FROM runs WHERE run_id = ? AND ended = 0
+    INSERT OR IGNORE INTO mail (run_no, key, body, crc) SELECT no, ?, ?, ? FROM runs WHERE run_id = ? AND ended = 0
 """
 _TREE_TO_CANCEL: Final = """
     WITH RECURSIVE tree (no, run_id, level) AS (
@@ -202,24 +219,50 @@ _TREE_TO_CANCEL: Final = """
     WHERE runs.ended = 0 AND runs.cancelled_at IS NULL ORDER BY level, no
 """
 _REGISTER_DRIVER: Final = """
-    INSERT INTO drivers (driver_id, host, process, beat, dead, lease) VALUES (?, ?, ?, ?, ?, ?)
+    INSERT INTO drivers (driver_id, host, process, beat, dead, lease, crc) VALUES (?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT (driver_id) DO UPDATE
     SET host = excluded.host, process = excluded.process, beat = excluded.beat, dead = excluded.dead,
-        lease = excluded.lease
+        lease = excluded.lease, crc = excluded.crc
+"""
+_BEAT: Final = """
+    UPDATE drivers SET beat = beat + 1, crc = checksum(driver_id, host, process, beat + 1, dead, lease)
+    WHERE driver_id = ?
+"""
+_DIE: Final = """
+    UPDATE drivers SET dead = 1, crc = checksum(driver_id, host, process, beat, 1, lease) WHERE driver_id = ?
 """
 _ADOPT: Final = """
-    UPDATE runs SET driver_id = ? WHERE run_id = ? AND driver_id IS NULL AND ended = 0 AND cancelled_at IS NULL
+    UPDATE runs SET driver_id = ?1, driver_crc = checksum(run_id, ?1, cancelled_at)
+    WHERE run_id = ?2 AND driver_id IS NULL AND ended = 0 AND cancelled_at IS NULL
 """
+_RELEASE: Final = """
+    UPDATE runs SET driver_id = NULL, driver_crc = checksum(run_id, NULL, cancelled_at)
+    WHERE driver_id = ? AND ended = 0
+"""
+_CANCELLED_RUNS: Final = """
+    SELECT no, run_id, cancelled_at FROM runs WHERE driver_id = ? AND ended = 0 AND cancelled_at IS NOT NULL
+"""
+_CANCEL: Final = "UPDATE runs SET cancelled_at = ?1, driver_crc = checksum(run_id, driver_id, ?1) WHERE no = ?2"
 _NAME: Final = """
-    INSERT INTO handles (session_id, space, n, name, run_id) VALUES (?, ?, ?, ?, ?)
-    ON CONFLICT (session_id, space, name) DO UPDATE SET run_id = excluded.run_id
+    INSERT INTO handles (session_id, space, n, name, run_id, crc)
+    VALUES (?1, ?2, ?3, ?4, ?5, checksum(?1, ?2, ?3, ?4, ?5, NULL))
+    ON CONFLICT (session_id, space, name) DO UPDATE
+    SET run_id = excluded.run_id, crc = checksum(session_id, space, n, name, excluded.run_id, retired_by)
 """
+_RETIRE: Final = """
+    UPDATE handles SET retired_by = ?1, crc = checksum(session_id, space, n, name, run_id, ?1)
+    WHERE session_id = ?2 AND space = ?3 AND name = ?4
+"""
+_ARCHIVE: Final = """
+    UPDATE sessions SET state = 'archived', crc = checksum(session_id, created_at, 'archived') WHERE session_id = ?
+"""
+_OPEN_SESSION: Final = "INSERT OR IGNORE INTO sessions (session_id, created_at, state, crc) VALUES (?, ?, 'open', ?)"
 _PUT: Final = """
-    INSERT INTO shelves (space, name, value) VALUES (?, ?, ?)
-    ON CONFLICT (space, name) DO UPDATE SET value = excluded.value
+    INSERT INTO shelves (space, name, value, crc) VALUES (?, ?, ?, ?)
+    ON CONFLICT (space, name) DO UPDATE SET value = excluded.value, crc = excluded.crc
 """
 _CHARGE: Final = """
-    INSERT INTO charges (account, at, until, input, output, cost, calls) VALUES (?, ?, ?, ?, ?, ?, ?)
+    INSERT INTO charges (account, at, until, input, output, cost, calls, crc) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 """
 
 
@@ -238,6 +281,7 @@ class SqliteCommands:
         self._codec = codec
         self._blobs = BlobTable(connection, codec)
         self._event_log = EventLog(connection, codec, self._blobs)
+        register_function(connection)
 
     def rolled_back(self) -> None:
         """Discard cached row numbers, which may be those of rolled-back runs."""
@@ -274,10 +318,11 @@ class SqliteCommands:
             case commands.Change():
                 return self._change(write)
             case commands.RegisterDriver(driver=driver):
-                values = (driver.driver_id, driver.host, driver.process, driver.beat, driver.dead, driver.lease)
-                self._execute(_REGISTER_DRIVER, values)
+                dead, lease = int(driver.dead), float(driver.lease)
+                values = (driver.driver_id, driver.host, driver.process, driver.beat, dead, lease)
+                self._execute(_REGISTER_DRIVER, (*values, checksum(*values)))
             case commands.Heartbeat():
-                self._execute("UPDATE drivers SET beat = beat + 1 WHERE driver_id = ?", (write.driver_id,))
+                self._execute(_BEAT, (write.driver_id,))
             case commands.DeclareDead():
                 return self._declare_dead(write)
             case commands.Adopt():
@@ -286,8 +331,8 @@ class SqliteCommands:
                 self._execute("DELETE FROM drivers WHERE driver_id = ?", (write.driver_id,))
                 self._release_runs(write.driver_id)
             case commands.OpenSession():
-                new = "INSERT OR IGNORE INTO sessions (session_id, created_at, state) VALUES (?, ?, 'open')"
-                return self._execute(new, (write.session_id, write.at)).rowcount == 1
+                created = (write.session_id, float(write.at))
+                return self._execute(_OPEN_SESSION, (*created, checksum(*created, "open"))).rowcount == 1
             case commands.CloseSession():
                 return self._close(write)
             case commands.Prune():
@@ -315,15 +360,20 @@ class SqliteCommands:
             self._blobs.put_blob(accepted.run_spec, self._codec.encode(write.run_spec))
         if handle := self._handle(write):
             accepted = replace(accepted, handle=handle)
-        values = (
-            *(accepted.run_id, accepted.session_id, accepted.root_id, accepted.parent_id, accepted.depth),
+        run_id, phase = accepted.run_id, rules.initial_progress(accepted).phase
+        identity = (
+            *(run_id, accepted.session_id, accepted.root_id, accepted.parent_id, accepted.depth),
             *map(without_surrogates, (accepted.path, accepted.agent, accepted.label)),
             *(accepted.dialect, accepted.key, handle and handle.space, handle and handle.name),
-            *(accepted.lifecycle.awaited, accepted.run_spec, write.driver_id, accepted.at, accepted.format),
-            rules.initial_progress(accepted).phase,
+            *(int(accepted.lifecycle.awaited), accepted.run_spec, float(accepted.at), accepted.format),
+        )
+        values = (
+            *(*identity, checksum(*identity), write.driver_id, checksum(run_id, write.driver_id, None)),
+            *(phase, checksum(run_id, 0, phase, *_INITIAL)),
         )
         no = self._execute(_INSERT_RUN, values).lastrowid
-        self._execute(INSERT_EVENT, (no, 1, self._blobs.store(accepted)))
+        body = self._blobs.store(accepted)
+        self._execute(INSERT_EVENT, (no, 1, body, event_checksum(run_id, 1, body)))
         return commands.Accepted(accepted.run_id, handle)
 
     def _by_key(self, key: Key) -> commands.Accepted | None:
@@ -376,9 +426,10 @@ class SqliteCommands:
             return commands.Unread(unread)
         self._event_log.add(driver_id, (write,))
         for key in write.taken:
-            self._execute("UPDATE mail SET body = NULL WHERE run_no = ? AND key = ?", (no, key))
+            taken = (checksum(write.run_id, key, None), no, key)
+            self._execute("UPDATE mail SET body = NULL, crc = ? WHERE run_no = ? AND key = ?", taken)
         for other, item in write.posts:
-            self._execute(_POST, (item.key, self._blobs.store(item), other))
+            self._execute(_POST, self._posted(other, item))
         self._charge(write.charges)
         return None
 
@@ -389,11 +440,12 @@ class SqliteCommands:
 
     def _charge(self, charges: Sequence[commands.Charge]) -> None:
         for charge in charges:
-            values = (charge.window, charge.at, charge.until, charge.input, charge.output, charge.cost, charge.calls)
-            self._execute(_CHARGE, values)
+            period = (charge.window, float(charge.at), float(charge.until))
+            values = (*period, charge.input, charge.output, charge.cost, charge.calls)
+            self._execute(_CHARGE, (*values, checksum(*values)))
 
     def _post(self, run_id: RunId, item: Item) -> commands.Posted:
-        if self._execute(_POST, (item.key, self._blobs.store(item), run_id)).rowcount == 1:
+        if self._execute(_POST, self._posted(run_id, item)).rowcount == 1:
             return "posted"
         known = "SELECT EXISTS (SELECT 1 FROM mail WHERE run_no = runs.no AND key = ?) FROM runs WHERE run_id = ?"
         row = self._one(known, item.key, run_id)
@@ -401,13 +453,16 @@ class SqliteCommands:
             return "unknown"
         return "duplicate" if row[0] else "ended"
 
+    def _posted(self, run_id: RunId, item: Item) -> tuple[Key, bytes, int, RunId]:
+        body = self._blobs.store(item)
+        return item.key, body, checksum(run_id, item.key, body), run_id
+
     def _cancel(self, write: commands.CancelTree) -> tuple[RunId, ...] | None:
         if not self._one("SELECT 1 FROM runs WHERE run_id = ?", write.run_id):
             return None
         fresh = self._execute(_TREE_TO_CANCEL, (write.run_id,)).fetchall()
-        self._executemany("UPDATE runs SET cancelled_at = ? WHERE no = ?", [(write.at, no) for no, _, _ in fresh])
-        body = self._blobs.store(write.item)
-        live = [(write.item.key, body, run_id) for _, run_id, driver_id in fresh if driver_id is not None]
+        self._executemany(_CANCEL, [(float(write.at), no) for no, _, _ in fresh])
+        live = [self._posted(run_id, write.item) for _, run_id, driver_id in fresh if driver_id is not None]
         self._executemany(_POST, live)
         for no, _, driver_id in fresh:
             if driver_id is None:
@@ -420,7 +475,7 @@ class SqliteCommands:
             beat, dead = row
             if not dead and write.beat is not None and write.beat != beat:
                 return False
-            self._execute("UPDATE drivers SET dead = 1 WHERE driver_id = ?", (write.driver_id,))
+            self._execute(_DIE, (write.driver_id,))
         if write.left_at is not None:
             self._leave_runs(write.driver_id, RunLeft(at=write.left_at))
         self._release_runs(write.driver_id)
@@ -433,12 +488,14 @@ class SqliteCommands:
 
     def _release_runs(self, driver_id: DriverId) -> None:
         """Remove the driver from its unfinished runs, and end those that are cancelled: no driver will."""
-        lost = "SELECT no, cancelled_at FROM runs WHERE driver_id = ? AND ended = 0 AND cancelled_at IS NOT NULL"
-        cancelled = self._execute(lost, (driver_id,)).fetchall()
-        self._execute("UPDATE runs SET driver_id = NULL WHERE driver_id = ? AND ended = 0", (driver_id,))
-        for no, at in cancelled:
-            untaken = "SELECT body FROM mail WHERE run_no = ? AND body IS NOT NULL ORDER BY id"
-            items = (self._codec.item(self._blobs.load(body)) for (body,) in self._execute(untaken, (no,)).fetchall())
+        cancelled = self._execute(_CANCELLED_RUNS, (driver_id,)).fetchall()
+        self._execute(_RELEASE, (driver_id,))
+        for no, run_id, at in cancelled:
+            untaken = "SELECT key, body, crc FROM mail WHERE run_no = ? AND body IS NOT NULL ORDER BY id"
+            items: list[Item] = []
+            for key, body, crc in self._execute(untaken, (no,)).fetchall():
+                check_row("mail", f"run {run_id}", crc, (run_id, key, body))
+                items.append(self._codec.item(self._blobs.load(body)))
             self._event_log.end(no, rules.pending_cancel(items), at)
 
     def _adopt(self, write: commands.Adopt) -> tuple[RunId, ...]:
@@ -449,14 +506,17 @@ class SqliteCommands:
         )
 
     def _session_state(self, session_id: SessionId) -> str | None:
-        row = self._one("SELECT state FROM sessions WHERE session_id = ?", session_id)
-        return None if row is None else row[0]
+        row = self._one("SELECT created_at, state, crc FROM sessions WHERE session_id = ?", session_id)
+        if row is None:
+            return None
+        created_at, state, crc = row
+        check_row("sessions", f"session {session_id}", crc, (session_id, created_at, state))
+        return state
 
     def _close(self, write: commands.CloseSession) -> bool:
         session_id = write.session_id
         if write.how == "archive":
-            archive = "UPDATE sessions SET state = 'archived' WHERE session_id = ?"
-            return self._execute(archive, (session_id,)).rowcount == 1
+            return self._execute(_ARCHIVE, (session_id,)).rowcount == 1
         if self._execute("DELETE FROM sessions WHERE session_id = ?", (session_id,)).rowcount == 0:
             return False
         self._execute("DELETE FROM handles WHERE session_id = ?", (session_id,))
@@ -473,8 +533,7 @@ class SqliteCommands:
         )
         if row is None or row[1] not in (None, write.key):
             return None
-        retire = "UPDATE handles SET retired_by = ? WHERE session_id = ? AND space = ? AND name = ?"
-        self._execute(retire, (write.key, *place))
+        self._execute(_RETIRE, (write.key, *place))
         return row[0]
 
     def _charged_calls(self, window: str, after: float) -> int:
@@ -482,22 +541,30 @@ class SqliteCommands:
         return row[0] if row else 0
 
     def _change(self, write: commands.Change) -> bytes | commands.NamespaceClosed | commands.WindowFull:
-        if write.key is not None and (before := self._one("SELECT answer FROM answers WHERE key = ?", write.key)):
-            return before[0]
+        if write.key is not None and (before := self._one("SELECT answer, crc FROM answers WHERE key = ?", write.key)):
+            answer, crc = before
+            check_row("answers", f"key {write.key}", crc, (write.key, answer))
+            return answer
         if write.session_id is not None:
             state = self._session_state(write.session_id)
             if state != "open":
                 return commands.NamespaceClosed("session_unknown" if state is None else "session_archived")
-        key_value = "SELECT name, value FROM shelves WHERE space = ? ORDER BY rowid"
-        decision = write.decide(MappingProxyType(dict(self._execute(key_value, (write.space,)).fetchall())))
+        key_value: dict[str, bytes] = {}
+        query = "SELECT name, value, crc FROM shelves WHERE space = ? ORDER BY rowid"
+        for name, value, crc in self._execute(query, (write.space,)).fetchall():
+            check_row("shelves", f"{write.space}, {name}", crc, (write.space, name, value))
+            key_value[name] = value
+        decision = write.decide(MappingProxyType(key_value))
         if full := rules.full_window(decision, self._charged_calls):
             return full
         drops = [(write.space, name) for name in decision.drops]
         self._executemany("DELETE FROM shelves WHERE space = ? AND name = ?", drops)
-        self._executemany(_PUT, [(write.space, name, value) for name, value in decision.puts.items()])
+        puts = [(write.space, name, bytes(value)) for name, value in decision.puts.items()]
+        self._executemany(_PUT, [(*put, checksum(*put)) for put in puts])
         self._charge(decision.charges)
         if write.key is not None:
-            self._execute("INSERT INTO answers (key, answer) VALUES (?, ?)", (write.key, decision.answer))
+            answered = (write.key, bytes(decision.answer))
+            self._execute("INSERT INTO answers (key, answer, crc) VALUES (?, ?, ?)", (*answered, checksum(*answered)))
         return decision.answer
 
 
@@ -505,7 +572,7 @@ _FIRST_EVENTS = """
     SELECT runs.run_id, events.body, blobs.body FROM runs JOIN events ON events.run_no = runs.no AND events.seq = 1
     LEFT JOIN blobs ON blobs.digest = CAST(substr(events.body, 2) AS TEXT)
 """
-_REFERENCES = """
+REFERENCES = """
     SELECT brief FROM runs
     UNION SELECT CAST(substr(body, 2) AS TEXT) FROM events WHERE substr(body, 1, 1) = x'40'
     UNION SELECT CAST(substr(body, 2) AS TEXT) FROM mail WHERE substr(body, 1, 1) = x'40'
@@ -513,7 +580,7 @@ _REFERENCES = """
 """
 """All blobs that are still referenced; a reference begins with `@` (0x40)."""
 _TO_FORGET = "SELECT no FROM runs WHERE root_id = ? AND dialect = ? AND parent_id IS NOT NULL AND seq > 0"
-_IDLE_DEAD_DRIVERS = """
+IDLE_DEAD_DRIVERS = """
     DELETE FROM drivers WHERE dead
     AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.driver_id = drivers.driver_id AND runs.ended = 0)
 """
@@ -536,9 +603,9 @@ def prune(do: Callable[..., sqlite3.Cursor], codec: Codec, before: float) -> int
     for (space,) in spaces:
         if rules.is_artifact_of(space, gone):
             do("DELETE FROM shelves WHERE space = ?", (space,))
-    do(f"DELETE FROM blobs WHERE digest NOT IN ({_REFERENCES})")
+    do(f"DELETE FROM blobs WHERE digest NOT IN ({REFERENCES})")
     do("DELETE FROM charges WHERE until < ?", (before,))
-    do(_IDLE_DEAD_DRIVERS)
+    do(IDLE_DEAD_DRIVERS)
     return len(gone)
 
 
@@ -555,7 +622,7 @@ def forget(do: Callable[..., sqlite3.Cursor], root_id: RunId, dialect: str) -> i
             do(f"DELETE FROM {table} WHERE run_no = ?", (no,))
         do("UPDATE runs SET seq = 0 WHERE no = ?", (no,))
     if blobs:  # rare, and worth a full scan: deleted messages must not stay readable
-        needed = {digest for (digest,) in do(_REFERENCES).fetchall()}
+        needed = {digest for (digest,) in do(REFERENCES).fetchall()}
         for digest in blobs - needed:
             do("DELETE FROM blobs WHERE digest = ?", (digest,))
     return len(runs)

@@ -29,23 +29,60 @@ _UNAVAILABLE = frozenset(
     }
 )
 
+_SCHEMA_ERRORS = (
+    "no such table",
+    "no such column",
+    "no such index",
+    "duplicate column",
+    "malformed",
+    "unknown column",
+    "table ",
+    "near ",
+    "error in ",
+    "unsupported file format",
+)
+"""Beginnings of messages about a schema that is not the one of the migrations."""
 
-def translated_error(path: Path, error: sqlite3.Error) -> Exception:
-    """The `StoreError` for a SQLite error; an error that is caused neither by the file nor by the disk is unchanged."""
+
+def translated_error(path: Path, error: sqlite3.Error | UnicodeDecodeError) -> Exception:
+    """The `StoreError` for a SQLite error; an error that is caused neither by the file nor by the disk is unchanged.
+
+    The `sqlite3` module raises `UnicodeDecodeError` if damaged bytes are in the message of SQLite.
+    """
+    if isinstance(error, UnicodeDecodeError):
+        return damaged_file(path, "bytes of its schema are not UTF-8")
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in _UNAVAILABLE:
         return StoreUnavailable(f"{error} ({path})")
     if code == sqlite3.SQLITE_NOTADB:
         return StoreCorrupt(f"{path} is not a database: choose another place, or move that file away")
-    if code == sqlite3.SQLITE_CORRUPT:
-        rescue = f"move it away and restore a copy, or rescue what can be read with: sqlite3 {path} .recover"
-        return StoreCorrupt(f"{path} is damaged ({error}): {rescue}")
+    if code == sqlite3.SQLITE_CORRUPT or _is_damage(error, code):
+        return damaged_file(path, str(error))
     if isinstance(error, sqlite3.ProgrammingError) and "closed" in str(error):
         return StoreUnavailable(f"{path} was closed")
     return error
 
 
-def open_error(path: Path, error: OSError | sqlite3.Error) -> Exception:
+def damaged_file(path: Path, found: str) -> StoreCorrupt:
+    """The error for a store whose file is damaged: what was found, and what to do."""
+    return StoreCorrupt(f"{path} is damaged ({found})")
+
+
+def _is_damage(error: sqlite3.Error, code: int) -> bool:
+    """Whether an error that is no `SQLITE_CORRUPT` can only come from damaged bytes.
+
+    All statements are constants for the tables of `migrations`: a missing table or column means that the stored schema
+    was changed, and a violated UNIQUE that an index lacks a row, because every insert looks first.
+    """
+    if code == sqlite3.SQLITE_CONSTRAINT:
+        return error.sqlite_errorcode in (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
+    text = str(error)
+    if text.startswith("Could not decode to UTF-8"):
+        return True
+    return code == sqlite3.SQLITE_ERROR and text.startswith(_SCHEMA_ERRORS)
+
+
+def open_error(path: Path, error: OSError | sqlite3.Error | UnicodeDecodeError) -> Exception:
     """The `StoreError` for an error while opening a store; its reason names the cause and what to do."""
     if isinstance(error, OSError):
         is_full, is_held = error.errno in (errno.ENOSPC, errno.EDQUOT), False

@@ -16,14 +16,15 @@ from retinue.core.inbox import Item
 from retinue.core.run import HandleRef
 from retinue.core.usage import Usage
 from retinue.store.codec import Codec, blob_name, checked_blob
+from retinue.store.sqlite.checksums import check_log, check_row, damaged_row, is_intact_event
 from retinue.store.sqlite.errors import translated_error
 
 Row: TypeAlias = tuple[Any, ...]
 
 _RUN: Final = """
     SELECT run_id, session_id, root_id, parent_id, depth, path, agent, label, dialect, key, handle_space, handle_name,
-           awaited, brief, driver_id, accepted_at, cancelled_at, format, seq,
-           phase, turns, input, output, cached, reasoning, cost, outcome, ended_at
+           awaited, brief, accepted_at, format, identity_crc, driver_id, cancelled_at, driver_crc, seq, ended,
+           phase, turns, input, output, cached, reasoning, cost, outcome, ended_at, progress_crc
     FROM runs
 """
 
@@ -60,10 +61,23 @@ class SqliteQueries:
 
     def events(self, run_id: RunId, after: int = 0) -> list[tuple[int, Event]]:
         query = """
-            SELECT events.seq, events.body FROM runs JOIN events ON events.run_no = runs.no
-            WHERE runs.run_id = ? AND events.seq > ? ORDER BY events.seq
+            SELECT runs.seq, events.seq, events.body, events.crc
+            FROM runs LEFT JOIN events ON events.run_no = runs.no AND events.seq > ?
+            WHERE runs.run_id = ? ORDER BY events.seq
         """
-        return [(seq, self._codec.event(self._load(body))) for seq, body in self._fetch(query, run_id, after)]
+        rows = self._fetch(query, after, run_id)
+        if not rows:
+            return []
+        last = rows[0][0]
+        if rows[0][1] is None:
+            rows = []
+        check_log(run_id, [seq for _, seq, _, _ in rows], after=after, last=last)
+        events: list[tuple[int, Event]] = []
+        for _, seq, body, crc in rows:
+            if not is_intact_event(run_id, seq, body, crc):
+                raise damaged_row("events", f"run {run_id}, event {seq}")
+            events.append((seq, self._codec.event(self._load(body))))
+        return events
 
     def run_spec(self, digest: str) -> RunSpec:
         return self._codec.run_spec(self._blob(digest))
@@ -71,67 +85,82 @@ class SqliteQueries:
     def inbox(self, run_id: RunId) -> list[Item]:
         rows = self._fetch(
             """
-            SELECT mail.body FROM runs JOIN mail ON mail.run_no = runs.no
+            SELECT mail.key, mail.body, mail.crc FROM runs JOIN mail ON mail.run_no = runs.no
             WHERE runs.run_id = ? AND mail.body IS NOT NULL ORDER BY mail.id
             """,
             run_id,
         )
-        return [self._codec.item(self._load(body)) for (body,) in rows]
+        return [self._item(run_id, *row) for row in rows]
 
     def inbox_for(self, driver_id: DriverId) -> list[tuple[RunId, Item]]:
         rows = self._fetch(
             """
-            SELECT runs.run_id, mail.body FROM runs JOIN mail ON mail.run_no = runs.no
+            SELECT runs.run_id, mail.key, mail.body, mail.crc FROM runs JOIN mail ON mail.run_no = runs.no
             WHERE runs.driver_id = ? AND runs.ended = 0 AND mail.body IS NOT NULL ORDER BY runs.no, mail.id
             """,
             driver_id,
         )
-        return [(run_id, self._codec.item(self._load(body))) for run_id, body in rows]
+        return [(row[0], self._item(*row)) for row in rows]
+
+    def _item(self, run_id: RunId, key: Key, body: bytes, crc: int | None) -> Item:
+        check_row("mail", f"run {run_id}", crc, (run_id, key, body))
+        return self._codec.item(self._load(body))
 
     def handles(self, session_id: SessionId, space: str) -> list[tuple[str, RunId, Key | None]]:
-        query = "SELECT name, run_id, retired_by FROM handles WHERE session_id = ? AND space = ? ORDER BY n"
-        return [(name, run_id, retired_by) for name, run_id, retired_by in self._fetch(query, session_id, space)]
+        columns = "session_id, space, n, name, run_id, retired_by"
+        query = f"SELECT {columns}, crc FROM handles WHERE session_id = ? AND space = ? ORDER BY n"
+        rows = self._checked("handles", query, session_id, space)
+        return [(name, run_id, retired_by) for _, _, _, name, run_id, retired_by in rows]
 
     def drivers(self) -> list[DriverRow]:
-        rows = self._fetch(
-            """
-            SELECT driver_id, host, process, beat, dead, lease FROM drivers
-            WHERE dead = 0 OR driver_id IN (SELECT driver_id FROM runs WHERE ended = 0) ORDER BY rowid
-            """
-        )
+        # Filtered here and not by SQL: a damaged row must not be left out before its checksum is compared.
+        columns = "driver_id, host, process, beat, dead, lease"
+        rows = self._checked("drivers", f"SELECT {columns}, crc FROM drivers ORDER BY rowid")
+        owners = set[DriverId]()
+        if any(dead for _, _, _, _, dead, _ in rows):
+            owners = {owner for (owner,) in self._fetch("SELECT DISTINCT driver_id FROM runs WHERE ended = 0")}
         return [
             DriverRow(driver_id=driver_id, host=host, process=process, beat=beat, dead=bool(dead), lease=lease)
             for driver_id, host, process, beat, dead, lease in rows
+            if not dead or driver_id in owners
         ]
 
     def session(self, session_id: SessionId) -> SessionRow | None:
-        rows = self._fetch("SELECT session_id, created_at, state FROM sessions WHERE session_id = ?", session_id)
+        query = "SELECT session_id, created_at, state, crc FROM sessions WHERE session_id = ?"
+        rows = self._checked("sessions", query, session_id)
         return _session_row(rows[0]) if rows else None
 
     def sessions(self) -> list[SessionRow]:
-        return [
-            _session_row(row)
-            for row in self._fetch("SELECT session_id, created_at, state FROM sessions ORDER BY created_at, rowid")
-        ]
+        query = "SELECT session_id, created_at, state, crc FROM sessions ORDER BY created_at, rowid"
+        return [_session_row(row) for row in self._checked("sessions", query)]
 
     def key_value(self, space: str) -> Mapping[str, bytes]:
-        return dict(self._fetch("SELECT name, value FROM shelves WHERE space = ? ORDER BY rowid", space))
+        query = "SELECT space, name, value, crc FROM shelves WHERE space = ? ORDER BY rowid"
+        return {name: value for _, name, value in self._checked("shelves", query, space)}
 
     def answered(self, key: Key) -> bytes | None:
-        rows = self._fetch("SELECT answer FROM answers WHERE key = ?", key)
-        return rows[0][0] if rows else None
+        rows = self._checked("answers", "SELECT key, answer, crc FROM answers WHERE key = ?", key)
+        return rows[0][1] if rows else None
 
     def charges(self, window: str, since: float) -> list[Charge]:
         columns = "account, at, until, input, output, cost, calls"
-        query = f"SELECT {columns} FROM charges WHERE account = ? AND at >= ? ORDER BY at, id"
-        return [Charge(*row) for row in self._fetch(query, window, since)]
+        query = f"SELECT {columns}, crc FROM charges WHERE account = ? AND at >= ? ORDER BY at, id"
+        return [Charge(*row) for row in self._checked("charges", query, window, since)]
 
     def _fetch(self, query: str, *values: str | float) -> list[Row]:
         with self._lock:
             try:
                 return self._connection.execute(query, values).fetchall()
-            except sqlite3.Error as error:
+            except (sqlite3.Error, UnicodeDecodeError) as error:
                 raise translated_error(self._path, error) from error
+
+    def _checked(self, table: str, query: str, *values: str | float) -> list[Row]:
+        """The rows without their last column, which is their checksum; raises `StoreCorrupt` if one does not match."""
+        rows: list[Row] = []
+        for *row, crc in self._fetch(query, *values):
+            check_row(table, str(row[0]), crc, row)
+            rows.append(tuple(row))
+        return rows
 
     def _load(self, stored: bytes) -> bytes:
         digest = blob_name(stored)
@@ -146,10 +175,15 @@ class SqliteQueries:
         return self._run_row(rows[0]) if rows else None
 
     def _run_row(self, row: Row) -> RunRow:
-        space, name = row[10:12]
-        phase, turns, input_, output, cached, reasoning, cost, outcome, ended_at = row[19:]
+        run_id, space, name = row[0], *row[10:12]
+        identity_crc, driver_id, cancelled_at, driver_crc, seq, ended = row[16:22]
+        *progress, progress_crc = row[22:]
+        check_row("runs", f"run {run_id}", identity_crc, row[:16])
+        check_row("runs", f"run {run_id}", driver_crc, (run_id, driver_id, cancelled_at))
+        check_row("runs", f"run {run_id}", progress_crc, (run_id, ended, *progress))
+        phase, turns, input_, output, cached, reasoning, cost, outcome, ended_at = progress
         return RunRow(
-            run_id=row[0],
+            run_id=run_id,
             session_id=row[1],
             root_id=row[2],
             parent_id=row[3],
@@ -162,11 +196,11 @@ class SqliteQueries:
             handle=None if space is None else HandleRef(space, name),
             awaited=bool(row[12]),
             run_spec=row[13],
-            driver_id=row[14],
-            accepted_at=row[15],
-            cancelled_at=row[16],
-            format=row[17],
-            seq=row[18],
+            driver_id=driver_id,
+            accepted_at=row[14],
+            cancelled_at=cancelled_at,
+            format=row[15],
+            seq=seq,
             progress=Progress(
                 phase=phase,
                 turns=turns,

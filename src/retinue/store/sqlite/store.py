@@ -13,22 +13,23 @@ import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Literal, NoReturn
+from typing import Final, Literal, NoReturn, TypeVar
 from urllib.parse import quote
 
 from retinue.core.commands import Write, WriteResult
 from retinue.core.errors import Fenced, StoreNotOpened, StoreUnavailable
 from retinue.core.ids import DriverId
+from retinue.core.ports import PruneRequest
 from retinue.core.private_folder import create_private
 from retinue.store import rules
 from retinue.store.codec import Codec
 from retinue.store.sqlite.commands import SqliteCommands
-from retinue.store.sqlite.errors import open_error, translated_error
-from retinue.store.sqlite.migrations import migrate
+from retinue.store.sqlite.errors import damaged_file, open_error, translated_error
+from retinue.store.sqlite.migrations import check_version, is_older, migrate
 from retinue.store.sqlite.queries import SqliteQueries
 
 if sys.platform == "win32":
@@ -88,6 +89,16 @@ class LockFile:
     def release(self) -> None:
         _unlock(self._file)
 
+    def is_marked(self) -> bool:
+        """Whether a store was opened with this lock file before; see `mark`."""
+        return os.fstat(self._file).st_size > 0
+
+    def mark(self) -> None:
+        """Note in the lock file that a store exists, so that an emptied database is not taken for a new one."""
+        with suppress(OSError):  # a full disk: the next process makes the note
+            if not self.is_marked():
+                os.write(self._file, b"1")
+
     def _acquire(self) -> None:
         give_up = time.monotonic() + self._timeout
         nap = 0.00005
@@ -116,7 +127,12 @@ CHECKPOINT_SIZE: Final = 4 * 1024 * 1024
 TRUNCATE_SIZE: Final = 4 * CHECKPOINT_SIZE
 """WAL size in bytes from which a checkpoint also truncates the WAL file."""
 
+OPEN_CHECK_SIZE: Final = 1024 * 1024
+"""Size in bytes up to which the whole database is checked when it is opened: some milliseconds at most."""
+
 _BUSY_SECONDS: Final = 5.0
+_INCREMENTAL: Final = 2
+T = TypeVar("T")
 
 
 class SqliteStore(SqliteQueries):
@@ -152,14 +168,17 @@ class SqliteStore(SqliteQueries):
             raise open_error(self._file, error) from error
         try:
             with self._file_lock, ExitStack() as opened:
+                check_files(self._file, existed=self._file_lock.is_marked())
                 self._writer = opened.enter_context(closing(_open_to_write(self._file)))
+                self._file_lock.mark()
                 reader = opened.enter_context(closing(_open_to_read(self._file)))
+                check_small(reader, self._file)
                 super().__init__(reader, self._file, codec)
                 self._version = self._data_version()
                 opened.pop_all()
         except BaseException as error:
             self._file_lock.close()
-            if isinstance(error, sqlite3.Error | OSError):
+            if isinstance(error, sqlite3.Error | OSError | UnicodeDecodeError):
                 raise open_error(self._file, error) from error
             if isinstance(error, StoreUnavailable):
                 raise StoreNotOpened(error.reason) from error
@@ -212,6 +231,59 @@ class SqliteStore(SqliteQueries):
             except sqlite3.Error as error:
                 raise translated_error(self._file, error) from error
             return self._version != before
+
+    def prune_in_steps(self, request: PruneRequest) -> Generator[int]:
+        """Prune in small transactions; each number is that of the runs a step removed. See `PruneInSteps`."""
+        from retinue.store.sqlite.prune import prune_in_steps
+
+        return prune_in_steps(self, request)
+
+    def open_reader(self) -> sqlite3.Connection:
+        """Another connection for long queries, which the caller closes."""
+        return _open_to_read(self._file)
+
+    def maintain(self, step: Callable[[sqlite3.Connection], T]) -> T:
+        """Make one step of maintenance in a transaction of its own; blocks other writers no longer than the step."""
+        with self._write_lock, self._open_lock():
+            try:
+                self._commands.rolled_back()  # the step may delete runs whose numbers are cached
+                self._writer.execute("BEGIN IMMEDIATE")
+                try:
+                    result = step(self._writer)
+                    self._writer.execute("COMMIT")
+                except BaseException:
+                    if self._writer.in_transaction:
+                        self._writer.execute("ROLLBACK")
+                    raise
+            except sqlite3.Error as error:
+                raise translated_error(self._file, error) from error
+            self._checkpoint_if_due()
+            return result
+
+    def release_pages(self, pages: int) -> bool:
+        """Give up to `pages` free pages back to the disk; whether there are more. False for a store of version 0.1,
+        whose file `retinue store compact` has to rewrite first."""
+        with self._write_lock, self._open_lock():
+            try:
+                self._writer.execute(f"PRAGMA incremental_vacuum({pages})").fetchall()
+                (left,) = self._writer.execute("PRAGMA freelist_count").fetchone()
+                (mode,) = self._writer.execute("PRAGMA auto_vacuum").fetchone()
+            except sqlite3.Error as error:
+                raise translated_error(self._file, error) from error
+            self._checkpoint_if_due()
+            return left > 0 and mode == _INCREMENTAL
+
+    def truncate_wal(self) -> None:
+        """Write the write-ahead log into the database and empty it, if no reader prevents it."""
+        with self._write_lock, self._open_lock():
+            self._checkpoint("TRUNCATE")
+
+    def used_bytes(self) -> int:
+        """The bytes of the database that hold data, without free pages."""
+        ((pages,),) = self._fetch("PRAGMA page_count")
+        ((free,),) = self._fetch("PRAGMA freelist_count")
+        ((size,),) = self._fetch("PRAGMA page_size")
+        return (pages - free) * size
 
     def close(self) -> None:
         with self._write_lock:
@@ -288,6 +360,10 @@ def _open_to_write(path: Path) -> sqlite3.Connection:
     _make_private(path)
     connection = _connect(path)
     try:
+        if os.path.getsize(path) == 0:
+            # Before the first page is written: it lets `prune` give pages back in small steps.
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        check_version(connection, path)  # before anything is written: it may belong to another program
         (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":
             raise StoreUnavailable(f"SQLite cannot keep a write-ahead log next to {path}; use a local disk")
@@ -317,6 +393,34 @@ def _connect(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(
         path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=256
     )
+
+
+def check_files(path: Path, *, existed: bool) -> None:
+    """Raise `StoreCorrupt` if a store was emptied, or its database is gone and its write-ahead log is not.
+
+    SQLite would create an empty database in both cases, and delete the log.
+    """
+    size = path.stat().st_size if path.exists() else 0
+    if size > 0:
+        return
+    wal = Path(f"{path}-wal")
+    if os.path.lexists(wal) and wal.stat().st_size > 0:
+        raise damaged_file(path, f"it is empty or missing, but its write-ahead log {wal.name} is there")
+    if existed and os.path.lexists(path):
+        raise damaged_file(path, "it is empty, but was a store before: delete it to begin with a new one")
+
+
+def check_small(connection: sqlite3.Connection, path: Path) -> None:
+    """Raise `StoreCorrupt` if a small database is not intact: one that is larger is checked by `retinue store check`.
+
+    The rows of a larger one are compared with their checksums when they are read, but not its indexes.
+    """
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    (size,) = connection.execute("PRAGMA page_size").fetchone()
+    if pages * size <= OPEN_CHECK_SIZE:
+        (found,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+        if found != "ok":
+            raise damaged_file(path, found.partition("\n")[2] or found)
 
 
 def _make_private(path: Path) -> None:
@@ -362,7 +466,7 @@ def _open_read_only(file: Path, why: StoreNotOpened) -> sqlite3.Connection:
         raise why
     try:
         return _connect_read_only(file, "mode=ro")
-    except sqlite3.Error:
+    except (sqlite3.Error, UnicodeDecodeError):
         pass  # it has to create the WAL index, and cannot
     wal = Path(f"{file}-wal")
     try:
@@ -377,7 +481,7 @@ def _open_read_only(file: Path, why: StoreNotOpened) -> sqlite3.Connection:
         ) from why
     try:
         return _connect_read_only(file, "immutable=1")
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         raise why from error
 
 
@@ -386,10 +490,26 @@ def _connect_read_only(file: Path, options: str) -> sqlite3.Connection:
         f"file:{quote(str(file))}?{options}", uri=True, isolation_level=None, check_same_thread=False
     )
     try:
+        if is_older(connection):
+            connection = _migrated_copy(connection, file)
         connection.execute("PRAGMA query_only = ON")
-        migrate(connection, file)  # cannot migrate here: rejects files of older versions and of other programs
+        migrate(connection, file)  # has nothing to do: rejects files of newer versions and of other programs
         connection.execute("SELECT count(*) FROM runs WHERE ended = 0").fetchone()
+        check_small(connection, file)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _migrated_copy(connection: sqlite3.Connection, file: Path) -> sqlite3.Connection:
+    """A copy in memory of a store of an older version, which cannot be migrated in place; closes `connection`."""
+    copy = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    try:
+        with closing(connection):
+            connection.backup(copy)
+        migrate(copy, file)
+    except BaseException:
+        copy.close()
+        raise
+    return copy

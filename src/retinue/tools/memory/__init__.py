@@ -11,5 +11,6 @@ __all__ = [
     "memories_in_state_folder",
     "newest_first",
     "open_memory",
+    "sqlite",
     "tools",
 ]

@@ -12,17 +12,20 @@ import sqlite3
 import threading
 import uuid
 import weakref
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
+from retinue.core.checksum import checksum
 from retinue.core.private_folder import create_private
 from retinue.tools.memory import backend
 
 FILE: Final = "memory.db"
 
-_FORMAT: Final = 1
+_FORMAT: Final = 2
+"""Format 2 has checksums of rows; a row that format 1 has written has none."""
+
 _BUSY_SECONDS: Final = 30.0
 _CANDIDATES: Final = 200
 """Rows with the largest weights, of which the scores are computed."""
@@ -41,18 +44,32 @@ _ROWS: Final = """
         run_id TEXT NOT NULL,
         session_id TEXT NOT NULL,
         indexed INTEGER NOT NULL DEFAULT 0,
+        crc INTEGER,
         UNIQUE (agent, key)
     )
 """
+_ADD_CHECKSUMS: Final = "ALTER TABLE memories ADD COLUMN crc INTEGER"
 _UNINDEXED: Final = "CREATE INDEX unindexed_memories ON memories (no) WHERE indexed = 0"
+TABLE: Final = "memories"
+CREATE: Final = (_ROWS, _UNINDEXED)
+COLUMNS: Final = (
+    *("id", "agent", "key", "content", "category", "created_at", "updated_at", "run_id", "session_id"),
+    "crc",
+)
+"""The table of memories, the statements that create it, and the columns that a copy of it needs."""
+FORMAT: Final = _FORMAT
+
 _INDEX: Final = "CREATE VIRTUAL TABLE IF NOT EXISTS memory_words USING fts5 (words)"
 _INDEX_EXISTS: Final = "SELECT 1 FROM sqlite_master WHERE name = 'memory_words'"
 _FIELDS: Final = "id, agent, key, content, category, created_at, updated_at, run_id, session_id"
 _STORE: Final = f"""
-    INSERT INTO memories ({_FIELDS}) VALUES (:id, :agent, :key, :content, :category, :at, :at, :run_id, :session_id)
+    INSERT INTO memories ({_FIELDS}, crc)
+    VALUES (:id, :agent, :key, :content, :category, :at, :at, :run_id, :session_id,
+            checksum(:id, :agent, :key, :content, :category, :at, :at, :run_id, :session_id))
     ON CONFLICT (agent, key) DO UPDATE SET
         content = :content, category = :category, updated_at = :at, run_id = :run_id, session_id = :session_id,
-        indexed = 0
+        indexed = 0,
+        crc = checksum(id, agent, key, :content, :category, created_at, :at, :run_id, :session_id)
     WHERE NOT :again OR updated_at <= :at
 """
 
@@ -73,7 +90,7 @@ class SqliteMemory:
     def store(self, note: backend.Note, *, again: bool = False) -> backend.Memory:
         with self._open() as connection, _transaction(connection):
             fields: dict[str, Any] = {name: getattr(note, name) for name in note.__struct_fields__}
-            connection.execute(_STORE, fields | {"id": uuid.uuid4().hex, "again": again})
+            connection.execute(_STORE, fields | {"id": uuid.uuid4().hex, "again": again, "at": float(note.at)})
             if self._full_text:
                 _index_new_rows(connection)
             memory = _find(connection, note.agent, note.key)
@@ -94,7 +111,7 @@ class SqliteMemory:
                     _index_new_rows(connection)
             where, values = _where(search)
             rows = connection.execute(
-                f"SELECT {_FIELDS}, memory_words.words, -bm25(memory_words) AS weight FROM memory_words "
+                f"SELECT {_FIELDS}, crc, memory_words.words, -bm25(memory_words) AS weight FROM memory_words "
                 f"JOIN memories ON memories.no = memory_words.rowid WHERE memory_words MATCH ? AND {where} "
                 f"ORDER BY weight DESC LIMIT {max(_CANDIDATES, search.limit)}",
                 (_match_expression(query), *values),
@@ -122,7 +139,9 @@ class SqliteMemory:
         where, values = _where(search)
         newest = "ORDER BY updated_at DESC, key, agent"
         limit = "" if backend.query_words(search.query) else f"LIMIT {search.limit}"
-        rows = connection.execute(f"SELECT {_FIELDS} FROM memories WHERE {where} {newest} {limit}", values).fetchall()
+        rows = connection.execute(
+            f"SELECT {_FIELDS}, crc FROM memories WHERE {where} {newest} {limit}", values
+        ).fetchall()
         return backend.search_all([_memory(row) for row in rows], search)
 
     @contextmanager
@@ -140,13 +159,14 @@ class SqliteMemory:
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
             with closing(self._connect(self._path)) as connection:
                 yield connection
-        except sqlite3.Error as error:
-            raise backend.MemoryUnavailable(str(error)) from error
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise backend.MemoryUnavailable(f"{error}{_remedy(error)}") from error
         except OSError as error:
             raise backend.MemoryUnavailable(error.strerror or type(error).__name__) from error
 
     def _connect(self, path: str | Path) -> sqlite3.Connection:
         connection = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        connection.create_function("checksum", -1, checksum, deterministic=True)
         try:
             if _format(connection) != _FORMAT:
                 with _transaction(connection):
@@ -171,7 +191,9 @@ def _create_tables(connection: sqlite3.Connection) -> None:
     if found == 0:  # else another process has created them meanwhile
         connection.execute(_ROWS)
         connection.execute(_UNINDEXED)
-        connection.execute(f"PRAGMA user_version = {_FORMAT}")
+    elif found == 1:
+        connection.execute(_ADD_CHECKSUMS)
+    connection.execute(f"PRAGMA user_version = {_FORMAT}")
 
 
 @contextmanager
@@ -196,12 +218,32 @@ def _index_new_rows(connection: sqlite3.Connection) -> None:
 
 
 def _find(connection: sqlite3.Connection, agent: str, key: str) -> backend.Memory | None:
-    row = connection.execute(f"SELECT {_FIELDS} FROM memories WHERE agent = ? AND key = ?", (agent, key)).fetchone()
+    query = f"SELECT {_FIELDS}, crc FROM memories WHERE agent = ? AND key = ?"
+    row = connection.execute(query, (agent, key)).fetchone()
     return None if row is None else _memory(row)
 
 
 def _memory(row: tuple[Any, ...]) -> backend.Memory:
-    return backend.Memory(**dict(zip(backend.Memory.__struct_fields__, row, strict=False)))
+    """The memory in a row, whose checksum follows its fields."""
+    fields = backend.Memory.__struct_fields__
+    values = row[: len(fields)]
+    if not is_intact(row):
+        raise backend.MemoryUnavailable(f"the memory {values[2]!r} of {values[1]!r} is damaged{_REMEDY}")
+    return backend.Memory(**dict(zip(fields, values, strict=True)))
+
+
+def is_intact(row: Sequence[Any]) -> bool:
+    """Whether the fields of a memory match the checksum behind them; format 1 has written none."""
+    *values, crc = row[: len(COLUMNS)]
+    return crc is None or crc == checksum(*values)
+
+
+_REMEDY: Final = ": see retinue store check, and retinue store repair"
+
+
+def _remedy(error: Exception) -> str:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return _REMEDY if code in (0, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) else ""
 
 
 def _where(search: backend.Search) -> tuple[str, list[object]]:

@@ -11,12 +11,16 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from retinue.core.errors import StoreCorrupt, UnknownFormat
-from retinue.store.sqlite.migrations import m0001_initial, m0003_lists
+from retinue.store.sqlite.migrations import m0001_initial, m0002_checksums, m0003_lists
 
 Step: TypeAlias = Sequence[str]
 """The SQL statements of one migration."""
 
-STEPS: Final[tuple[Step, ...]] = (m0001_initial.STATEMENTS, m0003_lists.STATEMENTS)
+STEPS: Final[tuple[Step, ...]] = (
+    m0001_initial.STATEMENTS,
+    m0002_checksums.STATEMENTS,
+    m0003_lists.STATEMENTS,
+)
 
 APPLICATION_ID: Final = 0x52544E55
 """Marks a file as a retinue store: `RTNU` in its header."""
@@ -24,11 +28,7 @@ APPLICATION_ID: Final = 0x52544E55
 
 def migrate(connection: sqlite3.Connection, path: Path, steps: Sequence[Step] = STEPS) -> None:
     """Apply the missing migrations, all or none; the caller holds the file lock."""
-    version = _number(connection, "PRAGMA user_version")
-    if version > len(steps):
-        raise UnknownFormat(f"the store {path}", found=version, known=len(steps))
-    if not _is_ours(connection, version):
-        raise StoreCorrupt(f"{path} is the database of another program: choose another place for retinue's")
+    version = check_version(connection, path, steps)
     if version == len(steps):
         return
     connection.execute("BEGIN IMMEDIATE")
@@ -43,6 +43,22 @@ def migrate(connection: sqlite3.Connection, path: Path, steps: Sequence[Step] = 
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
+
+
+def check_version(connection: sqlite3.Connection, path: Path, steps: Sequence[Step] = STEPS) -> int:
+    """The number of migrations that a file has; raises for a newer one and for the database of another program."""
+    version = _number(connection, "PRAGMA user_version")
+    if version > len(steps):
+        raise UnknownFormat(f"the store {path}", found=version, known=len(steps))
+    if not _is_ours(connection, version):
+        raise StoreCorrupt(f"{path} is the database of another program: choose another place for retinue's")
+    return version
+
+
+def is_older(connection: sqlite3.Connection) -> bool:
+    """Whether a store of an older version has to be migrated; False for an empty file and for other programs' files."""
+    version = _number(connection, "PRAGMA user_version")
+    return 0 < version < len(STEPS) and _is_ours(connection, version)
 
 
 def _is_ours(connection: sqlite3.Connection, version: int) -> bool:

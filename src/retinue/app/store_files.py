@@ -1,0 +1,200 @@
+"""The databases of the state folder as files: check, backup, restore, repair and compact, for every front end.
+
+They are the store (`retinue.db`) and the memories of agents (`memory.db`). Every function blocks, and stops when its
+`Work` is stopped.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from retinue.app.open import STORE, default_home
+from retinue.core.errors import StoreCorrupt
+from retinue.store.sqlite.backup import Attached, DamagedStore, backup, restore, write_attached
+from retinue.store.sqlite.check import CheckReport, Damage, check, check_structure, open_snapshot
+from retinue.store.sqlite.repair import RepairReport, copy_readable, repair
+from retinue.store.sqlite.replace import check_unused, replace_file, temporary_beside
+from retinue.store.sqlite.space import Space, compact, free_space
+from retinue.store.sqlite.work import Work, WorkStopped
+
+__all__ = [
+    "CheckReport",
+    "Damage",
+    "DamagedStore",
+    "RepairReport",
+    "Space",
+    "StoreCheck",
+    "Work",
+    "WorkStopped",
+    "backup_store",
+    "check_store",
+    "compact_store",
+    "repair_store",
+    "restore_store",
+    "unreleased_space",
+]
+
+
+MIN_NOTICE = 1_000_000
+"""Bytes of free space inside the file from which a notice says how to give them back."""
+
+
+class StoreCheck(Struct, frozen=True):
+    """The reports about all databases of a state folder that exist."""
+
+    reports: tuple[CheckReport, ...]
+
+    @property
+    def ok(self) -> bool:
+        return all(report.ok for report in self.reports)
+
+
+def check_store(work: Work, *, quick: bool = False, home: Path | None = None) -> StoreCheck:
+    """Check the databases of a state folder. A store that does not exist is fine: nothing is stored yet."""
+    home = home or default_home()
+    store, memories = home / STORE, _memories(home)
+    reports: list[CheckReport] = []
+    if _exists(store):
+        reports.append(check(store, work, quick=quick))
+    if _exists(memories.path):
+        reports.append(_check_memories(memories, work, quick=quick))
+    return StoreCheck(tuple(reports))
+
+
+def backup_store(target: Path, work: Work, *, replace: bool = False, home: Path | None = None) -> CheckReport:
+    """Write a backup of the databases of a state folder into one file; see `store.sqlite.backup.backup`."""
+    home = home or default_home()
+    memories = _memories(home)
+    if _exists(memories.path):
+        report = _check_memories(memories, work, quick=False)
+        if not report.ok:
+            raise DamagedStore(f"{memories.path} is damaged: no backup was written", report)
+    return backup(home / STORE, target, work, attached=(memories,), replace=replace)
+
+
+def restore_store(source: Path, work: Work, *, home: Path | None = None) -> dict[Path, Path | None]:
+    """Replace the databases of a state folder by those of a backup; returns where the old files are kept."""
+    home = home or default_home()
+    return restore(home / STORE, source, work, attached=(_memories(home),))
+
+
+def repair_store(work: Work, *, home: Path | None = None) -> list[RepairReport]:
+    """Repair the databases of a state folder that are damaged; a report about each of them."""
+    home = home or default_home()
+    store, memories = home / STORE, _memories(home)
+    reports: list[RepairReport] = []
+    if _exists(store) and not check(store, work).ok:
+        reports.append(repair(store, work))
+    if _exists(memories.path) and not _check_memories(memories, work, quick=False).ok:
+        reports.append(_repair_memories(memories, work))
+    return reports
+
+
+def compact_store(work: Work, *, home: Path | None = None) -> Space:
+    """Give the free pages of the store back to the disk, while no other process uses it."""
+    return compact((home or default_home()) / STORE, work)
+
+
+def unreleased_space(home: Path | None = None) -> str | None:
+    """A notice about space that prune cannot give back, because a file was created by version 0.1; None if little."""
+    path = (home or default_home()) / STORE
+    free = free_space(path)
+    if free.released or free.bytes < MIN_NOTICE:
+        return None
+    return (
+        f"{free.bytes / 1_000_000:.0f} MB are free inside {path}; retinue store compact gives them back to the disk; "
+        "afterwards prune does so itself"
+    )
+
+
+def _exists(path: Path) -> bool:
+    return path.exists() or Path(f"{path}-wal").exists()
+
+
+def _memories(home: Path) -> Attached:
+    from retinue.tools.memory import sqlite
+
+    return Attached(
+        path=home / sqlite.FILE,
+        table=sqlite.TABLE,
+        columns=sqlite.COLUMNS,
+        create=sqlite.CREATE,
+        version=sqlite.FORMAT,
+    )
+
+
+def _check_memories(memories: Attached, work: Work, *, quick: bool) -> CheckReport:
+    from retinue.tools.memory import sqlite
+
+    damages: list[Damage] = []
+    rows: list[tuple[Any, ...]] = []
+    try:
+        with open_snapshot(memories.path) as connection, work.watching(connection):
+            check_structure(
+                connection, lambda table, run_id, what: damages.append(Damage(table, run_id, what)), work, quick=quick
+            )
+            if not quick and _columns(connection, memories.table):
+                rows = connection.execute(f"SELECT {_readable(connection, memories)} FROM {memories.table}").fetchall()
+    except (sqlite3.DatabaseError, UnicodeDecodeError, StoreCorrupt) as error:
+        damages.append(Damage(memories.table, None, str(error)))
+    damages += [
+        Damage(memories.table, None, f"agent {row[1]}, key {row[2]}: the checksum does not match")
+        for row in rows
+        if not sqlite.is_intact(row)
+    ]
+    unsummed = sum(row[-1] is None for row in rows)
+    return CheckReport(
+        file=str(memories.path),
+        damages=tuple(damages),
+        rows={} if quick else {memories.table: len(rows)},
+        without_checksum=unsummed,
+    )
+
+
+def _columns(connection: sqlite3.Connection, table: str) -> set[str]:
+    return {str(row[1]) for row in connection.execute(f"PRAGMA table_info({table})").fetchall()}
+
+
+def _readable(connection: sqlite3.Connection, memories: Attached) -> str:
+    """The columns of a copy; NULL in place of a checksum that an older format does not have."""
+    there = _columns(connection, memories.table)
+    return ", ".join(column if column in there else f"NULL AS {column}" for column in memories.columns)
+
+
+def _repair_memories(memories: Attached, work: Work) -> RepairReport:
+    """Save the memories that match their checksums into a new file; their index is made again when it is needed."""
+    from retinue.tools.memory import sqlite
+
+    check_unused(memories.path)
+    lost: list[Damage] = []
+    saved: list[tuple[Any, ...]] = []
+    with temporary_beside(memories.path.with_name(f"{memories.path.name}.read")) as copy:
+        copy_readable(memories.path, copy)
+        connection = sqlite3.connect(copy, isolation_level=None)
+        try:
+            connection.execute("PRAGMA writable_schema = ON")
+            query = f"SELECT {_readable(connection, memories)} FROM {memories.table}"
+            for row in connection.execute(query):
+                work.report(memories.table, len(saved))
+                if sqlite.is_intact(row):
+                    saved.append(row)
+                else:
+                    lost.append(Damage(memories.table, None, f"agent {row[1]}, key {row[2]}"))
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+            lost.append(Damage(memories.table, None, f"memories after the first {len(saved)} ({error})"))
+        finally:
+            connection.close()
+    with temporary_beside(memories.path) as new:
+        write_attached(new, memories, saved)
+        check_unused(memories.path)
+        kept = replace_file(memories.path, new, "damaged", unchanged=True)
+    return RepairReport(
+        file=str(memories.path),
+        lost=tuple(lost),
+        saved={memories.table: len(saved)},
+        kept=None if kept is None else str(kept),
+    )
