@@ -8,7 +8,9 @@ import os
 import sys
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from retinue.app.settings_file import load_settings
@@ -17,6 +19,7 @@ from retinue.core.errors import ConfigError
 from retinue.core.policy import Autonomy, Policy
 from retinue.core.settings_files import REPLACED
 from retinue.sandbox.probe import choose
+from retinue.tools import python
 from retinue.tools.dependencies import NoKeyValue, ToolDependencies
 from retinue.tools.settings_guard import MADE
 from retinue.tools.shell import shell_tool
@@ -333,3 +336,43 @@ async def test_a_module_that_is_replaced_while_a_program_runs_is_not_imported(pr
     assert await running == (f"Killed: {module} was replaced while this ran, and was not protected from it any more")
     assert not project.obeyed()
     assert project.asides() == ["retinue.toml"]
+
+
+async def test_code_without_a_sandbox_leaves_no_settings(tmp_path: Path) -> None:
+    dependencies = ToolDependencies(
+        sandbox=choose("off"), key_value=NoKeyValue(), clock=FixedClock(), home=tmp_path / "home", sandboxed=False
+    )
+    workspace = tmp_path / "work"
+    workspace.mkdir()
+    call = ToolCaller(python.tools(dependencies), workspace, FREE_HAND)
+
+    made = msgspec.json.decode(await call("python_execute", code="open('retinue.yml', 'w').close()"))
+
+    assert made["stderr"] == f"\n[retinue.yml was renamed to ...{MADE}: what agents may do is settled by people]"
+    assert [path.name for path in workspace.iterdir()] == [f"retinue.yml{MADE}"]
+
+
+async def test_a_file_that_appears_after_the_mounts_were_made_is_protected_as_well(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = project.workspace / "retinue.toml"
+    made = shell_tool.mounts_of
+
+    def mounts_and_then_a_file(*args: Any, **kwargs: Any) -> Any:
+        mounts = made(*args, **kwargs)
+        if not settings.exists():
+            settings.write_text("[tools]\n")
+        return mounts
+
+    monkeypatch.setattr(shell_tool, "mounts_of", mounts_and_then_a_file)
+    text = await project.shell("echo sandbox >> retinue.toml; echo over")
+
+    assert "Read-only file system" in text
+    assert settings.read_text() == "[tools]\n"
+
+
+async def test_a_state_folder_in_the_workspace_that_is_made_by_then_is_hidden(project: Project) -> None:
+    text = await project.shell("cat state/programs/lock && echo seen", home=project.workspace / "state")
+
+    assert "seen" not in text
+    assert (project.workspace / "state" / "programs" / "lock").exists()

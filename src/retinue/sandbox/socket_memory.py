@@ -19,6 +19,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from functools import cache
 
 NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY = 4, 20
 REQUEST_DUMP = 0x301
@@ -111,6 +112,7 @@ def _content(descriptor: int) -> bytes:
     return b"" if descriptor < 0 else os.pread(descriptor, 4096, 0)
 
 
+@cache
 def _largest() -> int:
     """The most that one connection can hold in each direction, with what is on its way."""
     sizes = 0

@@ -18,6 +18,7 @@ from retinue.core.text import cut
 from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.function import FunctionTool
 from retinue.tools.program_access import environment_of, memory_limits, mounts_of, run_in_sandbox
+from retinue.tools.settings_guard import watch_settings
 from retinue.tools.threads import in_thread
 
 MAX_CHARS = 10_000
@@ -77,23 +78,24 @@ def tools(dependencies: ToolDependencies) -> Sequence[Tool]:
         allowed, memory_of_all = memory_limits(dependencies)
         token = secrets.token_hex(16)
         mounts = await in_thread(mounts_of, context, dependencies, writes=False)
+        # Without a sandbox the code can write to what it should only read.
+        written = () if dependencies.sandboxed else mounts.readable
         with closing(mounts):
-            ended = await run_in_sandbox(
-                Program(
-                    argv=(_interpreter(), "-I", "-X", "utf8", "-c", RUNNER),
-                    folder=mounts.folder,
-                    readable=(*mounts.readable, sys.base_prefix),
-                    hidden=mounts.hidden,
-                    descriptors=mounts.descriptors,
-                    environment=environment_of(context),
-                    stdin=msgspec.json.encode([token, code]),
-                    seconds=float(seconds),
-                    memory=min(memory, allowed),
-                    memory_of_all=memory_of_all,
-                ),
-                dependencies,
+            program = Program(
+                argv=(_interpreter(), "-I", "-X", "utf8", "-c", RUNNER),
+                folder=mounts.folder,
+                readable=(*mounts.readable, sys.base_prefix),
+                hidden=mounts.hidden,
+                descriptors=mounts.descriptors,
+                environment=environment_of(context),
+                stdin=msgspec.json.encode([token, code]),
+                seconds=float(seconds),
+                memory=min(memory, allowed),
+                memory_of_all=memory_of_all,
             )
-        return _execution(ended, token, seconds)
+            async with watch_settings(written, dependencies.settings, dependencies.home) as watch:
+                ended = await run_in_sandbox(program, dependencies)
+        return _execution(ended, token, seconds, watch.messages)
 
     seconds = MAX_SECONDS + 30.0
     if not dependencies.sandboxed:  # then the code has all rights of this process and may change anything
@@ -119,7 +121,7 @@ def parse_size(text: str) -> int | None:
     return size if 0 < size <= MAX_MEMORY else None
 
 
-def _execution(ended: Ended, token: str, seconds: int) -> Execution:
+def _execution(ended: Ended, token: str, seconds: int, messages: Sequence[str]) -> Execution:
     before, has_token, rest = ended.stderr.decode("utf-8", "replace").rpartition(token)
     result, after = _result(rest) if has_token else (None, rest)
     stderr = before + after
@@ -131,6 +133,7 @@ def _execution(ended: Ended, token: str, seconds: int) -> Execution:
         stderr += ended.killed_for
     elif ended.code < 0:
         stderr += f"Killed by signal {-ended.code}: too much memory or time?"
+    stderr = "\n".join((stderr, *(f"[{message}]" for message in messages))) if messages else stderr
     return Execution(_truncate(ended.stdout.decode("utf-8", "replace")), _truncate(stderr), result)
 
 

@@ -22,7 +22,7 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -441,6 +441,9 @@ class ProgramWatch:
     protected: tuple[Path, ...]
     home: Path | None
     messages: list[str] = field(default_factory=list[str])
+    known: set[str] = field(default_factory=set[str])
+    """Files that count as a person's, because the program has them mounted read-only."""
+    is_home_new: bool = False
     _token: str = field(default_factory=lambda: secrets.token_hex(8))
     _pins: list[int] = field(default_factory=list[int])
     _recorded: list[Records] = field(default_factory=list["Records"])
@@ -448,6 +451,7 @@ class ProgramWatch:
     def begin(self) -> None:
         """Record the program in each of its folders, and rename settings files there that a program made."""
         protected = [os.path.realpath(path) for path in self.protected]
+        self.is_home_new = self.home is not None and not os.path.lexists(self.home)
         for records in _records(self.home):
             with contextlib.ExitStack() as stack:
                 try:
@@ -461,10 +465,18 @@ class ProgramWatch:
                 for root in self.roots:
                     record = locked.get_or_new(root)
                     self.messages += locked.sweep(record, protected)
+                    self.known.update(record.known)
                     self._pins += [pin for path in record.known if (pin := _pin(path)) is not None]
                     record.running[self._token] = Running(locked.process, _file_time(), time.monotonic_ns())
                     locked.change(record)
                 self._recorded.append(records)
+
+    def needs_new_mounts(self, readable: Collection[str]) -> bool:
+        """Whether mounts that were made before `begin`, with these read-only paths, do not protect every file now.
+
+        A file may have been created or renamed meanwhile, or the state folder, which is hidden.
+        """
+        return bool(self.messages) or self.is_home_new or not self.known <= set(readable)
 
     def end(self) -> None:
         """Record that the program has ended, and rename the settings files that it may have written."""

@@ -216,7 +216,7 @@ async def run_command(
     with ExitStack() as resources:
         mounts = resources.enter_context(closing(await in_thread(mounts_of, context, dependencies, folder=folder)))
         async with watch_settings(mounts.writable, dependencies.settings, dependencies.home) as watch:
-            if watch.messages:  # what was renamed cannot be mounted
+            if watch.needs_new_mounts(mounts.readable):
                 mounts = resources.enter_context(
                     closing(await in_thread(mounts_of, context, dependencies, folder=folder))
                 )
