@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -20,7 +20,7 @@ from retinue.core.commands import RunQuery, RunRow
 from retinue.core.events import CallReturned, HistoryCompacted, ReplyReceived, RunAccepted, WrapUpAsked
 from retinue.core.messages import Reply
 from retinue.core.policy import Policy
-from retinue.core.ports import Publish, Request, Store
+from retinue.core.ports import Publish, Request, Store, Tool
 from retinue.core.run import Limits
 from retinue.core.usage import Usage
 from retinue.dialects.child_process import USAGE_FD, Tally
@@ -294,13 +294,21 @@ async def _wait_for_parent(supervisor: Supervisor, run_id: str, turn: int) -> No
 class MixedHarness(Harness):
     """A harness with one of the trees."""
 
-    def __init__(self, tree: Tree, store: Store, base_url: str = "http://127.0.0.1:9/v1") -> None:
+    def __init__(
+        self,
+        tree: Tree,
+        store: Store,
+        base_url: str = "http://127.0.0.1:9/v1",
+        *,
+        tools: Sequence[Tool] = (look, act, deploy),
+        agents: Sequence[Agent] = (LEAD, REVIEWER, WORKER),
+    ) -> None:
         self.model = Model(tree)
         self.model.supervisor = lambda: self._supervisor
         super().__init__(
             store=store,
-            tools=(look, act, deploy),
-            agents=(LEAD, REVIEWER, WORKER),
+            tools=tools,
+            agents=agents,
             dialects=tree.dialects,
             dialect_settings=dict(tree.settings),
             provider=self.model,

@@ -98,8 +98,8 @@ async def test_the_time_of_an_approval_and_of_a_crash_are_counted_once() -> None
         """Press the button."""
         return "pressed"
 
-    options = {"tools": [press], "policy": retinue.Policy(always_ask=("press",)), "approvals": "wait"}
-    harness = Harness(store=SharedMemory(), dialects=(), **options)
+    policy = retinue.Policy(always_ask=("press",))
+    harness = Harness(store=SharedMemory(), dialects=(), tools=[press], policy=policy, approvals="wait")
     harness.script("main", calls("press"), hangs())
     await harness.open()
     handle = await harness.retinue.spawn("go", limits=Limits(seconds=10))

@@ -16,7 +16,8 @@ from tests.dialects.spec.harness import ROOT, Answer, SpecHarness, answers, cont
 
 RESEARCHER = retinue.Agent(name="researcher", system_prompt="You research.", tools=("work",), max_turns=2)
 WRITER = retinue.Agent(name="writer", system_prompt="You write.")
-DEFINED = {"name": "checker", "description": "Checks.", "system_prompt": "You check.", "tools": []}
+TOOLS: list[str] = []
+DEFINED = {"name": "checker", "description": "Checks.", "system_prompt": "You check.", "tools": TOOLS}
 
 
 class Delays:
