@@ -25,6 +25,8 @@ COMMANDS = [
     *(("cron", name) for name in ("add", "list", "remove", "pause", "resume", "run-now", "log", "daemon")),
     ("daemon",),
     *(("daemon", name) for name in ("status", "stop", "install")),
+    ("store",),
+    *(("store", name) for name in ("check", "backup", "restore", "repair", "compact")),
     ("init",),
     ("doctor",),
 ]
