@@ -32,7 +32,7 @@ NoteFlag = Annotated[
 
 
 def approvals(question: OptionalQuestionArgument = None, json: JsonFlag = False) -> int:
-    """List the tool calls that wait for approval, in all runs of the store, or show one with all its arguments."""
+    """List the tool calls that wait for approval in all runs, or show one of them in full."""
     return perform(_list(question, json=json))
 
 
