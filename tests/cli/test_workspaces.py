@@ -15,7 +15,7 @@ from retinue.providers.catalog import provider_config
 from retinue.providers.scripted import calls, says, together
 from retinue.testing.fake_chat import ChatScript
 from tests.cli.conftest import Cli
-from tests.cli.stage import Ended, serving
+from tests.cli.stage import Ended, retinue, serving
 
 SETTINGS = """
 [risk_profiles.wide]
@@ -104,3 +104,21 @@ def test_a_run_is_not_resumed_in_a_folder_that_is_behind_a_link_now(cli: Cli, fo
         2, "", f"error: the run's folder {place} cannot be entered: there is a link on its path now\n"
     )
     assert resumed == Ended(0, "I thought.\n", "")
+
+
+@pytest.mark.real_time
+@pytest.mark.usefixtures("home")
+async def test_a_job_is_not_executed_in_a_folder_that_is_behind_a_link_now(folder: Path, tmp_path: Path) -> None:
+    place, outside = folder / "sub", tmp_path / "outside"
+    place.mkdir()
+    outside.mkdir()
+    added = await retinue("cron", "add", "look", "--every", "1d", "--shell", "ls", cwd=place)
+    place.rename(folder / "old")
+    place.symlink_to(outside)
+
+    refused = await retinue("cron", "run-now", "look", cwd=folder)
+
+    assert added.code == 0
+    reason = "there is a link on its path now"
+    assert (refused.code, refused.stdout) == (2, "")
+    assert refused.stderr == f"error: the job's folder {place} cannot be entered: {reason}\n"

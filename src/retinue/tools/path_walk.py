@@ -310,11 +310,10 @@ class Workspaces:
         for path in paths:
             with self._lock:
                 first = self._led_to.get(path)
-            if first is None:
-                first = locate(path).path
+            if first is None and (found := locate(path)).stat is not None:
                 with self._lock:
-                    first = self._led_to.setdefault(path, first)
-            closed += [path] if first == path else [path, first]
+                    first = self._led_to.setdefault(path, found.path)
+            closed += [path] if first in (None, path) else [path, first]
         return closed
 
     def with_closed_targets(self, policy: Policy, workspace: str) -> Policy:
