@@ -13,6 +13,7 @@ from functools import cache
 import msgspec
 
 from retinue.core.agent import Agent
+from retinue.core.commands import RunQuery
 from retinue.core.errors import RetinueError
 from retinue.core.events import CallReturned
 from retinue.core.messages import AssistantMessage, Reply, ToolCall
@@ -63,11 +64,12 @@ def check(data: bytes) -> None:
 
 
 async def results_of(dialect: str, call: ToolCall) -> list[CallReturned]:
-    """What the call returns to the root's model; several results if it began the run anew."""
+    """What the call returns; several results if a child makes the same call."""
     agents = [Agent(name="helper", model="one:x"), Agent(name="lead", model="one:x")]
     async with Harness(dialects=[dialect], agents=agents, providers={"one": OneCall(call)}) as r:
         outcome = await r.run("go", agent="lead", limits=Limits(max_turns=6, seconds=60.0))
-        returned = [event for event in r.events(r.run_of("lead")) if isinstance(event, CallReturned)]
+        runs = [row.run_id for row in r.store.runs(RunQuery())]
+        returned = [event for run_id in runs for event in r.events(run_id) if isinstance(event, CallReturned)]
     assert outcome.result in ("completed", "timed_out"), outcome.error
     return returned
 
