@@ -52,7 +52,7 @@ async def run_checks() -> list[Finding]:
         Finding("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
         Finding("sqlite", _sqlite()),
         _package("aiohttp", "the HTTP client of web tools and of proxies", needed=True),
-        _package("uvloop", "a faster event loop; optional", needed=False),
+        _event_loop(),
         *await _state(),
         *_disk(default_home()),
         about_settings,
@@ -78,6 +78,13 @@ def _package(name: str, what_for: str, *, needed: bool) -> Finding:
         return Finding(name, version(name))
     except PackageNotFoundError:
         return Finding(name, f"not installed ({what_for})", broken=needed)
+
+
+def _event_loop() -> Finding:
+    """The event loop of commands, which `cli/event_loop.py` chooses."""
+    found = _package("uvloop", "a faster event loop; optional", needed=False)
+    loop = type(asyncio.get_running_loop()).__module__.partition(".")[0]
+    return Finding(found.name, f"{found.text}; commands run on the event loop of {loop}")
 
 
 async def _state() -> list[Finding]:

@@ -11,14 +11,14 @@ from retinue.app.handle import RunHandle
 from retinue.app.read_only import ReadOnlyClient
 from retinue.app.retinue import Retinue
 from retinue.core.errors import UnknownFormat
-from retinue.core.events import Event, RunAdopted, RunLeft
+from retinue.core.events import Event, RunAccepted, RunAdopted, RunLeft
 from retinue.core.ids import RunId
-from retinue.core.run import LimitMet, Outcome
+from retinue.core.run import LimitMet, Outcome, State, WaitingFor
 from retinue.core.text import clean
 from retinue.core.usage import dollar_text
 from retinue.engine import RunView, Supervisor
 
-POLL = 0.2
+POLL = 0.1
 """Seconds between two polls of a tree."""
 
 Show: TypeAlias = Callable[[Sequence[RunView], Mapping[RunId, str]], None]
@@ -53,6 +53,9 @@ async def _whole_tree(retinue: Retinue, root: RunHandle) -> None:
         await retinue.wait(*unfinished)
 
 
+_Shown: TypeAlias = tuple[RunAccepted, int, State, WaitingFor | None]
+
+
 class TreeWatch:
     """The rows of one tree that this process drives, ended runs included, in the order in which they started.
 
@@ -63,14 +66,21 @@ class TreeWatch:
         self._supervisor = supervisor
         self._root_id = root_id
         self._views = {view.run_id: view for view in earlier}
+        self._seen: dict[RunId, _Shown] = {}
+        """What the views of live runs follow from: a view is made when that has changed."""
+        self._order: list[RunId] = []
         self.tasks: dict[RunId, str] = {}
 
     def look(self) -> list[RunView]:
         for live in self._supervisor.live_runs():
             accepted = live.run.accepted
             if accepted.root_id == self._root_id:
-                self.tasks[accepted.run_id] = accepted.task
-                self._views[accepted.run_id] = live.view()
+                run_id, before = accepted.run_id, self._seen.get(accepted.run_id)
+                now: _Shown = (accepted, live.run.seq, live.state, live.waiting_for)
+                if before is None or before[0] is not accepted or before[1:] != now[1:]:
+                    self._seen[run_id] = now
+                    self.tasks[run_id] = accepted.task
+                    self._views[run_id] = live.view()
         # The latest end comes first: what ended before a known end is known, too.
         for view in self._supervisor.recent_ends():
             if view.root_id != self._root_id:
@@ -78,7 +88,11 @@ class TreeWatch:
             if (known := self._views.get(view.run_id)) is not None and known.outcome is not None:
                 break
             self._views[view.run_id] = view
-        return sorted(self._views.values(), key=lambda view: (view.started_at, view.run_id))
+            self._seen.pop(view.run_id, None)
+        views = self._views
+        if len(self._order) != len(views):
+            self._order = sorted(views, key=lambda run_id: (views[run_id].started_at, run_id))
+        return [views[run_id] for run_id in self._order]
 
 
 @asynccontextmanager

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 from collections.abc import Sequence
 
 import pytest
 from rich.console import Console
 
+import retinue
 from retinue.app.follow import TreeWatch, polled
-from retinue.cli.output.live import LiveTree, draw
+from retinue.cli.output import live
+from retinue.cli.output.live import LiveTree, draw, outline
 from retinue.cli.output.progress import PlainLines, summary
 from retinue.core.agent import Agent
+from retinue.core.messages import AssistantMessage, Reply
+from retinue.core.ports import Publish, Request
 from retinue.core.run import HandleRef, Outcome, State
 from retinue.core.usage import NANO, Usage
 from retinue.engine import RunView
+from retinue.engine.live_run import LiveRun
 from retinue.providers.scripted import calls, says
 from retinue.testing.harness import Harness
 
@@ -181,3 +187,60 @@ async def test_a_watch_sees_runs_that_started_and_ended_between_two_polls() -> N
 
         assert watch.tasks[root.run_id] == "Go."
         assert seen[-1] == ["main ended", "dig ended"]
+
+
+def test_a_frame_of_a_large_tree_is_outlined_once_and_has_the_height_of_the_screen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    outlined: list[int] = []
+
+    def counted(rows: Sequence[RunView], *, ascii_only: bool) -> list[tuple[str, int]]:
+        outlined.append(len(rows))
+        return outline(rows, ascii_only=ascii_only)
+
+    monkeypatch.setattr(live, "outline", counted)
+    rows = [view("root0001"), *(view(f"child{number:04}", parent="root0001") for number in range(2000))]
+    times = iter(range(100, 200))
+    screen = Console(file=io.StringIO(), force_terminal=True, width=80, height=24)
+    with LiveTree(screen, now=lambda: float(next(times))) as tree:
+        for turns in range(5):
+            tree.show([rows[0], view("child0000", parent="root0001", turns=turns), *rows[2:]])
+        assert outlined == [2001]
+        tree.show([*rows, view("late0001", parent="root0001")])
+        assert outlined == [2001, 2002]
+
+    drawn = draw(rows, now=100.0, width=80, height=23)
+    assert len(screen.render_lines(drawn)) == 23
+
+
+class Waiting:
+    """A model that answers when it is allowed to."""
+
+    def __init__(self) -> None:
+        self.asked, self.allowed = asyncio.Event(), asyncio.Event()
+
+    async def answer(self, request: Request, publish: Publish) -> Reply:
+        self.asked.set()
+        await self.allowed.wait()
+        return Reply(AssistantMessage("Done."))
+
+
+async def test_a_watch_makes_views_of_the_runs_that_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    make = LiveRun.view
+
+    def counted(self: LiveRun, *, ended_at: float | None = None) -> RunView:
+        made.append(self.run_id)
+        return make(self, ended_at=ended_at)
+
+    model = Waiting()
+    async with retinue.open(provider=model, dialects=(), home=retinue.MEMORY) as r:
+        run = await r.spawn("Go.")
+        await model.asked.wait()
+        watch = TreeWatch(r.supervisor, run.run_id)
+        monkeypatch.setattr(LiveRun, "view", counted)
+        first, second = watch.look(), watch.look()
+        assert (made, first == second, [row.state for row in first]) == ([run.run_id], True, ["working"])
+        model.allowed.set()
+        await run.wait()
+        assert [row.state for row in watch.look()] == ["ended"]

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
+from typing import TypeAlias
 
-from rich.console import Console, RenderableType
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.live import Live
 from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
+from rich.segment import Segment
+from rich.style import Style
 
 from retinue.app.engine_types import RunView
 from retinue.app.follow import NO_TIMES
@@ -57,6 +59,9 @@ class LiveTree:
         self._now = now
         self.rows: Sequence[RunView] = ()
         self._tasks: Mapping[RunId, str] = NO_TASKS
+        self._outlined: list[RunId] = []
+        self._outline: list[tuple[str, int]] = []
+        """The outline of the rows with these ids: few frames have other runs than the one before."""
         self._keep = keep
         self._live = self._new_live()
         self._is_open = False
@@ -98,13 +103,18 @@ class LiveTree:
         if self._paused:
             return
         size = self._screen.size
+        ascii_only = not self._screen.encoding.lower().startswith("utf")
+        ids = [view.run_id for view in rows]
+        if ids != self._outlined:
+            self._outlined, self._outline = ids, outline(rows, ascii_only=ascii_only)
         tree = draw(
             rows,
             now=self._now(),
             width=size.width,
             height=size.height - 1 - self._gap,
             tasks=tasks if self._verbose else NO_TASKS,
-            ascii_only=not self._screen.encoding.lower().startswith("utf"),
+            ascii_only=ascii_only,
+            known=self._outline,
         )
         self._live.update(Padding(tree, (self._gap, 0, 0, 0)) if self._gap else tree, refresh=True)
 
@@ -118,12 +128,15 @@ def draw(
     tasks: Mapping[RunId, str] = NO_TASKS,
     times: Mapping[RunId, float] = NO_TIMES,
     ascii_only: bool = False,
+    known: Sequence[tuple[str, int]] | None = None,
 ) -> RenderableType:
     """The tree as a table that fits into `width` and `height`; the last line counts the runs that do not fit.
 
-    `times` are the seconds of runs whose active time differs from the time since their start.
+    `times` are the seconds of runs whose active time differs from the time since their start. `known` is the outline of
+    these rows, if it was computed before.
     """
-    lines = _outline(rows, _GUIDES[ascii_only])
+    order = outline(rows, ascii_only=ascii_only) if known is None else known
+    lines = [(guide, rows[place]) for guide, place in order]
     hidden = 0
     if len(lines) > height:
         room = max(1, height - 1)
@@ -138,54 +151,98 @@ def draw(
         )
         for guide, view in lines
     ]
-    numbers = [max(cell.cell_len for cell in column) for column in list(zip(*cells, strict=True))[1:]]
-    grid = Table.grid(padding=(0, GAP, 0, 0))
-    grid.add_column(no_wrap=True)
-    for _ in numbers:
-        grid.add_column(no_wrap=True, justify="right")
-    for name, *row in cells:
-        # Only names are shortened to make room, never numbers.
-        name.truncate(max(1, width - sum(numbers) - GAP * len(numbers)), overflow="ellipsis")
-        grid.add_row(name, *row)
-    if hidden:
-        grid.add_row(Text(f"and {hidden} more", style="dim"))
-    return grid
+    widths = [
+        max(len(number) for number, _ in column) for column in zip(*(numbers for _, numbers in cells), strict=True)
+    ]
+    taken = sum(widths) + GAP * len(widths)
+    # Only names are shortened to make room, never numbers.
+    names = [_cut(name, max(1, width - taken)) for name, _ in cells]
+    more: list[_Part] = [(f"and {hidden} more", "dim")] if hidden else []
+    name_width = max(map(_width, (*names, more)))
+    drawn = [
+        [*name, (" " * (name_width - _width(name)), ""), *_right_aligned(numbers, widths)]
+        for name, (_, numbers) in zip(names, cells, strict=True)
+    ]
+    if more:
+        drawn.append([*more, (" " * (name_width - _width(more) + taken), "")])
+    return _Lines(drawn)
 
 
-def _cells(guide: str, view: RunView, *, took: float, wide: bool, task: str) -> list[Text]:
+_Part: TypeAlias = tuple[str, str]
+"""A text and its style."""
+
+
+class _Lines:
+    """Lines of styled parts. A table of Rich would measure and wrap each cell again, for every frame."""
+
+    def __init__(self, lines: Sequence[Sequence[_Part]]) -> None:
+        self._lines = lines
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for line in self._lines:
+            for text, style in line:
+                if text:
+                    yield Segment(text, Style.parse(style) if style else None)
+            yield Segment.line()
+
+
+def _right_aligned(numbers: Sequence[_Part], widths: Sequence[int]) -> Iterator[_Part]:
+    for (number, style), width in zip(numbers, widths, strict=True):
+        yield " " * GAP, ""
+        yield number.rjust(width), style
+
+
+def _width(parts: Sequence[_Part]) -> int:
+    return sum(cell_len(text) for text, _ in parts)
+
+
+def _cut(parts: list[_Part], width: int) -> list[_Part]:
+    """The parts, cut to a width in columns; the last one ends with an ellipsis then."""
+    if _width(parts) <= width:
+        return parts
+    left, kept = width - 1, list[_Part]()
+    for text, style in parts:
+        if cell_len(text) > left:
+            kept.append((set_cell_size(text, left) + "…", style))
+            break
+        kept.append((text, style))
+        left -= cell_len(text)
+    return kept
+
+
+def _cells(guide: str, view: RunView, *, took: float, wide: bool, task: str) -> tuple[list[_Part], list[_Part]]:
+    """The parts of a run's name, and its numbers."""
     status = status_of(view)
-    name = Text()
-    name.append(guide, style="dim")
-    name.append(name_of(view), style="bold" if view.outcome is None else "")
+    name = [(guide, "dim"), (name_of(view), "bold" if view.outcome is None else "")]
     if view.parent_id is None:
-        name.append(f" {short(view.run_id)}", style="dim")
+        name.append((f" {short(view.run_id)}", "dim"))
     if task:
-        name.append(f" {one_line(task)}", style="dim")
-    cells = [name, Text(status, style=_STYLES.get(status, "dim")), Text(f"{view.turns} t")]
+        name.append((f" {one_line(task)}", "dim"))
+    numbers = [(status, _STYLES.get(status, "dim")), (f"{view.turns} t", "")]
     if wide:
-        cells += [Text(f"{count(view.usage.total)} tok"), Text(money(view.cost), style="dim")]
-    return [*cells, Text(elapsed(took), style="dim")]
+        numbers += [(f"{count(view.usage.total)} tok", ""), (money(view.cost), "dim")]
+    return name, [*numbers, (elapsed(took), "dim")]
 
 
 _GUIDES = {False: ("├─ ", "└─ ", "│  ", "   "), True: ("|- ", "`- ", "|  ", "   ")}
 
 
-def _outline(rows: Sequence[RunView], guides: tuple[str, str, str, str]) -> list[tuple[str, RunView]]:
-    """The rows in depth-first order, each with its guide lines."""
-    branch, last, bar, blank = guides
+def outline(rows: Sequence[RunView], *, ascii_only: bool) -> list[tuple[str, int]]:
+    """The places of the rows in depth-first order, each with its guide lines; depends on the ids of the rows alone."""
+    branch, last, bar, blank = _GUIDES[ascii_only]
     known = {view.run_id for view in rows}
-    below: dict[RunId | None, list[RunView]] = {}
-    for view in rows:
-        below.setdefault(view.parent_id if view.parent_id in known else None, []).append(view)
-    lines: list[tuple[str, RunView]] = []
+    below: dict[RunId | None, list[int]] = {}
+    for place, view in enumerate(rows):
+        below.setdefault(view.parent_id if view.parent_id in known else None, []).append(place)
+    lines: list[tuple[str, int]] = []
     # A stack and no recursion: a tree may be deeper than the recursion limit.
-    waiting = [("", "", view) for view in reversed(below.get(None, []))]
+    waiting = [("", "", place) for place in reversed(below.get(None, []))]
     while waiting:
-        before, guide, view = waiting.pop()
-        lines.append((before + guide, view))
+        before, guide, place = waiting.pop()
+        lines.append((before + guide, place))
         inner = before + ("" if not guide else blank if guide == last else bar)
-        children = below.get(view.run_id, [])
-        waiting += [(inner, last if child is children[-1] else branch, child) for child in reversed(children)]
+        children = below.get(rows[place].run_id, [])
+        waiting += [(inner, last if child == children[-1] else branch, child) for child in reversed(children)]
     return lines
 
 
