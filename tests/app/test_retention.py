@@ -6,7 +6,7 @@ from retinue.app import retention
 from retinue.app.open import open_read_only
 from retinue.app.retention import INTERVAL, prune_if_due, requests
 from retinue.config.store import StoreSettings
-from retinue.core.ports import PruneRequest
+from retinue.core.ports import Clock, PruneRequest
 from retinue.providers.scripted import Script, ScriptedProvider, says
 from tests.cli.stage import finished_run
 
@@ -14,12 +14,12 @@ from tests.cli.stage import finished_run
 class Later:
     """A clock that is ahead."""
 
-    def __init__(self, clock: object, seconds: float) -> None:
+    def __init__(self, clock: Clock, seconds: float) -> None:
         self._clock = clock
         self.seconds = seconds
 
     def now(self) -> float:
-        return self._clock.now() + self.seconds  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType]
+        return self._clock.now() + self.seconds
 
 
 def test_nothing_is_pruned_by_default() -> None:
