@@ -194,13 +194,13 @@ calls it broken."""
 
 NOTES = {
     "allowed_roots": """\
-A root that does not exist is nothing until it does. A root whose path leads through a link in a folder that an agent may
-write (a workspace, another root) is not open: an agent could have made the link. Write down the folder itself.""",
+A root that does not exist is nothing until it does. A root whose path leads through a link in a folder that an agent
+may write (a workspace, another root) is not open: an agent could have made the link. Write down the folder itself.""",
     "forbidden_paths": """\
-In the settings a relative path starts at their folder. In Python it starts at the workspace: it is closed there, and in
-the workspaces of the runs above, so that a child in another workspace is bound as its parent is. A child that repeats it
-in a policy of its own keeps what it means for its parent. A path that is a link, or leads through one, closes the link,
-what it leads to now, and what it led to when retinue first saw it.""",
+In the settings a relative path starts at their folder. In Python it starts at the workspace: it is closed there, and
+in the workspaces of the runs above, so that a child in another workspace is bound as its parent is. A child that
+repeats it in a policy of its own keeps what it means for its parent. A path that is a link, or leads through one,
+closes the link, what it leads to now, and what it led to when retinue first saw it.""",
     "allowed_commands": """\
 The list holds for every command of a line, and for what a command is told to start (`find -exec`, `xargs`, `env`,
 `timeout`). A name in the list is that of an installed program; one by its path is allowed if the list has that path.

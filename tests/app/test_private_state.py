@@ -9,6 +9,7 @@ import pytest
 
 import retinue
 from retinue.app.launch.resume import open_log
+from retinue.config.store import StoreSettings
 from retinue.core.errors import StoreNotOpened
 from retinue.core.policy import Policy
 from retinue.testing import Script, ScriptedProvider, says
@@ -40,8 +41,7 @@ async def test_all_files_of_a_run_are_the_owners_alone_while_it_is_under_way(
     monkeypatch.setenv("RETINUE_HOME", str(home))
     async with retinue.open(provider=scripted(), tools=["memory_store"]) as r:
         await (await r.spawn("go")).wait()
-        _, log = open_log("0190")
-        os.close(log)
+        os.close(open_log("0190", StoreSettings()).file)
         found = modes(home)
 
     assert {"retinue.db", "retinue.db-wal", "retinue.db-shm", "retinue.db.lock", "0190.log"} <= set(found)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from retinue.config.store import StoreSettings
 from retinue.dispatch.daemon.runs import FIRST_DELAY, GRACE, MAX_ATTEMPTS, POLL, RunsDaemon, Tree, make_launch
 from retinue.dispatch.processes import Processes
 from retinue.testing.virtual_time import VirtualClock
@@ -103,7 +104,7 @@ async def test_a_process_that_cannot_be_started_is_one_line_with_a_quoted_error(
     reported: list[str] = []
 
     with caplog.at_level(logging.INFO, logger="retinue.daemon"):
-        await make_launch(processes, reported.append)(tree("a"))
+        await make_launch(processes, reported.append, StoreSettings())(tree("a"))
 
     assert reported == ["run a: not continued: the daemon was stopping"]
     assert caplog.messages == ['event=run_not_continued run_id=a error="the daemon was stopping"']
