@@ -350,3 +350,15 @@ def test_all_connections_check_certificates_and_speak_one_protocol() -> None:
     context = http1.tls_context()
     assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
     assert http1.tls_context() is context
+
+
+def test_requests_work_on_other_event_loops_too() -> None:
+    uvloop: Any = pytest.importorskip("uvloop")
+
+    async def main() -> list[tuple[int, bytes]]:
+        server = Server(CHUNKED + b"6\r\nhello \r\n5\r\nworld\r\n0\r\n\r\n")
+        async with server.serve() as pool:
+            return [await read(pool, server.url) for _ in range(2)]
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(main()) == [(200, b"hello world")] * 2

@@ -84,7 +84,7 @@ def _event_loop() -> Finding:
     """The event loop of commands, which `cli/event_loop.py` chooses."""
     found = _package("uvloop", "a faster event loop; optional", needed=False)
     loop = type(asyncio.get_running_loop()).__module__.partition(".")[0]
-    return Finding(found.name, f"{found.text}; commands run on the event loop of {loop}")
+    return Finding(found.name, f"{found.found}; commands run on the event loop of {loop}")
 
 
 async def _state() -> list[Finding]:

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from types import TracebackType
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias, cast
 
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
@@ -264,8 +264,7 @@ class Connection(asyncio.Protocol):
     # Called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
