@@ -172,6 +172,19 @@ async def test_the_workspace_that_becomes_a_link_after_the_decision_is_not_follo
     assert (scene.outside / "key").read_text() == "SECRET\n"
 
 
+async def test_settings_behind_a_workspace_that_became_a_link_are_not_renamed(scene: Scene, tmp_path: Path) -> None:
+    (scene.outside / "retinue.toml").write_text("")
+
+    def swap() -> None:
+        os.rename(scene.workspace, tmp_path / "work.old")
+        scene.workspace.symlink_to(scene.outside)
+
+    scene.sandbox.swap = swap
+    await scene.shell(home=tmp_path / "home").result("shell", command="ls")
+
+    assert sorted(os.listdir(scene.outside)) == ["key", "retinue.toml"]
+
+
 async def test_a_working_folder_that_becomes_a_link_after_the_decision_is_not_followed(scene: Scene) -> None:
     (scene.workspace / "sub").mkdir()
     scene.sandbox.swap = lambda: scene.replace_by_link("sub")

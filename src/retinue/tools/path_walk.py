@@ -13,8 +13,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from threading import Lock
 
@@ -378,20 +378,27 @@ class Workspaces:
             return pinned and pinned.identity
 
 
-def change_to(path: str) -> None:
-    """Make a folder the current one by the real path that it had before.
+@contextmanager
+def real_folder(path: str) -> Generator[int]:
+    """The descriptor of a folder by the real path that it had before.
 
     Raises `OSError`; with ELOOP if a link is on the path now, which may lead anywhere.
     """
-    if os.open not in os.supports_dir_fd:
-        os.chdir(path)
-        return
     position = Position()
     try:
         for name in reversed(components(path)):
             if position.link(name) is not None:
                 raise OSError(errno.ELOOP, "there is a link on its path now")
             position.enter(name)
-        os.fchdir(position.fd)
+        yield position.fd
     finally:
         position.close()
+
+
+def change_to(path: str) -> None:
+    """Make a folder the current one by the real path that it had before; raises as `real_folder` does."""
+    if os.open not in os.supports_dir_fd:
+        os.chdir(path)
+        return
+    with real_folder(path) as folder:
+        os.fchdir(folder)

@@ -33,6 +33,7 @@ from msgspec import Struct
 from retinue.core.errors import ConfigError, Problem, ToolError
 from retinue.core.log_context import logger
 from retinue.core.settings_files import REPLACED, SETTINGS_FILES
+from retinue.tools.path_walk import real_folder
 from retinue.tools.threads import in_thread
 
 log = logger("retinue.tools.settings")
@@ -415,7 +416,12 @@ def _put_aside(path: str, suffix: str) -> str:
     name = os.path.basename(path)
     aside = suffix if not os.path.lexists(path + suffix) else f"{suffix}-{secrets.token_hex(4)}"
     try:
-        os.rename(path, path + aside)
+        if os.rename in os.supports_dir_fd:
+            # A program may have put a link in the place of the folder: the file behind it is a person's.
+            with real_folder(os.path.dirname(path)) as folder:
+                os.rename(name, name + aside, src_dir_fd=folder, dst_dir_fd=folder)
+        else:
+            os.rename(path, path + aside)
     except FileNotFoundError:
         return f"{name} was there while this ran, and is gone"
     except OSError as error:
