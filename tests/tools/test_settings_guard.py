@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import stat
 import sys
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
@@ -376,3 +377,17 @@ async def test_a_state_folder_in_the_workspace_that_is_made_by_then_is_hidden(pr
 
     assert "seen" not in text
     assert (project.workspace / "state" / "programs" / "lock").exists()
+
+
+async def test_records_are_for_their_owner_alone_and_loading_settings_adds_none(project: Project) -> None:
+    before = os.umask(0)
+    try:
+        await project.shell("echo ran")
+    finally:
+        os.umask(before)
+    records = sorted((project.home / "programs").iterdir())
+    load_settings(cwd=project.workspace, home=project.home)
+
+    assert sorted((project.home / "programs").iterdir()) == records
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (project.home, project.home / "programs")} == {0o700}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in records} == {0o600}

@@ -32,6 +32,7 @@ from msgspec import Struct
 
 from retinue.core.errors import ConfigError, Problem, ToolError
 from retinue.core.log_context import logger
+from retinue.core.private_folder import create_private
 from retinue.core.settings_files import REPLACED, SETTINGS_FILES
 from retinue.tools.path_walk import real_folder
 from retinue.tools.threads import in_thread
@@ -128,20 +129,20 @@ def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 class Records(Protocol):
-    """Records by folder. `read`, `write` and `is_alive` are used while `locked`."""
-
-    process: str
+    """Records by folder. All but `locked` is used while they are locked."""
 
     def locked(self) -> contextlib.AbstractContextManager[None]: ...
     def read(self, folder: str) -> Record | None: ...
     def write(self, record: Record) -> None: ...
+    def hold(self) -> str:
+        """The name of this process, by which others see that it is alive."""
+        ...
+
     def is_alive(self, process: str) -> bool: ...
 
 
 class MemoryRecords:
     """The records of this process, for programs of every state folder and of none."""
-
-    process = ""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -160,6 +161,9 @@ class MemoryRecords:
             self._records = {root: each for root, each in self._records.items() if each.running or os.path.exists(root)}
         self._records[record.root] = record
 
+    def hold(self) -> str:
+        return ""
+
     def is_alive(self, process: str) -> bool:
         return True
 
@@ -175,7 +179,7 @@ class DiskRecords:
         self._folder = home / FOLDER
         self._held = -1
         self._pid = 0
-        self.process = ""
+        self._process = ""
 
     @property
     def is_used(self) -> bool:
@@ -185,7 +189,8 @@ class DiskRecords:
     def locked(self) -> Generator[None]:
         import fcntl
 
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        create_private(self._folder.parent)
+        create_private(self._folder)
         lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             until = time.monotonic() + LOCK_SECONDS
@@ -197,28 +202,28 @@ class DiskRecords:
                     if time.monotonic() > until:
                         raise TimeoutError(f"another process keeps {self._folder}/lock: stop that process") from error
                     time.sleep(LOCK_PAUSE)
-            self._hold()
             yield
         finally:
             os.close(lock)
 
-    def _hold(self) -> None:
-        """Take the lock that shows that this process is alive; a forked one takes its own."""
+    def hold(self) -> str:
         import fcntl
 
         if self._pid == os.getpid() and self._held >= 0:
-            return
+            return self._process
         for name in os.listdir(self._folder):
             if name.endswith(".process"):
                 self.is_alive(name)  # which removes the file of one that is not
-        self._pid, self.process = os.getpid(), f"{secrets.token_hex(8)}.process"
-        self._held = os.open(self._folder / self.process, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        # A forked process gets a file of its own.
+        self._pid, self._process = os.getpid(), f"{secrets.token_hex(8)}.process"
+        self._held = os.open(self._folder / self._process, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return self._process
 
     def is_alive(self, process: str) -> bool:
         import fcntl
 
-        if process == self.process:
+        if process == self._process and self._pid == os.getpid():
             return True
         try:
             lock = os.open(self._folder / os.path.basename(process), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -312,7 +317,6 @@ class _OpenRecords:
     """The records of one place while they are locked: each is read once, without programs whose process is gone."""
 
     def __init__(self, records: Records) -> None:
-        self.process = records.process
         self._records = records
         self._read: dict[str, Record | None] = {}
         self._changed: list[Record] = []
@@ -473,7 +477,7 @@ class ProgramWatch:
                     self.messages += locked.sweep(record, protected)
                     self.known.update(record.known)
                     self._pins += [pin for path in record.known if (pin := _pin(path)) is not None]
-                    record.running[self._token] = Running(locked.process, _file_time(), time.monotonic_ns())
+                    record.running[self._token] = Running(records.hold(), _file_time(), time.monotonic_ns())
                     locked.change(record)
                 self._recorded.append(records)
 
