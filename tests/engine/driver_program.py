@@ -11,16 +11,26 @@ import msgspec
 
 import retinue
 from retinue.core.errors import RetinueError
+from retinue.core.ports import Request
 from retinue.core.run import Lifecycle
-from retinue.providers.scripted import Script, ScriptedProvider, calls, says
+from retinue.providers.scripted import Line, Script, ScriptedProvider, calls, says
 from tests.engine.delegation import Delegate, delegates
 from tests.internals import engine_of
+
+WORDS = "Also name the day."
+
+
+def report_words(request: Request) -> Line:
+    """Say whether the words of another process were read."""
+    return says("read" if any(message.text == WORDS for message in request.messages) else "unread")
+
 
 LINES = (
     Script()
     .play("main", delegates("digger", task="look", lifecycle=Lifecycle(awaited=True)), says("done"), task="dig")
     .play("main", calls("press"), says("done"), task="press")
     .play("main", says("hello"), says("I am fine"), task="chat")
+    .play("main", report_words, report_words, task="quick")
     .play("digger", calls("look"), says("gold"))
 )
 

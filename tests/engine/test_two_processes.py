@@ -14,8 +14,10 @@ import pytest
 
 import retinue
 from retinue.core.commands import RunQuery
+from retinue.core.errors import RunIsOver
 from retinue.core.events import CallReturned, Event, MailTaken, RunAdopted, RunEnded
-from tests.engine.driver_program import open_here
+from tests.conftest import STRESS
+from tests.engine.driver_program import WORDS, open_here
 from tests.internals import engine_of
 
 pytestmark = [
@@ -24,6 +26,7 @@ pytestmark = [
 ]
 
 PATIENCE = 30.0
+ROUNDS = 500 if STRESS else 10
 
 
 class DriverProgram:
@@ -118,6 +121,28 @@ async def test_a_second_process_sends_a_message_to_a_run_of_the_first(tmp_path: 
         assert (closed.text, closed.exchanges) == ("I am fine", 2)
         taken = [item for event in log(r, "main") if isinstance(event, MailTaken) for item in event.items]
         assert [getattr(item, "text", "(close)") for item in taken] == ["how are you?", "(close)"]
+
+
+async def test_words_and_cancels_in_the_last_moment_of_a_run_are_read_or_refused(tmp_path: Path) -> None:
+    async with driver_program(tmp_path) as program, other(tmp_path) as r:
+        for number in range(ROUNDS):
+            program.send("start quick")
+            run_id: str = (await program.next_report(started=...))["started"]
+            is_cancel = number % 2 == 1
+            if is_cancel:
+                is_accepted = run_id in await r.cancel(run_id, note="enough")
+            else:
+                try:
+                    await r.send(run_id, WORDS)
+                    is_accepted = True
+                except RunIsOver:
+                    is_accepted = False
+            ended = await program.next_report(ended=run_id)
+
+            if is_cancel:
+                assert ended["result"] == ("cancelled" if is_accepted else "completed"), number
+            else:
+                assert ended["text"] == ("read" if is_accepted else "unread"), number
 
 
 async def test_a_second_process_cancels_a_tree_within_a_second(tmp_path: Path) -> None:
