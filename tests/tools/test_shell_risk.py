@@ -494,6 +494,29 @@ async def test_reading_commands_of_an_ordinary_repository_need_no_approval(repos
     assert texts[-2] == " a.txt | 2 +-\n 1 file changed, 1 insertion(+), 1 deletion(-)"
 
 
+@NEEDS_GIT
+@pytest.mark.usefixtures("sandbox")
+@pytest.mark.real_time
+async def test_a_repository_with_a_submodule_and_a_linked_work_tree_needs_no_approval(
+    repository: Path, tmp_path: Path
+) -> None:
+    library = tmp_path / "library"
+    library.mkdir()
+    git("init", "-q", folder=library)
+    git("commit", "-q", "--allow-empty", "-m", "library", folder=library)
+    git("-c", "protocol.file.allow=always", "submodule", "add", "-q", str(library), "sub", folder=repository)
+    git("worktree", "add", "-q", "linked", folder=repository)
+    texts = await results(
+        calls("shell", command="git status --short sub"), calls("shell", command="cd linked && git status --short")
+    )
+    assert texts == ["A  sub", "[no output]"]
+
+    with (repository / ".git" / "modules" / "sub" / "config").open("a") as file:
+        file.write(HOSTILE["clean"][0])
+    (text,) = await results(calls("shell", command="git status --short sub"))
+    assert text.startswith(NEEDS_APPROVAL)
+
+
 HOSTILE = {
     "fsmonitor": ("[core]\n\tfsmonitor = ./x\n", ""),
     "textconv": ('[diff "x"]\n\ttextconv = ./x\n', "* diff=x\n"),
