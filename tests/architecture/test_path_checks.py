@@ -25,12 +25,33 @@ ENTRY = "the kind of an entry of an open folder, without following links; only p
 MESSAGE = "for the words of an error or of a report"
 SYSTEM = "a folder of the system, which no agent can write"
 STATE = "the state folder, which is closed to agents"
+BACKUP = "a file that a person names, and that no agent is asked about"
 PROGRAM = "a program is used only from folders that neither an agent nor another user can write"
 SETTINGS = "more names to compare; the file itself is open already"
 GIT = "raises the risk of a command; what the command can reach is decided by descriptors"
 PROCESS = "read from /proc of a process, about what is open already"
 
 REASONS: dict[tuple[str, str, str], str] = {
+    ("store/sqlite/store.py", "check_files", "exists"): STATE,
+    ("store/sqlite/store.py", "check_files", "lexists"): STATE,
+    ("core/private_folder.py", "create_private", "is_dir"): MESSAGE,
+    ("store/sqlite/backup.py", "_replace_others", "exists"): STATE,
+    ("tools/settings_guard.py", "ProgramWatch.begin", "lexists"): STATE,
+    ("store/sqlite/replace.py", "kept_name", "lexists"): STATE,
+    ("app/store_files.py", "_exists", "exists"): STATE,
+    ("store/sqlite/replace.py", "replace_file", "lexists"): STATE,
+    ("store/sqlite/backup.py", "restore", "samefile"): BACKUP,
+    ("store/sqlite/backup.py", "restore", "exists"): BACKUP,
+    ("store/sqlite/replace.py", "merge_log", "exists"): STATE,
+    ("store/sqlite/backup.py", "backup", "lexists"): BACKUP,
+    ("store/sqlite/space.py", "compact", "exists"): STATE,
+    ("store/sqlite/replace.py", "check_unused", "exists"): STATE,
+    ("store/sqlite/backup.py", "backup", "is_dir"): BACKUP,
+    ("store/sqlite/repair.py", "copy_readable", "lexists"): STATE,
+    ("store/sqlite/backup.py", "_add", "exists"): STATE,
+    ("store/sqlite/backup.py", "restore", "is_file"): BACKUP,
+    ("store/sqlite/check.py", "open_snapshot", "exists"): STATE,
+    ("store/sqlite/repair.py", "copy_readable", "exists"): STATE,
     ("app/doctor_checks.py", "_is_used", "lexists"): MESSAGE,
     ("app/doctor_checks.py", "_nearest", "lexists"): MESSAGE,
     ("app/doctor_checks.py", "_obstacle", "isdir"): MESSAGE,
@@ -77,7 +98,6 @@ REASONS: dict[tuple[str, str, str], str] = {
     ("engine/admission.py", "_anchored", "realpath"): "one more path that is closed; nothing is opened by it",
     ("engine/driver_table.py", "this_host", "readlink"): PROCESS,
     ("providers/scripted/script.py", "logged_turns", "exists"): "a log of tests",
-    ("sandbox/memory_watch.py", "_SandboxView._socket_name", "readlink"): PROCESS,
     ("sandbox/mounts.py", "_etc_files", "exists"): SYSTEM,
     ("sandbox/mounts.py", "_path_of", "readlink"): PROCESS,
     ("sandbox/mounts.py", "_system_folders", "isdir"): SYSTEM,

@@ -41,7 +41,7 @@ PLACEHOLDER = "NAME"
 
 COMMAND = re.compile(r"(?:^|\s)(retinue [^`#&|]+)")
 
-TRACE_OF_THE_WORKSHOP = re.compile(r"issues\s+show|(?<![\w}])/(?:work|root|home/\w+|Users/\w+)/")
+TRACE_OF_THE_WORKSHOP = re.compile(r"issues\s+show|(?<![\w}])/(?:work|root|home/(?!linuxbrew/)\w+|Users/\w+)/")
 
 on_every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 

@@ -260,6 +260,7 @@ EXPECTED: dict[int, dict[str, Event | Item | Outcome | RunSpec]] = {
         "outcome": _OUTCOME,
         "brief": RUN_SPEC,
         "brief.sampling": RunSpec(agent="researcher", max_output=4096, temperature=0.5, top_p=0.9),
+        "brief.ceiling": RunSpec(agent="researcher", tool_ceiling=("search", "spawn")),
         **_ADDED,
     },
 }

@@ -86,7 +86,7 @@ def backup(
             answer_json({"file": str(target), "bytes": target.stat().st_size, "rows": report.rows})
         else:
             runs = plural(report.rows.get("runs", 0), "run")
-            say(f"wrote {target}: {runs}, {target.stat().st_size / 1_000_000:.1f} MB, checked")
+            say(f"wrote {file}: {runs}, {target.stat().st_size / 1_000_000:.1f} MB, checked")
         return 0
 
     return _perform(lambda work: backup_store(target, work, replace=force), finish)
