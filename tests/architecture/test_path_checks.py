@@ -131,6 +131,7 @@ REASONS: dict[tuple[str, str, str], str] = {
     ("tools/settings_guard.py", "DiskRecords.write", "exists"): STATE,
     ("tools/settings_guard.py", "FileIdentity.is_unchanged", "is_file"): NOT_A_PATH,
     ("tools/settings_guard.py", "MemoryRecords.write", "exists"): "forgets the record of a folder that is gone",
+    ("tools/settings_guard.py", "ProgramWatch.begin", "lexists"): "whether mounts are made again; they open it then",
     ("tools/settings_guard.py", "ProgramWatch.begin", "realpath"): "names that are not renamed",
     ("tools/settings_guard.py", "_OpenRecords.distrust", "is_file"): NOT_A_PATH,
     ("tools/settings_guard.py", "_link_target", "readlink"): STATE,
