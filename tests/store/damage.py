@@ -72,12 +72,17 @@ def pages(path: Path) -> dict[str, list[tuple[int, int]]]:
     return found
 
 
-def flips(ranges: list[tuple[int, int]], count: int, seed: int) -> Iterator[tuple[int, int]]:
-    """Random positions in these ranges, each with a random number by which its byte is changed (exclusive or)."""
+def flips(whole: bytes, ranges: list[tuple[int, int]], count: int, seed: int) -> Iterator[tuple[int, int]]:
+    """Random positions in these ranges, each with a random number by which its byte is changed (exclusive or).
+
+    Every other position has a byte that is not zero: a page of a small table is mostly empty.
+    """
     rng = random.Random(seed)
-    for _ in range(count):
+    used = [begin + n for begin, size in ranges for n in range(size) if whole[begin + n]]
+    for number in range(count):
         begin, size = rng.choice(ranges)
-        yield begin + rng.randrange(size), rng.randrange(1, 256)
+        position = rng.choice(used) if number % 2 else begin + rng.randrange(size)
+        yield position, rng.randrange(1, 256)
 
 
 def flip(whole: bytes, position: int, by: int) -> bytes:

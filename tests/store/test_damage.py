@@ -65,7 +65,7 @@ def verdict(path: Path, damaged: bytes, expected: list[object]) -> tuple[str, bo
 
 def assert_found_or_harmless(path: Path, whole: Whole, name: str, count: int) -> None:
     results: dict[tuple[str, bool], int] = {}
-    for position, by in flips(whole.pages[name], count, seed=14):
+    for position, by in flips(whole.bytes, whole.pages[name], count, seed=14):
         result = verdict(path, flip(whole.bytes, position, by), whole.answers)
         results[result] = results.get(result, 0) + 1
         assert result[0] != "wrong", f"{name}: byte {position} changed by {by}: a wrong answer"

@@ -107,10 +107,23 @@ class SqliteQueries:
         return self._codec.item(self._load(body))
 
     def handles(self, session_id: SessionId, space: str) -> list[tuple[str, RunId, Key | None]]:
-        columns = "session_id, space, n, name, run_id, retired_by"
-        query = f"SELECT {columns}, crc FROM handles WHERE session_id = ? AND space = ? ORDER BY n"
-        rows = self._checked("handles", query, session_id, space)
-        return [(name, run_id, retired_by) for _, _, _, name, run_id, retired_by in rows]
+        # The table is an index by itself, so that damage can hide rows: they are counted by the other index.
+        query = """
+            SELECT count(*), 0, NULL, NULL, NULL, NULL, NULL, NULL FROM handles INDEXED BY handles_by_name
+            WHERE session_id = ?1 AND space = ?2
+            UNION ALL SELECT * FROM (
+                SELECT NULL, n, session_id, space, name, run_id, retired_by, crc FROM handles NOT INDEXED
+                WHERE session_id = ?1 AND space = ?2 ORDER BY n
+            )
+        """
+        (count, *_), *rows = self._fetch(query, session_id, space)
+        if len(rows) != count:
+            raise damaged_row("handles", f"session {session_id}, {space}")
+        handles: list[tuple[str, RunId, Key | None]] = []
+        for _, n, session, kind, name, run_id, retired_by, crc in rows:
+            check_row("handles", f"session {session_id}, {space}", crc, (session, kind, n, name, run_id, retired_by))
+            handles.append((name, run_id, retired_by))
+        return handles
 
     def drivers(self) -> list[DriverRow]:
         # Filtered here and not by SQL: a damaged row must not be left out before its checksum is compared.
