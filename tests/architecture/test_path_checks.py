@@ -25,37 +25,17 @@ ENTRY = "the kind of an entry of an open folder, without following links; only p
 MESSAGE = "for the words of an error or of a report"
 SYSTEM = "a folder of the system, which no agent can write"
 STATE = "the state folder, which is closed to agents"
-BACKUP = "a file that a person names, and that no agent is asked about"
 PROGRAM = "a program is used only from folders that neither an agent nor another user can write"
 SETTINGS = "more names to compare; the file itself is open already"
 GIT = "raises the risk of a command; what the command can reach is decided by descriptors"
 PROCESS = "read from /proc of a process, about what is open already"
 
 REASONS: dict[tuple[str, str, str], str] = {
-    ("store/sqlite/store.py", "check_files", "exists"): STATE,
-    ("store/sqlite/store.py", "check_files", "lexists"): STATE,
-    ("core/private_folder.py", "create_private", "is_dir"): MESSAGE,
-    ("store/sqlite/backup.py", "_replace_others", "exists"): STATE,
-    ("tools/settings_guard.py", "ProgramWatch.begin", "lexists"): STATE,
-    ("store/sqlite/replace.py", "kept_name", "lexists"): STATE,
-    ("app/store_files.py", "_exists", "exists"): STATE,
-    ("store/sqlite/replace.py", "replace_file", "lexists"): STATE,
-    ("store/sqlite/backup.py", "restore", "samefile"): BACKUP,
-    ("store/sqlite/backup.py", "restore", "exists"): BACKUP,
-    ("store/sqlite/replace.py", "merge_log", "exists"): STATE,
-    ("store/sqlite/backup.py", "backup", "lexists"): BACKUP,
-    ("store/sqlite/space.py", "compact", "exists"): STATE,
-    ("store/sqlite/replace.py", "check_unused", "exists"): STATE,
-    ("store/sqlite/backup.py", "backup", "is_dir"): BACKUP,
-    ("store/sqlite/repair.py", "copy_readable", "lexists"): STATE,
-    ("store/sqlite/backup.py", "_add", "exists"): STATE,
-    ("store/sqlite/backup.py", "restore", "is_file"): BACKUP,
-    ("store/sqlite/check.py", "open_snapshot", "exists"): STATE,
-    ("store/sqlite/repair.py", "copy_readable", "exists"): STATE,
     ("app/doctor_checks.py", "_is_used", "lexists"): MESSAGE,
     ("app/doctor_checks.py", "_nearest", "lexists"): MESSAGE,
     ("app/doctor_checks.py", "_obstacle", "isdir"): MESSAGE,
     ("app/launch/resume.py", "_settings_of", "lexists"): "a warning; the file is opened once, later, by the same name",
+    ("app/store_files.py", "_exists", "exists"): STATE,
     (
         "app/tool_modules.py",
         "_SiblingFinder.find_spec",
@@ -83,6 +63,7 @@ REASONS: dict[tuple[str, str, str], str] = {
         "_find_file",
         "lexists",
     ): "chooses a name in the current folder; what is opened is what is read",
+    ("core/private_folder.py", "create_private", "is_dir"): MESSAGE,
     ("core/programs.py", "_steps", "islink"): PROGRAM,
     ("core/programs.py", "_steps", "readlink"): PROGRAM,
     ("core/programs.py", "find_program", "isfile"): PROGRAM,
@@ -108,11 +89,28 @@ REASONS: dict[tuple[str, str, str], str] = {
     ("sandbox/probe.py", "_escape_program", "realpath"): "the interpreter of this process",
     ("sandbox/probe.py", "_installation", "realpath"): "the interpreter of this process",
     ("sandbox/probe.py", "attack", "exists"): "the result of a probe, after its program has ended",
+    ("store/sqlite/backup.py", "_add", "exists"): STATE,
+    ("store/sqlite/backup.py", "_replace_others", "exists"): STATE,
+    ("store/sqlite/backup.py", "backup", "is_dir"): MESSAGE,
+    ("store/sqlite/backup.py", "backup", "lexists"): "a refusal; the backup is written beside and linked to its name",
+    ("store/sqlite/backup.py", "restore", "exists"): STATE,
+    ("store/sqlite/backup.py", "restore", "is_file"): MESSAGE,
+    ("store/sqlite/backup.py", "restore", "samefile"): "a refusal; the backup is a file that a person names",
+    ("store/sqlite/check.py", "open_snapshot", "exists"): STATE,
     ("store/sqlite/errors.py", "_unwritable", "lexists"): MESSAGE,
     ("store/sqlite/errors.py", "open_error", "isdir"): MESSAGE,
     ("store/sqlite/errors.py", "open_error", "lexists"): MESSAGE,
+    ("store/sqlite/repair.py", "copy_readable", "exists"): STATE,
+    ("store/sqlite/repair.py", "copy_readable", "lexists"): STATE,
+    ("store/sqlite/replace.py", "check_unused", "exists"): STATE,
+    ("store/sqlite/replace.py", "kept_name", "lexists"): STATE,
+    ("store/sqlite/replace.py", "merge_log", "exists"): STATE,
+    ("store/sqlite/replace.py", "replace_file", "lexists"): STATE,
+    ("store/sqlite/space.py", "compact", "exists"): STATE,
     ("store/sqlite/store.py", "_open_read_only", "isfile"): STATE,
     ("store/sqlite/store.py", "_open_read_only", "lexists"): STATE,
+    ("store/sqlite/store.py", "check_files", "exists"): STATE,
+    ("store/sqlite/store.py", "check_files", "lexists"): STATE,
     ("tools/files/file_tools.py", "_list", "is_dir"): ENTRY,
     ("tools/files/file_tools.py", "_list", "is_symlink"): ENTRY,
     (

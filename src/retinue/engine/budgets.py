@@ -31,8 +31,8 @@ DEFAULT_OUTPUT = 8192
 MIN_OUTPUT = 16
 """A call with room for fewer output tokens than this is not made."""
 
-PLAUSIBLE_SHARE = 8
-"""A count of tokens below this part of the estimate is not believed: no tokenizer has 32 characters in a token."""
+PLAUSIBLE_SHARE = 64
+"""A count below this part of the estimate is not believed: no tokenizer has 256 characters of a prompt in a token."""
 
 MAX_AGE = 0.2
 """Seconds for which a model call relies on the last read of other processes' charges."""
@@ -49,10 +49,11 @@ class InputEstimate(Struct, frozen=True, gc=False):
     cached: int = 0
 
 
-def counted(reply: Reply, input: InputEstimate, price: CallPrice | None) -> Reply:
-    """The reply as limits count it: with the estimate where its provider counted nothing, and never with much less.
+def at_least(reply: Reply, input: InputEstimate, price: CallPrice | None) -> Reply:
+    """The reply as limits charge it: with the estimate where its provider counted nothing, and never with much less.
 
     A server could otherwise make a limit void. The counts of a tokenizer are above the least, and stay as they are.
+    What is recorded and shown is always the provider's count.
     """
     usage = reply.usage or NO_USAGE
     output = characters(reply.message) // CHARACTERS_PER_TOKEN

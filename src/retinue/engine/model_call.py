@@ -22,11 +22,11 @@ from retinue.core.ledger import Held
 from retinue.core.limit_text import cut_text, held_text, limit_text
 from retinue.core.log_context import logger
 from retinue.core.messages import MAX_CALLS, AssistantMessage, Delta, Reply, StartDelta
-from retinue.core.ports import Provider, Request, cached_price_of, price_of
+from retinue.core.ports import Provider, Request, cached_price_of, counts_exactly, price_of
 from retinue.core.run import LimitMet, Limits
 from retinue.core.step import CallModel
 from retinue.core.usage import MAX_COST, NO_USAGE, Usage, add_cost
-from retinue.engine.budgets import CallPrice, InputEstimate, counted, limit_met
+from retinue.engine.budgets import CallPrice, InputEstimate, at_least, limit_met
 from retinue.engine.context import EngineContext
 from retinue.engine.foreign_errors import is_recordable, type_and_message_of
 from retinue.engine.live_run import LiveRun
@@ -236,10 +236,10 @@ async def _reply(
             reply = replace(reply, model=model)
         if held is None:
             return Replied(reply, ())
-        reply = counted(reply, estimate, price)
         if (cut_by := _cut_by(held, reply)) is not None:
             log.info("%sthe reply was %s", engine.id_field(run), cut_text(cut_by))
-        return Replied(reply, engine.budgets.settle(held, reply), cut_by)
+        charged = reply if counts_exactly(provider) else at_least(reply, estimate, price)
+        return Replied(reply, engine.budgets.settle(held, charged), cut_by)
     except ProviderError as error:
         if held is not None and error.usage.total:
             charges += engine.budgets.settle(held, Reply(AssistantMessage(), usage=error.usage, cost=error.cost))

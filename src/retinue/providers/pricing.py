@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from retinue.core.messages import Reply
-from retinue.core.ports import Provider, Publish, Request, cached_price_of, price_of, window_of
+from retinue.core.ports import Provider, Publish, Request, cached_price_of, counts_exactly, price_of, window_of
 from retinue.core.usage import MAX_COST, Usage
 
 T = TypeVar("T")
@@ -181,6 +181,10 @@ class PricedProvider:
             return reply
         rates = self.prices.rates(request.model) or (self.prices.rates(reply.model) if reply.model else None)
         return reply if rates is None else replace(reply, cost=rates.cost(reply.usage))
+
+    @property
+    def counts_are_exact(self) -> bool:
+        return counts_exactly(self.provider)
 
     def price(self, model: str) -> tuple[int, int] | None:
         known = self.prices.price(model)

@@ -40,7 +40,7 @@ from retinue.core.inbox import Close
 from retinue.core.log_context import logger
 from retinue.core.messages import Reply
 from retinue.core.policy import DelegationCeiling, intersect
-from retinue.core.ports import Provider, Publish, Request, cached_price_of, price_of, window_of
+from retinue.core.ports import Provider, Publish, Request, cached_price_of, counts_exactly, price_of, window_of
 from retinue.engine import Approver, RunView
 from retinue.providers.catalog import SCRIPTED, ProviderConfig, check_key_address, create_provider
 from retinue.telemetry import log_files
@@ -213,6 +213,10 @@ class OtherModel:
 
     async def answer(self, request: Request, publish: Publish) -> Reply:
         return await self.provider.answer(replace(request, model=self._asked(request.model)), publish)
+
+    @property
+    def counts_are_exact(self) -> bool:
+        return counts_exactly(self.provider)
 
     def price(self, model: str) -> tuple[int, int] | None:
         return price_of(self.provider, self._asked(model))

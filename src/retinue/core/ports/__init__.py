@@ -8,6 +8,7 @@ from retinue.core.ports.provider import (
     Publish,
     Request,
     cached_price_of,
+    counts_exactly,
     price_of,
     window_of,
 )
@@ -62,6 +63,7 @@ __all__ = [
     "as_tool",
     "cached_price_of",
     "commit_at_once_of",
+    "counts_exactly",
     "price_of",
     "prune_in_steps_of",
     "window_of",

@@ -63,7 +63,8 @@ class Provider(Protocol):
     A provider may have three more methods, which `price_of`, `cached_price_of` and `window_of` call: `price(model)`
     returns nanodollars per input and per output token, `cached_price(model)` those per input token from the vendor's
     cache, `window(model)` the tokens that a request and its reply may have together. All return None for a model that
-    they do not know.
+    they do not know. A provider whose `counts_are_exact` is true, such as a script of tests, is charged what it
+    reports; others are charged at least a part of an estimate.
     """
 
     async def answer(self, request: Request, publish: Publish) -> Reply:
@@ -87,6 +88,11 @@ def window_of(provider: Provider, model: str) -> int | None:
     """Tokens that a request and its reply may have together; None if the provider does not know."""
     window: Callable[[str], int | None] | None = getattr(provider, "window", None)
     return None if window is None else window(model)
+
+
+def counts_exactly(provider: Provider) -> bool:
+    """Whether the usage that a provider reports is charged as it is."""
+    return getattr(provider, "counts_are_exact", False) is True
 
 
 class Providers(Protocol):

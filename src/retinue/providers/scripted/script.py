@@ -317,7 +317,7 @@ class ScriptedProvider:
     `latency` is the number of seconds before each answer begins. `prices` are nanodollars per input and output token,
     by model, and `windows` are context windows by model. With `log`, every finished answer of a turn adds a line to
     that file, which several processes may share; `logged_turns` reads it. A text (without calls) that is longer than
-    the request's `max_output` is cut there, as vendors do.
+    the request's `max_output` is cut there, as vendors do. Limits charge exactly the usage of the lines.
 
     >>> from retinue.messages import UserMessage
     >>> provider = ScriptedProvider(Script().play("lead", says("hello")))
@@ -329,6 +329,8 @@ class ScriptedProvider:
     >>> provider.asked
     [AskedTurn(path='lead', agent='lead', turn=1)]
     """
+
+    counts_are_exact = True
 
     def __init__(
         self,
