@@ -133,7 +133,8 @@ def _visible_in_a_line(found: re.Match[str]) -> str:
 
 _BLANK = rf"(?:(?![{_LINE_BREAKS}])[ \t\u00a0\u3000{INVISIBLE}])*"
 _HEADER = re.compile(
-    rf"(\A|[{_LINE_BREAKS}])(?={_BLANK}(?:[\[\u3010\uff3b\u27e6]{_BLANK}(?!truncated )[A-Za-z/]|-{{3}} [^{_LINE_BREAKS}]*-{{3}}))"
+    rf"(\A|[{_LINE_BREAKS}])(?={_BLANK}"
+    rf"(?:[\[\u3010\uff3b\u27e6]{_BLANK}(?!truncated )[A-Za-z/]|-{{3}} [^{_LINE_BREAKS}]*-{{3}}))"
 )
 """The beginning of a line like the headers between the messages of several runs: `[message from x]`, `--- x ---`.
 
