@@ -7,6 +7,7 @@ no mount covers. The kernel reports each change of a mount table to processes th
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import re
 import select
@@ -59,11 +60,12 @@ async def wait_for_lost_mount(first: int, expected: Collection[str]) -> str:
                     break
                 await asyncio.sleep(pause)
             table = os.open(f"/proc/{first}/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
-        except ENDED_ERRORS:
+        except OSError as error:
+            # A process that has ended and was not reaped has no mounts: that is EINVAL.
+            if not isinstance(error, ENDED_ERRORS) and error.errno != errno.EINVAL:
+                return f"Killed: what protects files from it could not be seen ({error.strerror})"
             await loop.create_future()  # there is nothing to protect: the task that waits for the end cancels this one
             raise
-        except OSError as error:
-            return f"Killed: what protects files from it could not be seen ({error.strerror})"
         resources.callback(os.close, table)
         # The table is always readable; the poll of its own reports only changes.
         changes = resources.enter_context(select.epoll())
