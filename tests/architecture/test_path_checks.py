@@ -125,7 +125,7 @@ REASONS: dict[tuple[str, str, str], str] = {
     ("tools/search/ripgrep.py", "_path_of", "isdir"): "whether there is a /proc; the folder is open already",
     ("tools/settings_guard.py", "DiskRecords._prune", "exists"): STATE,
     ("tools/settings_guard.py", "DiskRecords._prune", "lexists"): "forgets the record of a folder that is gone",
-    ("tools/settings_guard.py", "DiskRecords.is_used", "is_dir"): STATE,
+    ("tools/settings_guard.py", "DiskRecords.is_used", "isdir"): STATE,
     ("tools/settings_guard.py", "DiskRecords.write", "exists"): STATE,
     ("tools/settings_guard.py", "FileIdentity.is_unchanged", "is_file"): NOT_A_PATH,
     ("tools/settings_guard.py", "MemoryRecords.write", "exists"): "forgets the record of a folder that is gone",

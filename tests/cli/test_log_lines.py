@@ -44,7 +44,8 @@ async def run(folder: Path, dialect: str, env: dict[str, str]) -> list[str]:
     (folder / "notes.txt").write_text("SECRET-FILE\n")
     (folder / "retinue.toml").write_text(f"{SETTINGS}\n[buzzllm]\nwarm_processes = 0\n[spec]\nextensions = ['wait']\n")
     async with FakeChat(story(dialect)) as vendor:
-        flags = ("--model", "m", "--base-url", vendor.base_url, "--dialect", dialect, "--tools", "file_read", "--quiet")
+        tools = "file_read,bash_read"
+        flags = ("--model", "m", "--base-url", vendor.base_url, "--dialect", dialect, "--tools", tools, "--quiet")
         ended = await retinue("run", *flags, "--system", "SECRET-SYSTEM", "SECRET-PROMPT", env=env)
 
     assert ended.code == 0, ended.stderr

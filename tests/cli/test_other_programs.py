@@ -616,7 +616,8 @@ def test_a_whole_config_toml_of_meerkat_chooses_model_limits_and_prompt(cli: Cli
     assert warnings(ended.stderr) == [
         ".rkat/config.toml: ignored: agent.checkpoint_interval, agent.budget_warning_threshold, provider.api_key "
         "(keys are not read from files: set RKAT_ANTHROPIC_API_KEY), budget.max_tokens, retry, tools.builtins_enabled, "
-        "tools.subagents_enabled (give --dialect meerkat), tools.max_concurrent, shell, comms.mode, store, rest"
+        "tools.subagents_enabled (give --dialect meerkat), tools.max_concurrent, shell, comms.mode, "
+        "store.sessions_path, rest"
     ]
     root = vendor.requests[0]
     assert root.headers["x-api-key"] == "sk-mine"

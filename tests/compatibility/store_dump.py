@@ -142,9 +142,12 @@ def _value(table: str, name: str, value: object) -> str:
 
 
 def _files(home: Path, names: Names) -> Iterator[str]:
-    """The files of the folder: name, mode, and content except that of the store and its lock."""
+    """The files of the folder: name, mode, and content except that of the store and its lock.
+
+    Records of programs are left out: they have devices, inodes and times.
+    """
     for path in sorted(home.rglob("*")):
-        if path.is_dir() or path.name.endswith(_TEMPORARY):
+        if path.is_dir() or path.name.endswith(_TEMPORARY) or path.parent == home / "programs":
             continue
         yield names.normal(f"file {path.relative_to(home)} {stat.filemode(path.stat().st_mode)}")
         if path.name in (STORE, f"{STORE}.lock"):

@@ -239,7 +239,7 @@ def test_invalid_headers_are_rejected() -> None:
     with pytest.raises(BadInput, match="header 'X-Mine' cannot be sent"):
         OpenAIChatProvider("http://api.example/v1", headers={"X-Mine": "a\r\nX-Other: b"})
     with pytest.raises(BadInput, match=f"the header Authorization and the key in {VARIABLE} exclude each other"):
-        OpenAIChatProvider("http://api.example/v1", VARIABLE, {"authorization": "Bearer x"})
+        OpenAIChatProvider("https://api.example/v1", VARIABLE, {"authorization": "Bearer x"})
 
 
 async def test_a_query_in_the_base_url_is_sent_but_not_shown() -> None:

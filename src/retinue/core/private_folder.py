@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -16,6 +17,6 @@ def create_private(folder: Path) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.mkdir(folder, PRIVATE)
-    except FileExistsError:
+    except FileExistsError as error:
         if not folder.is_dir():
-            raise
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from error

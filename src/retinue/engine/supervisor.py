@@ -409,8 +409,15 @@ class Supervisor:
                 yield event
             return
 
+        joined: int | None = live.run.seq
+
         async def catch_up(seq: int) -> list[tuple[int, Event]]:
+            nonlocal joined
+            last, joined = joined, None
             events = await self.stored.events(run_id, seq)
+            if last is not None and events:
+                # Later ones are offered to the reader, with the deltas before them, which no store has.
+                events = [each for each in events if each[0] <= last]
             outcome = live.run.outcome
             if not events and outcome is not None and seq < live.run.seq:  # its events were dropped at its end
                 return [(live.run.seq, RunEnded(at=self._engine.clock.now(), outcome=outcome))]

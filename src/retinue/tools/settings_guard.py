@@ -183,7 +183,7 @@ class DiskRecords:
 
     @property
     def is_used(self) -> bool:
-        return self._folder.is_dir()
+        return os.path.isdir(self._folder)
 
     @contextlib.contextmanager
     def locked(self) -> Generator[None]:

@@ -34,7 +34,7 @@ def lifecycle_killed(stage: Stage) -> None:
     run_id = stage.forked("runs", "--json").json[0]["run_id"]
     stage.forked("runs", "show", run_id)
     command = stage.start("runs", "resume", run_id, "--quiet")
-    stage.wait_for_store("SELECT seq = 7 FROM runs")  # the reply with the second call is stored
+    stage.wait_for_store("SELECT seq = 8 FROM runs")  # the reply with the second call is stored
     command.signal(signal.SIGKILL)
     stage.note(command.arguments, command.ended())
     stage.run("runs", "resume", run_id, "--quiet")
