@@ -432,3 +432,14 @@ def test_every_command_of_the_group_has_help_with_an_example(cli: Cli, name: str
 
     assert ended.code == 0
     assert f"retinue store {name}" in ended.stdout.partition("Example")[2]
+
+
+@pytest.mark.parametrize("seq", [2**41, 2**26])
+def test_a_damaged_number_of_events_is_damage_and_takes_no_memory(cli: Cli, store: Path, seq: int) -> None:
+    with closing(sqlite3.connect(store)) as connection, connection:
+        connection.execute("UPDATE runs SET seq = ?", (seq,))
+
+    checked = cli("store", "check")
+
+    assert checked.code == 3
+    assert "bug" not in checked.stderr

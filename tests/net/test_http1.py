@@ -170,6 +170,8 @@ async def test_a_header_with_a_line_break_is_not_sent(value: str) -> None:
         (OK + b"Transfer-Encoding: gzip, chunked\r\n\r\n", "the answer has the transfer encoding 'gzip, chunked'"),
         (OK + b"Content-Encoding: br\r\nContent-Length: 1\r\n\r\nx", "the answer is compressed ('br')"),
         (OK + b"Content-Encoding: gzip\r\nContent-Length: 3\r\n\r\nxyz", "the compressed answer is damaged"),
+        (OK + b"Content-Length: " + b"9" * 5000 + b"\r\n\r\n", "the answer has the length '999"),
+        (b"HTTP/1.1 000 Odd\r\n\r\n", "it sent the status 000"),
         (CHUNKED + b"0x3\r\nyes\r\n", "a chunk of the answer has the size b'0x3'"),
         (CHUNKED + b"-3\r\n", "a chunk of the answer has the size b'-3'"),
         (CHUNKED + b"\r\n", "a chunk of the answer has the size b''"),
@@ -302,6 +304,12 @@ async def test_a_compressed_answer_ends_although_its_server_sends_more(compress:
     server = Server(OK + b"Content-Encoding: deflate\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
     async with server.serve() as pool:
         assert await read(pool, server.url) == (200, b"yes")
+
+
+async def test_a_compressed_answer_ends_with_its_data_although_more_is_announced() -> None:
+    server = Server(OK + b"Content-Encoding: gzip\r\nContent-Length: 1000000\r\n\r\n" + GZIPPED + b"x" * 1000)
+    async with server.serve() as pool, asyncio.timeout(10):
+        assert await read(pool, server.url) == (200, b"word " * 100)
 
 
 async def test_many_connections_share_one_look_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """Error responses carry fault, vendor's message and advice, and never the key."""
 
+import asyncio
 import logging
 import re
 import time
@@ -260,3 +261,20 @@ async def test_no_key_appears_in_any_error_or_log(
     texts = [str(error), repr(error), repr(error.__dict__), repr(error.__context__), repr(provider), caplog.text]
     output = "\n".join([*texts, *traceback.format_exception(error)])
     assert re.findall(r"s3c|sk-abc", output) == []
+
+
+async def test_a_key_in_the_reason_phrase_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        key = next(line for line in head.split("\r\n") if line.lower().startswith("authorization")).split()[-1]
+        writer.write(f"HTTP/1.1 400 {key}\r\nContent-Length: 0\r\n\r\n".encode())
+        await writer.drain()
+        writer.close()
+
+    monkeypatch.setenv(VARIABLE, KEY)
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, OpenAIChatProvider(f"http://127.0.0.1:{port}/v1", VARIABLE) as provider:
+        error = await failure_of(provider)
+
+    assert str(error) == f"http://127.0.0.1:{port}/v1 answered 400: [key]"

@@ -791,3 +791,28 @@ def test_the_tests_of_find_are_all_named_for_the_model() -> None:
     (find,) = (tool for tool in search_tools.tools(dependencies()) if tool.spec.name == "bash_find")
     described = json.loads(find.spec.parameters)["properties"]["extra_args"]["description"]
     assert [test for test in search_tools._TESTS if test not in described] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("grep", {"pattern": "x", "include": "'" * 100_000}),
+        ("grep", {"pattern": "x", "path": "a/" * 100_000}),
+        ("bash_find", {"name": "[a-c]" * 100_000}),
+        ("bash_find", {"extra_args": "-name a " * 100_000}),
+        ("bash_ripgrep", {"pattern": "x", "extra_args": "-i " * 100_000}),
+    ],
+)
+async def test_a_long_argument_is_refused_before_it_is_parsed(
+    name: str, arguments: dict[str, str], tmp_path: Path
+) -> None:
+    call = ToolCaller(search_tools.tools(dependencies()), tmp_path)
+
+    assert "characters; at most 4096" in await call.error(name, **arguments)
+
+
+async def test_any_number_of_short_flags_may_be_combined(tmp_path: Path) -> None:
+    call = ToolCaller(search_tools.tools(dependencies()), tmp_path)
+    put(call, "a", "X")
+
+    assert "a:1:X" in await call("bash_ripgrep", pattern="x", extra_args="-" + "i" * 3000)

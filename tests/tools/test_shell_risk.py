@@ -353,6 +353,7 @@ SHELLS = [
 RUNS = "$(>made)"
 """Makes a file if it is evaluated."""
 LINES = (
+    *("case x in esac > made", "case x in esac >| made", "case x in y) ls ;; esac 2> made"),
     *(
         f"ls='a[{RUNS}]'; ((ls))",
         f"ls='a[{RUNS}]'; (\\\n(ls))",

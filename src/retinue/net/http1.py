@@ -28,6 +28,7 @@ HAPPY_EYEBALLS_SECONDS: Final = 0.25
 
 MAX_HEAD_BYTES: Final = 64 * 1024
 MAX_CHUNK_LINE_BYTES: Final = 4096
+MAX_LENGTH_DIGITS: Final = 18
 PAUSE_BYTES: Final = 256 * 1024
 """Bytes of an answer that wait to be read, from which the server has to wait."""
 INFLATED_BYTES: Final = 256 * 1024
@@ -117,6 +118,8 @@ class _Answer:
         return self
 
     def at_eof(self) -> bool:
+        if self._inflate is not None and self._inflate.has_ended:
+            return True
         return self.complete and not self._pieces and self._inflate is None
 
     async def readany(self) -> bytes:
@@ -130,8 +133,11 @@ class _Answer:
                 if self._inflate is None:
                     return data
                 self._inflate.add(data)
-            if self._inflate is not None and (inflated := self._inflate.read(last=self.complete)):
-                return inflated
+            if self._inflate is not None:
+                if inflated := self._inflate.read(last=self.complete):
+                    return inflated
+                if self._inflate.has_ended:
+                    return b""
             if self.complete:
                 self._inflate = None
                 return b""
@@ -177,11 +183,19 @@ class _Inflate:
         self._stream = zlib.decompressobj(zlib.MAX_WBITS | 32)  # gzip or zlib, whichever it is
         self._rest = b""
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the compressed data are complete; what follows them is not kept."""
+        return self._stream.eof
+
     def add(self, data: bytes) -> None:
-        self._rest += data
+        if not self._stream.eof:
+            self._rest += data
 
     def read(self, *, last: bool) -> bytes:
         """Some more of the content; `last` if nothing will be added."""
+        if self._stream.eof:
+            return b""
         try:
             data = self._stream.decompress(self._rest, INFLATED_BYTES)
         except zlib.error as error:
@@ -322,7 +336,9 @@ class Connection(asyncio.Protocol):
         if len(code) != 3 or not (code.isascii() and code.isdigit()) or version not in ("HTTP/1.1", "HTTP/1.0"):
             raise BadResponse(f"it sent {first[:40]!r}")
         status = int(code)
-        if 100 <= status < 200 and status != 101:
+        if status < 100:
+            raise BadResponse(f"it sent the status {code}")
+        if status < 200 and status != 101:
             return  # the answer follows
         headers: list[tuple[str, str]] = []
         length, encoding, connection, compression = "", "", "", ""
@@ -348,7 +364,7 @@ class Connection(asyncio.Protocol):
         self._chunked = encoding == "chunked"
         if encoding and not self._chunked:
             raise BadResponse(f"the answer has the transfer encoding {encoding[:40]!r}")
-        if length and not (length.isascii() and length.isdigit()):
+        if length and not (length.isascii() and length.isdigit() and len(length) <= MAX_LENGTH_DIGITS):
             raise BadResponse(f"the answer has the length {length[:40]!r}")
         self._expected = 0 if self._chunked or status in _NO_BODY else int(length) if length else None
         self._chunked = self._chunked and status not in _NO_BODY

@@ -208,7 +208,7 @@ def error_response(
 ) -> ErrorResponse:
     """The error for a response whose status is not a success."""
     body = _parse(content)
-    server_message = display_text(body.message, secrets) or reason or "(no reason given)"
+    server_message = display_text(body.message, secrets) or display_text(reason, secrets) or "(no reason given)"
     message = f"{endpoint.base_url} answered {status}: {server_message}"
     fault = fault_of(status, body)
     if 300 <= status < 400:

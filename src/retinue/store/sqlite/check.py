@@ -270,6 +270,9 @@ class _Rows:
                 if done % 100 == 0:
                     self._work.report("runs folded", done, total)
                 done += 1
+                if row[0] <= last:
+                    self._findings.add("runs", None, f"the row after number {last} has the number {row[0]}")
+                    return
                 last = row[0]
                 self._check_run(*row[1:])
 
@@ -286,7 +289,7 @@ class _Rows:
             events = self._events(run_id)
             if not events and seq == 0:
                 return  # its messages were deleted, as configured
-            if [number for number, _ in events] != list(range(1, seq + 1)):
+            if len(events) != seq or [number for number, _ in events] != list(range(1, seq + 1)):
                 raise StoreCorrupt(f"it has {len(events)} events, and its last is {seq}")
             run = self._fold(run_id, None)
             stored = None if outcome is None else self._codec.outcome(self._load(outcome))

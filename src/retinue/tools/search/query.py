@@ -14,6 +14,8 @@ LEFT_OUT = (".git", ".hg", ".svn", ".tox", ".venv", "__pycache__", "node_modules
 """Folders that are not searched, except when one of them is the path to search."""
 
 MAX_PATTERN = 10_000
+MAX_ARGUMENT = 4096
+"""The longest of the other arguments, which are parsed on the event loop."""
 
 TYPES = {
     "c": ("*.c", "*.h"),
@@ -150,12 +152,20 @@ def query_of(pattern: str, extra_args: str = "") -> Query:
     return Query(pattern=pattern, ignore_case=ignore_case, **options)
 
 
+def check_lengths(**arguments: str) -> None:
+    """Raise `ToolError` for an argument that is too long to be parsed at once."""
+    for name, value in arguments.items():
+        if len(value) > MAX_ARGUMENT:
+            raise ToolError(f"{name} has {len(value)} characters; at most {MAX_ARGUMENT}")
+
+
 def _apply(options: Options, argument: str, rest: list[str]) -> None:
+    while argument[:2] in _FLAG and len(argument) > 2 and not argument.startswith("--"):  # short flags, combined
+        options |= _FLAG[argument[:2]]
+        argument = f"-{argument[2:]}"
     name, _, value = argument.partition("=") if argument.startswith("--") else (argument[:2], "", argument[2:])
     if name in _FLAG and not (argument.startswith("--") and value):
         options |= _FLAG[name]
-        if value:  # short flags may be combined
-            _apply(options, f"-{value}", rest)
     elif name in _OPTION:
         if not value and not rest:
             raise ToolError(f"extra_args: {name} needs a value")

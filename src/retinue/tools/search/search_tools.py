@@ -25,7 +25,7 @@ from retinue.tools.files import AccessDenied, FileAccess
 from retinue.tools.function import as_text, tool
 from retinue.tools.pagination import NOTICE_CHARS, fitting, page_limit, page_text
 from retinue.tools.search.fallback import Entry, walk
-from retinue.tools.search.query import query_of, split
+from retinue.tools.search.query import check_lengths, query_of, split
 from retinue.tools.search.ripgrep import LIMITS, SearchLimits, SearchPage, SearchTimedOut, matches
 from retinue.tools.threads import in_thread
 
@@ -63,6 +63,7 @@ def tools(dependencies: ToolDependencies, *, limits: SearchLimits = LIMITS) -> S
             offset: how many results to skip
         """
         try:
+            check_lengths(path=path, name=name, type_filter=type_filter, extra_args=extra_args)
             query = find_query(name, type_filter, extra_args)
             found = await _find(FileAccess.of(context, dependencies), path, query, offset, limit, limits.seconds)
         except AccessDenied as refusal:
@@ -98,6 +99,7 @@ def tools(dependencies: ToolDependencies, *, limits: SearchLimits = LIMITS) -> S
             offset: how many results to skip
         """
         try:
+            check_lengths(files=files, extra_args=extra_args)
             query = query_of(pattern, extra_args)
             access = FileAccess.of(context, dependencies)
             found = await matches(access, files, query, offset=offset, limit=limit, limits=limits)
@@ -137,6 +139,7 @@ def tools(dependencies: ToolDependencies, *, limits: SearchLimits = LIMITS) -> S
             limit: how many lines to return; 0 returns all that fit
             offset: how many lines to skip
         """
+        check_lengths(path=path, include=include)
         flags = [f"--glob={shlex.quote(include)}"] if include else []
         query = query_of(pattern, " ".join([*flags, *(["-i"] if ignore_case else []), f"-C{context}"]))
         access = FileAccess.of(caller, dependencies)

@@ -232,6 +232,7 @@ class _Part:
         self._words = words[start:]
         head = self._words[0].text if self._words and self._words[0].plain else ""
         self._head = head in ("for", "case")
+        self._is_timed = any(word.text == "time" for word in words[:start])
         self.loops = head == "for" or any(word.text in ("while", "until") for word in words[:start])
 
     def step(self, values: list[Word], numbers: list[Word]) -> Step | None:
@@ -240,7 +241,7 @@ class _Part:
         if self._head:
             _check_head(words)
             values += words[3:]
-            return None
+            return Step("", (), writes=True) if self._writes else None
         variables: dict[str, str] = {}
         start = 0
         while start < len(words) and (assigned := ASSIGNMENT.match(words[start].text)):
@@ -248,6 +249,8 @@ class _Part:
                 break
             variables[assigned[1]] = words[start].text[assigned.end() :]
             start += 1
+        if variables and self._is_timed:  # where `time` is a program, the assignment is the path of another one
+            raise Unclear("write variables before time, or leave time out")
         values += words[:start]
         for name, value in variables.items():
             _check_variable(name, value, words[start].text if start < len(words) else "")
