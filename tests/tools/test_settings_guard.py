@@ -22,7 +22,7 @@ from retinue.core.settings_files import REPLACED
 from retinue.sandbox.probe import choose
 from retinue.tools import python
 from retinue.tools.dependencies import NoKeyValue, ToolDependencies
-from retinue.tools.settings_guard import MADE
+from retinue.tools.settings_guard import MADE, check_unwritten
 from retinue.tools.shell import shell_tool
 from tests.tools.tool_calls import FixedClock, ToolCaller
 
@@ -176,7 +176,8 @@ async def test_settings_below_the_workspace_are_refused_until_a_person_saves_the
         load_settings(cwd=made.parent, home=project.home)
     with pytest.raises(ConfigError, match="may have written it"):
         load_settings(made, cwd=project.workspace, home=project.home)
-    settle(made, made.touch)
+    for file in (made, made.with_name("m.py")):  # the module may be as new as the start of the program
+        settle(file, file.touch)
     assert project.obeyed("sub")
 
 
@@ -391,3 +392,24 @@ async def test_records_are_for_their_owner_alone_and_loading_settings_adds_none(
     assert sorted((project.home / "programs").iterdir()) == records
     assert {stat.S_IMODE(path.stat().st_mode) for path in (project.home, project.home / "programs")} == {0o700}
     assert {stat.S_IMODE(path.stat().st_mode) for path in records} == {0o600}
+
+
+async def test_a_pipe_in_a_folder_of_programs_is_no_settings_file(project: Project, tmp_path: Path) -> None:
+    await project.shell("echo begun")
+    inside, outside = project.workspace / "ops.toml", tmp_path / "ops.toml"
+    for path in (inside, outside):
+        os.mkfifo(path)
+
+    def load(path: Path) -> None:
+        descriptor = os.open(path, os.O_RDWR)  # a writer, which ends after these words
+        os.write(descriptor, b'sandbox = "off"\n')
+        reader = os.open(path, os.O_RDONLY)
+        os.close(descriptor)
+        try:
+            check_unwritten(path, reader, project.home)
+        finally:
+            os.close(reader)
+
+    with pytest.raises(ConfigError, match="it is no file, and a program of an agent may write to it"):
+        load(inside)
+    load(outside)

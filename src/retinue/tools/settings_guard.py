@@ -358,6 +358,10 @@ class _OpenRecords:
                 return record
         return None
 
+    def has_programs_above(self, path: str) -> bool:
+        """Whether programs ran in a folder above the path."""
+        return any(True for _ in self._above(os.path.dirname(path)))
+
     def _above(self, folder: str) -> Iterator[tuple[str, Record]]:
         """The records of a folder and of those above it."""
         while True:
@@ -570,19 +574,23 @@ def sweep_folder(folder: Path, home: Path | None) -> None:
 def check_unwritten(path: Path, descriptor: int, home: Path | None) -> None:
     """Raise `ConfigError` if a program of an agent may have written the open file, or a link that `path` leads through.
 
-    Only regular files are checked.
+    What comes out of a pipe cannot be checked: a pipe with a name is refused in a folder in which programs ran. One
+    without a name, such as the shell's `<(...)`, is not.
     """
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        return
+    is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
     seen = [(link, identify(link)) for link in _links(path)]
     opened = _path_of(descriptor, path)
-    seen.append((opened, identify(opened, descriptor)))
+    if is_file:
+        seen.append((opened, identify(opened, descriptor)))
     for records in _used_records(home):
         with contextlib.ExitStack() as stack:
             try:
                 locked = stack.enter_context(_locked(records))
             except OSError:  # a state folder that cannot be written: programs are not recorded there either
                 locked = _OpenRecords(records)
+            if not is_file and opened.startswith("/") and locked.has_programs_above(opened):
+                complaint = "it is no file, and a program of an agent may write to it; expected a file"
+                raise ConfigError(Problem(file=str(path), complaint=complaint))
             for link, found in seen:
                 record = locked.distrust(link, found) if found is not None else None
                 if found is not None and record is not None:
