@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -533,16 +534,28 @@ def test_programs_run_on_other_event_loops_too(sandbox: Sandbox, program: Calls)
         assert runner.run(sandbox.run(program("cat", stdin=b"hello"))) == Ended(code=0, stdout=b"hello")
 
 
+def save_by_renaming(file: Path) -> None:
+    """Save as most editors do."""
+    (file.parent / "saved").write_text("new")
+    (file.parent / "saved").replace(file)
+
+
+def save_with_a_backup(file: Path) -> None:
+    """Save as editors do that keep the old file: its cover is renamed with it."""
+    file.rename(f"{file}~")
+    file.write_text("new")
+
+
+@pytest.mark.parametrize("save", [save_by_renaming, save_with_a_backup])
 async def test_a_program_is_killed_when_a_hidden_file_is_replaced(
-    sandbox: Sandbox, program: Calls, work: Path, line: Line
+    sandbox: Sandbox, program: Calls, work: Path, line: Line, save: Callable[[Path], None]
 ) -> None:
     (work / "my secret").write_text("old")
     running = asyncio.ensure_future(
         sandbox.run(program("sh", "-c", "echo > line; sleep 20", hidden=(str(work / "my secret"),)))
     )
     await line.read()
-    (work / "saved").write_text("new")
-    (work / "saved").replace(work / "my secret")
+    save(work / "my secret")
     ended = await running
 
     assert ended.code == -signal.SIGKILL

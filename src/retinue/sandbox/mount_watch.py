@@ -1,7 +1,8 @@
 """Watch the mounts that protect files from a program: the kernel detaches one if its file is replaced outside.
 
 Editors replace a file when they save it: they write a new one and rename it. The name then leads to the new file, which
-no mount covers. The kernel reports each change of a mount table to processes that poll it.
+no mount covers. The kernel reports each change of a mount table to processes that poll it. Where the covered file is
+renamed first, to a backup, its mount goes with it and no table changes: the names are looked at again and again.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ import os
 import re
 import select
 from collections.abc import Collection, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import repeat
 
 from retinue.sandbox.memory_watch import ENDED_ERRORS
 
+LOOK_SECONDS = 0.05
+"""Seconds between two looks at what the names of the mount points lead to."""
 SETUP_PAUSE = 0.01
 """Seconds between two looks at a sandbox that is being set up."""
 OPERANDS = {
@@ -73,11 +76,37 @@ async def wait_for_lost_mount(first: int, expected: Collection[str]) -> str:
         changed = asyncio.Event()
         loop.add_reader(changes.fileno(), changed.set)
         resources.callback(loop.remove_reader, changes.fileno())
-        while not (lost := sorted(set(expected) - _mounted(table))):
-            await changed.wait()
-            changes.poll(0)
-            changed.clear()
+        try:
+            at_first = {path: _identity(first, path) for path in expected}
+            while not (lost := sorted(set(expected) - _mounted(table))):
+                if lost := sorted(path for path in expected if _leads_elsewhere(first, path, at_first[path])):
+                    break
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK_SECONDS):
+                        await changed.wait()
+                changes.poll(0)
+                changed.clear()
+        except ENDED_ERRORS:
+            await loop.create_future()  # it has ended meanwhile
+            raise
     return f"Killed: {lost[0]} was replaced while this ran, and was not protected from it any more"
+
+
+def _identity(first: int, path: str) -> tuple[int, int] | None:
+    """Device and inode of what a path in the sandbox leads to; None if nothing. Raises if the process has ended."""
+    try:
+        found = os.stat(f"/proc/{first}/root{path}", follow_symlinks=False)
+    except FileNotFoundError:
+        os.stat(f"/proc/{first}/root")
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _leads_elsewhere(first: int, path: str, at_first: tuple[int, int] | None) -> bool:
+    try:
+        return _identity(first, path) != at_first
+    except PermissionError:
+        return False  # the program has closed a folder above, to itself as well
 
 
 def _is_set_up(first: int) -> bool:
