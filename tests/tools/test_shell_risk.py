@@ -605,6 +605,19 @@ async def test_a_bare_repository_in_a_folder_is_not_used(repository: Path) -> No
 @NEEDS_GIT
 @pytest.mark.usefixtures("sandbox")
 @pytest.mark.real_time
+async def test_git_diff_writes_no_index_for_a_file_that_was_only_touched(repository: Path) -> None:
+    hook = repository / ".husky" / "post-index-change"
+    hook.parent.mkdir()
+    hook.write_text("#!/bin/sh\n>>ran\n")
+    hook.chmod(0o755)
+    (repository / "a.txt").write_text("one\n")
+    os.utime(repository / "a.txt", (1, 1))
+    await results(calls("shell", command="git diff"))
+
+    assert not (repository / "ran").exists()
+
+
+@pytest.mark.real_time
 async def test_a_reading_command_writes_no_index_and_starts_no_hook(repository: Path) -> None:
     hooks = repository / ".husky"
     hooks.mkdir()

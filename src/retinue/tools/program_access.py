@@ -18,9 +18,13 @@ from retinue.tools.path_walk import Descriptor, Located, locate, open_roots, spe
 MIB = 1024 * 1024
 SAFE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 HOME = "/tmp"
-GIT_SETTINGS: Mapping[str, str] = {"safe.bareRepository": "explicit", "core.fsmonitor": "false"}
+GIT_SETTINGS: Mapping[str, str] = {
+    "safe.bareRepository": "explicit",
+    "core.fsmonitor": "false",
+    "diff.autoRefreshIndex": "false",
+}
 """Settings that git has in every program, in a script too: a repository in a folder of another name than `.git` is not
-used, and no program is asked which files have changed."""
+used, no program is asked which files have changed, and `git diff` writes no index, which would start a hook."""
 
 
 class Mounts(Struct, frozen=True):
