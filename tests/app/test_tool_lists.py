@@ -197,6 +197,7 @@ LONG_CALLS = {
 }
 
 
+@pytest.mark.real_time  # the child is a process, which virtual time would not wait for
 @pytest.mark.parametrize("tool", LONG_CALLS)
 async def test_a_tool_subset_is_exact(folder: Path, tool: str) -> None:
     (folder / "long.txt").write_text(f"{'x' * 99}\n" * 999)

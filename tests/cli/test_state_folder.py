@@ -58,7 +58,7 @@ def test_a_file_in_the_place_of_the_folder_is_named(cli: Cli, home: Path) -> Non
     assert (listed.code, listed.stdout, listed.stderr) == (
         1,
         "",
-        f"error: the store cannot be opened: {home} is no folder: move it away, {ELSEWHERE} (File exists)\n",
+        f"error: the store cannot be opened: {home} is no folder: move it away, {ELSEWHERE} (Not a directory)\n",
     )
 
 
