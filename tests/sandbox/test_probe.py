@@ -12,10 +12,10 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from retinue.core import programs
 from retinue.core.errors import SandboxUnavailable
 from retinue.core.ports import Ended, Program, Sandbox
-from retinue.core.programs import FoundProgram
+from retinue.local import programs
+from retinue.local.programs import FoundProgram
 from retinue.sandbox import probe
 from retinue.sandbox.none import NoSandbox
 from retinue.sandbox.probe import (

@@ -51,7 +51,7 @@ class Scene:
     """A workspace, a folder outside it with a secret, and the shell of an agent that works there."""
 
     def __init__(self, base: Path, sandbox: Sandbox) -> None:
-        self.workspace = base / "work"
+        self.workspace = base / "project"
         self.outside = base / "outside"
         self.workspace.mkdir()
         self.outside.mkdir()
@@ -299,21 +299,21 @@ class PathSandbox:
 
 
 async def test_a_sandbox_of_a_user_receives_path_names(tmp_path: Path) -> None:
-    (tmp_path / "work" / "sub").mkdir(parents=True)
+    (tmp_path / "project" / "sub").mkdir(parents=True)
     (tmp_path / "notes").mkdir()
     sandbox = PathSandbox()
     dependencies = ToolDependencies(sandbox=sandbox, key_value=UnusedKeyValue(), clock=FixedClock())
     policy = Policy(
         autonomy=Autonomy.FULL, require_approval_for_medium_risk=False, allowed_roots_read_only=(f"{tmp_path}/notes",)
     )
-    caller = ToolCaller(shell_tool.tools(dependencies), tmp_path / "work", policy)
+    caller = ToolCaller(shell_tool.tools(dependencies), tmp_path / "project", policy)
 
     assert await caller("shell", command="ls", working_dir="sub") == "ran"
 
     (program,) = sandbox.programs
     assert (program.folder, program.writable, program.readable, program.hidden) == (
-        f"{tmp_path}/work/sub",
-        (f"{tmp_path}/work",),
+        f"{tmp_path}/project/sub",
+        (f"{tmp_path}/project",),
         (f"{tmp_path}/notes",),
         (),
     )

@@ -333,7 +333,7 @@ async def _read_line(line: int) -> bytes:
 async def test_without_a_sandbox_programs_are_refused_unless_configured(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("retinue.core.programs.SYSTEM_FOLDERS", ())
+    monkeypatch.setattr("retinue.local.programs.SYSTEM_FOLDERS", ())
     monkeypatch.setenv("PATH", str(workspace))
     monkeypatch.setattr("retinue.sandbox.probe._verdicts", [])
     (refused,) = await results(calls("python_execute", code="1"))

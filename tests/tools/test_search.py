@@ -40,7 +40,7 @@ needs_rg = pytest.mark.skipif(RG is None, reason="ripgrep is not installed; the 
 def call(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ToolCaller:
     """A workspace, searched with ripgrep and without."""
     if request.param == "fallback":
-        monkeypatch.setattr("retinue.core.programs.SYSTEM_FOLDERS", ())
+        monkeypatch.setattr("retinue.local.programs.SYSTEM_FOLDERS", ())
         monkeypatch.setenv("PATH", str(tmp_path / "no programs"))
     (tmp_path / "ws").mkdir()
     return ToolCaller(search_tools.tools(dependencies()), tmp_path / "ws")
@@ -338,7 +338,7 @@ FOR_EVER = "(a|a)*b"
 
 
 async def test_a_search_that_takes_too_long_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("retinue.core.programs.SYSTEM_FOLDERS", ())
+    monkeypatch.setattr("retinue.local.programs.SYSTEM_FOLDERS", ())
     monkeypatch.setenv("PATH", str(tmp_path))
     call = ToolCaller(search_tools.tools(dependencies(), limits=SearchLimits(seconds=0.5)), tmp_path)
     put(call, "a", "a" * 60)
@@ -373,7 +373,7 @@ async def test_a_search_without_free_descriptors_is_an_error(call: ToolCaller, m
 
 
 async def test_a_cancelled_search_stops_its_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("retinue.core.programs.SYSTEM_FOLDERS", ())
+    monkeypatch.setattr("retinue.local.programs.SYSTEM_FOLDERS", ())
     monkeypatch.setenv("PATH", str(tmp_path))
     call = ToolCaller(search_tools.tools(dependencies()), tmp_path)
     put(call, "a", "a" * 60)
@@ -415,7 +415,7 @@ async def test_a_program_that_an_agent_could_have_written_is_not_started(
     put(call, "bin/rg", f"#!/bin/sh\ntouch {tmp_path}/ran\n")
     (tmp_path / "bin" / "rg").chmod(0o755)
     put(call, "a", "match")
-    monkeypatch.setattr("retinue.core.programs.SYSTEM_FOLDERS", ())
+    monkeypatch.setattr("retinue.local.programs.SYSTEM_FOLDERS", ())
     monkeypatch.setenv("PATH", f"{tmp_path}/bin")
     assert json.loads(await call("bash_ripgrep", pattern="match", files="a"))["total"] == 1
     assert not (tmp_path / "ran").exists()

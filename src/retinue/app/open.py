@@ -11,10 +11,10 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from retinue.app.home import default_home as default_home
 from retinue.app.read_only import ReadOnlyClient
 from retinue.app.registries import ProviderRegistry, ToolRegistry
 from retinue.app.retinue import Retinue
+from retinue.app.state_folder import default_home as default_home
 from retinue.app.state_folder import secure_state_folder
 from retinue.app.structured_output import validate_output
 from retinue.app.validation import check_agents, check_choices, check_tools, unknown_in_code

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from retinue.app.home import default_home
+from retinue.app.state_folder import default_home
 from retinue.config.agents import AGENTS
 from retinue.config.cron import CRON
 from retinue.config.memory import MEMORY

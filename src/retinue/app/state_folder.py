@@ -1,15 +1,31 @@
-"""The state folder: no other user may own it or write to it, because what is in it decides what resumed runs do."""
+"""The state folder: where it is, and that no other user owns it or writes to it.
+
+What is in it decides what resumed runs do.
+"""
 
 from __future__ import annotations
 
 import os
 import stat
+import sys
 from pathlib import Path
 
 from retinue.core.errors import StoreNotOpened
-from retinue.core.private_folder import PRIVATE, create_private
+from retinue.local.private_folder import PRIVATE, create_private
 
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def default_home() -> Path:
+    """The default home folder: `$RETINUE_HOME`, else the platform's data folder."""
+    if home := os.environ.get("RETINUE_HOME"):
+        # A ~ that no shell has expanded, as in an env file, must not become a folder of that name.
+        return Path(os.path.expanduser(home))
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "retinue"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home()) / "retinue"
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "retinue"
 
 
 def secure_state_folder(folder: Path, *, is_default: bool = True) -> None:

@@ -11,9 +11,9 @@ from typing import Any, TypeAlias, cast
 import msgspec
 
 from retinue.core.agent import Output, ValidatedOutput
-from retinue.core.bounded_file import MIB, read_bounded
 from retinue.core.errors import BadInput
 from retinue.core.schema import Schema, map_schema, with_types_and_items
+from retinue.local.bounded_file import MIB, read_bounded
 
 OutputFormat: TypeAlias = Mapping[str, Any] | Path | type | Output
 """The required form of an answer: a JSON Schema or the path of its file, a type, or `dict` for any JSON object."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, TypeGuard
 
-from retinue.app.home import default_home
+from retinue.app.state_folder import default_home
 from retinue.core.agent import ToolSpec
 from retinue.core.errors import ConfigError, Problem, RetinueError
 from retinue.core.ports import Tool, ToolLike, as_tool

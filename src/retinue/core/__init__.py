@@ -1,11 +1,7 @@
-"""Domain model: frozen data types and pure functions, without I/O and without `await`.
-
-Besides, what every layer shares: the loggers, and functions about files (`bounded_file`, `private_folder`, `programs`).
-"""
+"""Domain model: frozen data types and pure functions, without I/O and without `await`; and the loggers."""
 
 __all__ = [
     "agent",
-    "bounded_file",
     "budget",
     "checksum",
     "commands",
@@ -24,8 +20,6 @@ __all__ = [
     "messages",
     "policy",
     "ports",
-    "private_folder",
-    "programs",
     "run",
     "schema",
     "settings_files",

@@ -212,7 +212,7 @@ def narrow(parent: Policy, asked: Policy) -> Policy:
 
 
 def anchored(policy: Policy, workspace: str) -> Policy:
-    """The policy with each relative forbidden path closed in `workspace`, too, whoever inherits the policy.
+    """The policy with each relative forbidden path closed in `workspace`, too, for all runs that inherit the policy.
 
     A relative path stays in the list: in the workspace of each run it means a path there.
 

@@ -9,7 +9,7 @@ from functools import partial
 
 from retinue.core.errors import ToolError
 from retinue.core.ports import Ended, Program
-from retinue.core.programs import find_program
+from retinue.local.programs import find_program
 from retinue.sandbox.rlimits import prlimit_command
 from retinue.sandbox.subprocess import end_group, finish, start
 

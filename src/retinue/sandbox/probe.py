@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from retinue.core.errors import RetinueError, SandboxUnavailable
 from retinue.core.ports import Ended, Program, Sandbox
-from retinue.core.programs import FoundProgram, find_program, why_untrusted
+from retinue.local.programs import FoundProgram, find_program, why_untrusted
 from retinue.sandbox.seccomp import MACHINES, Machine
 from retinue.sandbox.subprocess import end_group, finish, start
 

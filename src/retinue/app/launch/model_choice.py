@@ -19,8 +19,8 @@ from retinue.app.settings_file import default_model, default_provider, provider_
 from retinue.config.precedence import Flags, ModelSelection, resolve
 from retinue.config.settings import Settings
 from retinue.core.agent import Agent, split_model
-from retinue.core.bounded_file import read_bounded
 from retinue.core.errors import BadInput, UnknownName
+from retinue.local.bounded_file import read_bounded
 from retinue.providers import catalog
 from retinue.providers.catalog import LOCAL_SERVERS, SCRIPTED, WIRES, ProviderConfig, canonical_name, provider_config
 

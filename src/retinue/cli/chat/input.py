@@ -14,8 +14,8 @@ import msgspec
 from retinue.cli.chat.commands import COMMANDS
 from retinue.cli.output.terminal import answer_lines
 from retinue.cli.output.terminal import prompt as write_prompt
-from retinue.core.bounded_file import MIB, read_bounded
-from retinue.core.private_folder import create_private
+from retinue.local.bounded_file import MIB, read_bounded
+from retinue.local.private_folder import create_private
 
 FILE = "chat_history"
 MAX_KEPT = 1000

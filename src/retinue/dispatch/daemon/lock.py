@@ -17,8 +17,8 @@ import msgspec
 from msgspec import Struct
 
 from retinue.core.errors import BadInput, Refused, StoreNotOpened
-from retinue.core.private_folder import create_private
 from retinue.engine import is_gone, this_host, this_process
+from retinue.local.private_folder import create_private
 
 FILE = "daemon.lock"
 """The name of the lock's file in the state folder."""

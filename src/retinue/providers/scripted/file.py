@@ -23,11 +23,11 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from retinue.core.bounded_file import MIB, read_bounded
 from retinue.core.errors import BadInput, ProviderError
 from retinue.core.messages import Reply, StartDelta, ToolCall
 from retinue.core.ports import Publish, Request
 from retinue.core.usage import Usage
+from retinue.local.bounded_file import MIB, read_bounded
 from retinue.providers.http_errors import ErrorBody, fault_of
 from retinue.providers.scripted.script import Line, Script, ScriptedProvider, ScriptedReply, fails, hangs
 

@@ -24,7 +24,7 @@ from retinue.core.commands import Write, WriteResult
 from retinue.core.errors import Fenced, StoreNotOpened, StoreUnavailable
 from retinue.core.ids import DriverId
 from retinue.core.ports import PruneRequest
-from retinue.core.private_folder import create_private
+from retinue.local.private_folder import create_private
 from retinue.store import rules
 from retinue.store.codec import Codec
 from retinue.store.sqlite.commands import SqliteCommands

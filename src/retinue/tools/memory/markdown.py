@@ -18,8 +18,8 @@ from typing import Final
 
 import msgspec
 
-from retinue.core.bounded_file import MIB, read_bounded
-from retinue.core.private_folder import create_private
+from retinue.local.bounded_file import MIB, read_bounded
+from retinue.local.private_folder import create_private
 from retinue.tools.memory.backend import Memory, MemoryUnavailable, Note, Recalled, Search, search_all
 
 FOLDER: Final = "memory"

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from retinue.core.checksum import checksum
-from retinue.core.private_folder import create_private
+from retinue.local.private_folder import create_private
 from retinue.tools.memory import backend
 
 FILE: Final = "memory.db"

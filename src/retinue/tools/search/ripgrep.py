@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from retinue.core.errors import ToolError
-from retinue.core.programs import find_program
+from retinue.local.programs import find_program
 from retinue.tools.files import FileAccess, OpenPath
 from retinue.tools.pagination import page_limit
 from retinue.tools.search.fallback import DESCRIPTORS

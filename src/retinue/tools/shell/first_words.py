@@ -1,4 +1,4 @@
-"""The first words of a shell command: which commands a person approves who approves one of them for a whole run."""
+"""The first words of a shell command: an approval for a whole run covers the commands with the same ones."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ import pytest
 
 from retinue.app.launch.model_choice import script_of
 from retinue.app.structured_output import BadSchema, make_output
-from retinue.core.bounded_file import MIB, read_bounded
 from retinue.core.errors import BadInput
+from retinue.local.bounded_file import MIB, read_bounded
 
 
 def sparse(path: Path) -> Path:

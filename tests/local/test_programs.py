@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from retinue.core import programs
-from retinue.core.programs import FoundProgram, find_program, why_untrusted
+from retinue.local import programs
+from retinue.local.programs import FoundProgram, find_program, why_untrusted
 
 
 @pytest.fixture
