@@ -4,8 +4,11 @@ import asyncio
 import functools
 import inspect
 import os
+import signal
 import sqlite3
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any, ClassVar
 
 import hypothesis
@@ -105,14 +108,36 @@ def as_plain_function(
         with asyncio.Runner(loop_factory=loop_factory) as runner:
             loop = runner.get_loop()
             loop.set_exception_handler(lambda _, context: unseen.append(_in_words(context)))
-            runner.run(test(*args, **kwargs))
+            with _cancel_at_timeout(loop):
+                runner.run(test(*args, **kwargs))
             pending = sorted(map(describe_task, asyncio.all_tasks(loop)))
         if pending:
             pytest.fail("\n  ".join(["the test left tasks behind:", *pending]), pytrace=False)
         if unseen:
-            pytest.fail("\n  ".join(["errors that nobody looked at:", *unseen]), pytrace=False)
+            pytest.fail("\n  ".join(["errors that no code handled:", *unseen]), pytrace=False)
 
     return plain
+
+
+@contextmanager
+def _cancel_at_timeout(loop: asyncio.AbstractEventLoop) -> Generator[None]:
+    """Cancel all tasks when pytest-timeout fails the test: its exception is lost if it hits a background task."""
+    fail = signal.getsignal(signal.SIGALRM)
+
+    def cancel_and_fail(number: int, frame: FrameType | None) -> None:
+        for task in asyncio.all_tasks(loop):
+            loop.call_soon_threadsafe(task.cancel)
+        if callable(fail):
+            fail(number, frame)
+
+    if not callable(fail):  # no timeout is set
+        yield
+        return
+    signal.signal(signal.SIGALRM, cancel_and_fail)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGALRM, fail)
 
 
 def _in_words(context: dict[str, Any]) -> str:

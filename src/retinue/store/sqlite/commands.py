@@ -232,8 +232,8 @@ _DIE: Final = """
     UPDATE drivers SET dead = 1, crc = checksum(driver_id, host, process, beat, 1, lease) WHERE driver_id = ?
 """
 _ADOPT: Final = """
-    UPDATE runs SET driver_id = ?1, driver_crc = checksum(run_id, ?1, cancelled_at)
-    WHERE run_id = ?2 AND driver_id IS NULL AND ended = 0 AND cancelled_at IS NULL
+    UPDATE runs SET driver_id = ?, driver_crc = checksum(run_id, ?, cancelled_at)
+    WHERE run_id = ? AND driver_id IS NULL AND ended = 0 AND cancelled_at IS NULL
 """
 _RELEASE: Final = """
     UPDATE runs SET driver_id = NULL, driver_crc = checksum(run_id, NULL, cancelled_at)
@@ -242,16 +242,16 @@ _RELEASE: Final = """
 _CANCELLED_RUNS: Final = """
     SELECT no, run_id, cancelled_at FROM runs WHERE driver_id = ? AND ended = 0 AND cancelled_at IS NOT NULL
 """
-_CANCEL: Final = "UPDATE runs SET cancelled_at = ?1, driver_crc = checksum(run_id, driver_id, ?1) WHERE no = ?2"
+_CANCEL: Final = "UPDATE runs SET cancelled_at = ?, driver_crc = checksum(run_id, driver_id, ?) WHERE no = ?"
 _NAME: Final = """
     INSERT INTO handles (session_id, space, n, name, run_id, crc)
-    VALUES (?1, ?2, ?3, ?4, ?5, checksum(?1, ?2, ?3, ?4, ?5, NULL))
+    VALUES (?, ?, ?, ?, ?, ?)
     ON CONFLICT (session_id, space, name) DO UPDATE
     SET run_id = excluded.run_id, crc = checksum(session_id, space, n, name, excluded.run_id, retired_by)
 """
 _RETIRE: Final = """
-    UPDATE handles SET retired_by = ?1, crc = checksum(session_id, space, n, name, run_id, ?1)
-    WHERE session_id = ?2 AND space = ?3 AND name = ?4
+    UPDATE handles SET retired_by = ?, crc = checksum(session_id, space, n, name, run_id, ?)
+    WHERE session_id = ? AND space = ? AND name = ?
 """
 _ARCHIVE: Final = """
     UPDATE sessions SET state = 'archived', crc = checksum(session_id, created_at, 'archived') WHERE session_id = ?
@@ -413,7 +413,8 @@ class SqliteCommands:
             n = self._next_n(session_id, handle.space)
         else:
             return None
-        self._execute(_NAME, (session_id, handle.space, n, handle.name, write.accepted.run_id))
+        values = (session_id, handle.space, n, handle.name, write.accepted.run_id)
+        self._execute(_NAME, (*values, checksum(*values, None)))
         return handle
 
     def _next_n(self, session_id: SessionId, space: str) -> int:
@@ -461,7 +462,8 @@ class SqliteCommands:
         if not self._one("SELECT 1 FROM runs WHERE run_id = ?", write.run_id):
             return None
         fresh = self._execute(_TREE_TO_CANCEL, (write.run_id,)).fetchall()
-        self._executemany(_CANCEL, [(float(write.at), no) for no, _, _ in fresh])
+        at = float(write.at)
+        self._executemany(_CANCEL, [(at, at, no) for no, _, _ in fresh])
         live = [self._posted(run_id, write.item) for _, run_id, driver_id in fresh if driver_id is not None]
         self._executemany(_POST, live)
         for no, _, driver_id in fresh:
@@ -501,8 +503,9 @@ class SqliteCommands:
     def _adopt(self, write: commands.Adopt) -> tuple[RunId, ...]:
         if not self.is_alive(write.driver_id):
             return ()
+        driver_id = write.driver_id
         return tuple(
-            run_id for run_id in write.run_ids if self._execute(_ADOPT, (write.driver_id, run_id)).rowcount == 1
+            run_id for run_id in write.run_ids if self._execute(_ADOPT, (driver_id, driver_id, run_id)).rowcount == 1
         )
 
     def _session_state(self, session_id: SessionId) -> str | None:
@@ -533,7 +536,7 @@ class SqliteCommands:
         )
         if row is None or row[1] not in (None, write.key):
             return None
-        self._execute(_RETIRE, (write.key, *place))
+        self._execute(_RETIRE, (write.key, write.key, *place))
         return row[0]
 
     def _charged_calls(self, window: str, after: float) -> int:

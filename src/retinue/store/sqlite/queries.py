@@ -110,13 +110,13 @@ class SqliteQueries:
         # The table is an index by itself, so that damage can hide rows: they are counted by the other index.
         query = """
             SELECT count(*), 0, NULL, NULL, NULL, NULL, NULL, NULL FROM handles INDEXED BY handles_by_name
-            WHERE session_id = ?1 AND space = ?2
+            WHERE session_id = ? AND space = ?
             UNION ALL SELECT * FROM (
                 SELECT NULL, n, session_id, space, name, run_id, retired_by, crc FROM handles NOT INDEXED
-                WHERE session_id = ?1 AND space = ?2 ORDER BY n
+                WHERE session_id = ? AND space = ? ORDER BY n
             )
         """
-        (count, *_), *rows = self._fetch(query, session_id, space)
+        (count, *_), *rows = self._fetch(query, session_id, space, session_id, space)
         if len(rows) != count:
             raise damaged_row("handles", f"session {session_id}, {space}")
         handles: list[tuple[str, RunId, Key | None]] = []
