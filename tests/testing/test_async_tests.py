@@ -47,7 +47,7 @@ def test_an_unretrieved_task_exception_fails_the_test(loop_factory: LoopFactory)
         asyncio.get_running_loop().call_soon(int, "no number")
         await asyncio.sleep(0.001)
 
-    with pytest.raises(pytest.fail.Exception, match=r"nobody looked at:\n.*no number"):
+    with pytest.raises(pytest.fail.Exception, match=r"no code handled:\n.*no number"):
         as_plain_function(forget_an_error, loop_factory)()
 
 
