@@ -318,14 +318,14 @@ async def test_always_for_a_command_holds_for_its_first_words_alone(folder: Path
 
 
 async def test_always_for_a_program_that_runs_code_holds_for_the_same_line_alone(folder: Path) -> None:
-    (folder / "retinue.toml").write_text(LETS_SHELL_TRY.replace('"rm"', '"python3"'))
+    (folder / "retinue.toml").write_text(LETS_SHELL_TRY.replace('"rm"', '"sh"'))
     shell = ["--tools", "shell", "--agent", "bold", "--no-sandbox"]
-    lines = ("python3 -c 'print(1)'", "python3 -c 'print(1)'", "python3 -c 'import os; os.unlink(\"mytools.py\")'")
+    lines = ("sh -c 'echo 1'", "sh -c 'echo 1'", "sh -c 'rm mytools.py'")
     async with vendor_of(*(calls("shell", command=line) for line in lines)) as vendor:
         terminal = PtyCommand(*order(vendor, *shell))
         await terminal.expect(ALWAYS.format(lines[0]))
         terminal.type_line("a")
-        await terminal.expect("os.unlink")
+        await terminal.expect("rm mytools.py")
         await terminal.expect("Allow? ")
         terminal.type_line("n")
         await terminal.result()
