@@ -74,9 +74,10 @@ async def _answer(name: str, *, allow: bool, note: str, ask: bool) -> int:
         if ask and sys.stdin.isatty() and sys.stderr.isatty() and not await _is_meant(question):
             say("nothing was answered")
             return 1
+        # Before the answer: a run may end as soon as it has it.
+        has_driver = await client.driver_of(question.run_id) is not None
         is_first = await client.approvals.answer(question, allow=allow, note=note)
         view = await client.look(question.run_id)
-        has_driver = await client.driver_of(question.run_id) is not None
     if not is_first:
         say(f"error: {question.id} was already answered; the first answer counts")
         return 1
