@@ -317,7 +317,7 @@ async def test_a_child_that_floods_a_pipe_meets_its_deadline_in_real_time() -> N
         await asyncio.wait_for(listen(child.stdout), 0.2)
     assert loop_time() == 0.2
     child.kill()
-    await child.wait()
+    await child.communicate()  # its pipe is closed only after it was read to the end
 
 
 async def test_socket_data_arrives_before_time_jumps() -> None:
