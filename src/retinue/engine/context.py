@@ -21,7 +21,7 @@ from retinue.engine.budgets import Budgets
 from retinue.engine.driver_table import DriverTable
 from retinue.engine.journal import COMMIT_DELAY, Journal
 from retinue.engine.rate_limiter import RateLimiters
-from retinue.engine.timeouts import Deadlines, LoopTicks
+from retinue.engine.timeouts import LoopTicks, Timeouts
 
 Approver: TypeAlias = Callable[[Approval], Awaitable[bool] | bool] | Literal["wait", "deny"]
 """Answers calls that need a person: a callback, `wait` for an answer through the inbox, or `deny` them all."""
@@ -98,7 +98,7 @@ class EngineContext:
     tuning: Tuning = field(default_factory=Tuning)
     outcome_texts: OutcomeTexts = field(default_factory=PlainOutcomeTexts)
     log_fields: LogFields = plain_log_fields
-    deadlines: Deadlines = field(default_factory=Deadlines)
+    timeouts: Timeouts = field(default_factory=Timeouts)
     ticks: LoopTicks = field(default_factory=LoopTicks)
     on_end: list[OnEnd] = field(default_factory=list[OnEnd])
     """Called when a run ends here; they do not raise and do not block."""

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from retinue.core.commands import CancelTree, Post, Unread
 from retinue.core.errors import StoreError, UnknownName
-from retinue.core.events import ExchangeEnded, RepairAsked, RunAccepted, RunEnded, RunLeft, WrapUpAsked
+from retinue.core.events import ExchangeEnded, RepairAsked, RunAccepted, RunEnded, WrapUpAsked
 from retinue.core.ids import RunId
-from retinue.core.inbox import Cancel, ChildEnded, Deadline, DependencyEnded, Input, Item
+from retinue.core.inbox import Cancel, ChildEnded, DependencyEnded, Input, Item
 from retinue.core.limit_text import short_limit_text
 from retinue.core.log_context import begin_run_log, logger
 from retinue.core.policy import Policy
@@ -44,6 +44,7 @@ from retinue.engine.journal import CommitFuture
 from retinue.engine.live_run import LiveRun, ToolSet, Work
 from retinue.engine.model_call import ask
 from retinue.engine.registry import RunRegistry
+from retinue.engine.run_deadline import arm_deadline, disarm_deadline, pause_deadline
 from retinue.engine.stored import Replay
 from retinue.engine.tool_calls import perform, request_approvals
 
@@ -76,7 +77,7 @@ async def drive(live: LiveRun, engine: EngineContext, executor: Executor) -> Non
 
 
 async def _take_steps(live: LiveRun, engine: EngineContext, executor: Executor) -> None:
-    _arm_deadline(live, engine)
+    arm_deadline(live, engine)
     while True:
         if live.error is not None:
             raise live.error
@@ -114,7 +115,7 @@ async def _take_steps(live: LiveRun, engine: EngineContext, executor: Executor) 
             case EndRun():
                 if await _end(live, step, engine, executor):
                     return
-                _arm_deadline(live, engine)
+                arm_deadline(live, engine)
             case AlreadyEnded():
                 return
             case _:
@@ -129,7 +130,7 @@ def _take(live: LiveRun, items: tuple[Item, ...], engine: EngineContext) -> None
     renews = per_input and any(isinstance(item, Input) for item in items)
     live.take(items, spent_before=engine.budgets.renew(run.accepted, run.spent_before) if renews else None)
     if per_input and was_idle and run.in_exchange:
-        _arm_deadline(live, engine)
+        arm_deadline(live, engine)
 
 
 def _next_work(live: LiveRun, engine: EngineContext) -> tuple[int, Work] | None:
@@ -187,8 +188,7 @@ async def _end(live: LiveRun, end: EndRun, engine: EngineContext, executor: Exec
     partial = "".join(live.partial)
     exchange = replace(end.exchange, text=partial) if partial else end.exchange
     outcome = live.run.outcome_as(exchange, unstopped=unstopped)
-    if live.deadline is not None:
-        live.deadline.cancel()
+    disarm_deadline(live)
     if not accepted and live.refusal_is_raised:
         executor.drop(live)
         return True
@@ -226,33 +226,6 @@ def handover(accepted: RunAccepted, outcome: Outcome, name: str, engine: EngineC
     ok, text = engine.outcome_texts.handover(accepted, outcome)
     key = f"dependency/{accepted.run_id}"
     return DependencyEnded(key=key, run_id=accepted.run_id, name=name, ok=ok, text=text)
-
-
-def _arm_deadline(live: LiveRun, engine: EngineContext) -> None:
-    """Deliver a `Deadline` when the run's time is up; the time it waits for a person or a driver is not counted."""
-    seconds = live.run.accepted.limits.seconds
-    if seconds is None:
-        return
-    loop = asyncio.get_running_loop()
-
-    def check() -> None:
-        run = live.run
-        now = engine.clock.now()
-        thinking = max(0.0, now - run.parked_since) if run.parked_since is not None else 0.0
-        began, parked = run.accepted.at, run.parked_seconds
-        if run.accepted.lifecycle.per_input:
-            began, parked = run.exchange_at, run.parked_seconds - run.parked_before
-            if not run.in_exchange:
-                return  # the next exchange sets the timer again
-        left = began + seconds + parked + thinking - now
-        if left <= 0.001:
-            live.deliver(Deadline(key="deadline", seconds=seconds))
-        else:
-            live.deadline = loop.call_later(max(left, 1.0) if thinking else left, check)
-
-    if live.deadline is not None:
-        live.deadline.cancel()
-    check()
 
 
 class Executor:
@@ -422,24 +395,12 @@ class Executor:
         for live in stopped:
             if await self._is_ended(live):
                 continue
-            if live.deadline is not None:
-                live.deadline.cancel()
+            disarm_deadline(live)
             if leaving:
-                await self._record_leave(live)
+                await pause_deadline(live, self._engine)
             self._engine.budgets.close(live.run_id)
             self._registry.drop(live)
             live.subscriptions.stop(error)
-
-    async def _record_leave(self, live: LiveRun) -> None:
-        """Pause the time limit of a run until it is adopted; also if it has not started to work."""
-        run = live.run
-        if run.accepted.limits.seconds is None or run.outcome is not None or self._engine.journal.broken is not None:
-            return
-        try:
-            if live.acceptance is None or live.apply_acceptance(await live.acceptance.wait()):
-                live.record(RunLeft(at=self._engine.clock.now()))
-        except StoreError:
-            pass  # the journal has reported the error already
 
     def journal_broken(self, error: StoreError) -> None:
         """The store refused a commit: stop all work, and raise the error in everything that waits."""

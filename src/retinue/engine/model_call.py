@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import random
 from collections.abc import Callable
 from dataclasses import replace as replace_in
 from functools import reduce
@@ -21,27 +19,17 @@ from retinue.core.events import ReplyReceived, TurnFailed
 from retinue.core.ledger import Held
 from retinue.core.limit_text import cut_text, held_text, limit_text
 from retinue.core.log_context import logger
-from retinue.core.messages import MAX_CALLS, AssistantMessage, Delta, Reply, StartDelta
+from retinue.core.messages import AssistantMessage, Delta, Reply
 from retinue.core.ports import Provider, Request, cached_price_of, counts_exactly, price_of
-from retinue.core.run import LimitMet, Limits
+from retinue.core.run import LimitMet
 from retinue.core.step import CallModel
-from retinue.core.usage import MAX_COST, NO_USAGE, Usage, add_cost
+from retinue.core.usage import NO_USAGE, Usage, add_cost
 from retinue.engine.budgets import CallPrice, InputEstimate, at_least, limit_met
 from retinue.engine.context import EngineContext
-from retinue.engine.foreign_errors import is_recordable, type_and_message_of
 from retinue.engine.live_run import LiveRun
-from retinue.engine.rate_limiter import RateLimiter
-from retinue.engine.timeouts import RESOLUTION, Deadline, Deadlines
+from retinue.engine.retries import reply_with_retries
 
 log = logger("retinue.engine")
-
-MAX_ATTEMPTS = 4
-MAX_PAUSE = 600.0
-"""Seconds that a provider may ask to wait; a longer wait is reported as an error instead."""
-MAX_THROTTLED = 20
-"""How often a call may be throttled while other calls succeed; such a refusal does not count as an attempt."""
-MIN_CHECK_INTERVAL = 0.05
-"""Least seconds between two checks of a silent model."""
 
 
 class ModelCall(Struct, frozen=True):
@@ -229,7 +217,7 @@ async def _reply(
                 log.debug("%s%s", engine.id_field(run), held_text(met))
             held, request = room, replace_in(request, max_output=room.output)
         rate_limiter = engine.rate_limiters.at(name, model)
-        reply = await _attempts(provider, rate_limiter, request, live, call.publish, engine)
+        reply = await reply_with_retries(provider, rate_limiter, request, live, call.publish, engine)
         if live.stopping:
             return None
         if run.run_spec.fallback and not reply.model:
@@ -323,154 +311,3 @@ def sampling_for(provider: str, run_spec: RunSpec) -> SamplingOptions:
     if provider != run_spec.provider:
         return {"temperature": None, "top_p": None}
     return {"temperature": run_spec.temperature, "top_p": run_spec.top_p}
-
-
-async def _attempts(
-    provider: Provider,
-    rate_limiter: RateLimiter,
-    request: Request,
-    live: LiveRun,
-    publish: Callable[[Delta], None],
-    engine: EngineContext,
-) -> Reply:
-    """The reply of the first successful attempt; raises the error of the last one."""
-    accepted = live.run.accepted
-    attempt, throttled, successes = 1, 0, rate_limiter.successes
-    while True:
-        async with rate_limiter.permit(tree=accepted.root_id, depth=accepted.depth):
-            try:
-                reply = await _attempt(provider, request, live, publish, engine.deadlines)
-            except ProviderError as error:
-                failure = error
-                pause = _pause(attempt + throttled, error, engine.tuning.first_pause)
-                if error.wants_less:
-                    # A pause that is too long is an error for this call; the next call gets its own answer, and does
-                    # not wait for a permit that long.
-                    rate_limiter.throttled(pause if pause <= MAX_PAUSE else 0.0)
-            else:
-                rate_limiter.succeeded()
-                return reply
-        if not failure.transient:
-            raise failure
-        if pause > MAX_PAUSE:
-            raise ProviderError(
-                f"{failure} (it asks to wait {pause:g} s, which is too long)",
-                fault=failure.fault,
-                status=failure.status,
-            )
-        log.info("%swaits %.1f s: %s", engine.id_field(live.run), pause, failure)
-        if throttled < MAX_THROTTLED and _is_throttled(failure) and rate_limiter.successes > successes:
-            # Other calls succeeded meanwhile: they share a rate limit, and this one only has to wait for its turn.
-            throttled += 1
-        elif attempt < MAX_ATTEMPTS:
-            attempt += 1
-        else:
-            raise _given_up(failure, attempt + throttled)
-        successes = rate_limiter.successes
-        live.discard_attempt()
-        await asyncio.sleep(pause if failure.retry_after is None else pause + _jitter(pause))
-
-
-def _given_up(failure: ProviderError, attempts: int) -> ProviderError:
-    """The last error, with the number of attempts: an immediate retry by the caller would not help."""
-    return ProviderError(
-        f"{failure} ({attempts} attempts were made; try again later)",
-        fault=failure.fault,
-        status=failure.status,
-        partial=failure.partial,
-    )
-
-
-def _is_throttled(failure: ProviderError) -> bool:
-    return failure.fault == "rate_limited" or (failure.fault == "overloaded" and failure.retry_after is not None)
-
-
-def _pause(failures: int, error: ProviderError, first: float) -> float:
-    if error.retry_after is not None:
-        return error.retry_after
-    return first * 2 ** min(failures - 1, 6) * random.uniform(0.75, 1.25)
-
-
-def _jitter(pause: float) -> float:
-    """A random addition to a pause, so that calls that were refused together do not return together."""
-    return random.uniform(0.0, min(pause / 10, 1.0))
-
-
-async def _attempt(
-    provider: Provider, request: Request, live: LiveRun, publish: Callable[[Delta], None], deadlines: Deadlines
-) -> Reply:
-    """One attempt, with a limit on its whole time, on the time to its first delta and on each silence after that."""
-    limits = live.run.accepted.limits
-    live.discard_attempt()
-    timeout = _AttemptTimeout(deadlines, limits, publish)
-    try:
-        with timeout:
-            # The request belongs to this attempt; a copy of it would cost more than the whole timeout.
-            object.__setattr__(request, "alive", timeout.alive)
-            return _within_bounds(await provider.answer(request, timeout.publish))
-    except ProviderError:
-        raise
-    except TimeoutError as error:
-        if not timeout.expired:  # a timeout of the provider itself, which may be shorter
-            raise ProviderError(type_and_message_of(error), fault="timeout") from error
-        after = f"{timeout.silence:g} s of silence" if timeout.fell_silent else f"{limits.model_seconds:g} s"
-        raise ProviderError(f"the model did not answer: stopped after {after}", fault="timeout") from None
-    except asyncio.CancelledError as error:
-        if live.stopping:
-            raise
-        raise ProviderError("the provider gave up without a reason", fault="cut") from error
-    except BaseException as error:
-        if not is_recordable(error, live.in_flight.values()):
-            raise
-        raise ProviderError(type_and_message_of(error), fault="internal") from error
-
-
-def _within_bounds(reply: Reply) -> Reply:
-    """The reply with numbers that can be stored; raises `ProviderError` if it has more calls than can be made."""
-    if len(reply.message.calls) > MAX_CALLS:
-        raise ProviderError(f"the reply has more than {MAX_CALLS} tool calls", fault="internal")
-    usage = reply.usage and reply.usage.within_bounds()
-    if usage is reply.usage and (reply.cost is None or 0 <= reply.cost <= MAX_COST):
-        return reply
-    return replace(reply, usage=usage, cost=reply.cost and min(max(0, reply.cost), MAX_COST))
-
-
-class _AttemptTimeout(Deadline):
-    """Ends an attempt that takes too long or has fallen silent; a delta updates a time and sets no timer.
-
-    A model may think, or a server read a long prompt, before the first delta: that silence may be longer than others.
-    """
-
-    __slots__ = ("_ends", "_heard", "_idle", "_publish", "_time", "fell_silent", "silence")
-
-    def __init__(self, deadlines: Deadlines, limits: Limits, publish: Callable[[Delta], None]) -> None:
-        # The shorter limit: after the first delta it may be the one that counts, and no timer is set for that.
-        super().__init__(deadlines, min(limits.model_seconds, limits.idle_seconds))
-        self._time = asyncio.get_running_loop().time
-        self._idle = limits.idle_seconds
-        self.silence = max(limits.first_seconds, limits.idle_seconds)
-        """Seconds that the model may be silent now."""
-        self._publish = publish
-        self._heard = self._time()
-        self._ends = self._heard + limits.model_seconds
-        self.fell_silent = False
-
-    def publish(self, delta: Delta) -> None:
-        self._heard = self._time()
-        if self.silence != self._idle and not isinstance(delta, StartDelta):
-            self.silence = self._idle
-        self._publish(delta)
-
-    def alive(self) -> None:
-        """The provider received something that is no delta; it ends a silence."""
-        self._heard = self._time()
-
-    def is_due(self) -> None:
-        """Expire if a limit is reached, else set the time of the next check."""
-        silent_at, now = self._heard + self.silence, self._time()
-        last = min(self._ends, silent_at)
-        if now + RESOLUTION < last:
-            self.due = min(last, now + max(self._idle, MIN_CHECK_INTERVAL))
-        else:
-            self.fell_silent = silent_at < self._ends
-            super().is_due()

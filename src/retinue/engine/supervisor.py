@@ -455,7 +455,7 @@ class Supervisor:
         ended: dict[RunId, tuple[float, Outcome]] = {}
         with self._registry.watch(run_ids) as watch:
             try:
-                with self._engine.deadlines.within(timeout):
+                with self._engine.timeouts.within(timeout):
                     changed = list(dict.fromkeys(run_ids))
                     while True:
                         for run_id in changed:

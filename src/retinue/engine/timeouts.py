@@ -15,29 +15,29 @@ RESOLUTION = 1e-5
 """Seconds by which a timer may fire early, by the resolution of the loop's clock; it counts as due then."""
 
 
-class Deadlines:
-    """The pending deadlines of one event loop."""
+class Timeouts:
+    """The pending timeouts of one event loop."""
 
     __slots__ = ("_pending", "_timer", "_timer_at", "_unbounded")
 
     def __init__(self) -> None:
-        self._unbounded = Deadline(self, None)
-        self._pending: dict[Deadline, None] = {}
+        self._unbounded = Timeout(self, None)
+        self._pending: dict[Timeout, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
 
-    def within(self, seconds: float | None) -> Deadline:
+    def within(self, seconds: float | None) -> Timeout:
         """A time limit for a `with` block; None is no limit."""
-        return self._unbounded if seconds is None else Deadline(self, seconds)
+        return self._unbounded if seconds is None else Timeout(self, seconds)
 
-    def add(self, deadline: Deadline) -> None:
-        self._pending[deadline] = None
-        if deadline.due < self._timer_at:
-            self._set_timer(deadline.due)
+    def add(self, timeout: Timeout) -> None:
+        self._pending[timeout] = None
+        if timeout.due < self._timer_at:
+            self._set_timer(timeout.due)
 
-    def remove(self, deadline: Deadline) -> None:
-        """Unregister a deadline whose block was left. The timer stays as it is: setting it again would cost more."""
-        self._pending.pop(deadline, None)
+    def remove(self, timeout: Timeout) -> None:
+        """Unregister a timeout whose block was left. The timer stays as it is: setting it again would cost more."""
+        self._pending.pop(timeout, None)
         if not self._pending:
             self._set_timer(inf)
 
@@ -50,23 +50,23 @@ class Deadlines:
     def _fire(self) -> None:
         now = asyncio.get_running_loop().time() + RESOLUTION
         try:
-            for deadline in [each for each in self._pending if each.due <= now]:
-                deadline.is_due()
+            for timeout in [each for each in self._pending if each.due <= now]:
+                timeout.is_due()
         finally:
-            # Also when `is_due` raises: without a timer no other deadline would expire.
+            # Also when `is_due` raises: without a timer no other timeout would expire.
             self._set_timer(min((each.due for each in self._pending), default=inf))
 
 
-class Deadline:
+class Timeout:
     """Cancels the current task when the time is up, and raises `TimeoutError` when the block is left.
 
     The rules are those of `asyncio.timeout`: a cancellation by other code at the same time stays a cancellation.
     """
 
-    __slots__ = ("_cancels_before", "_deadlines", "_seconds", "_task", "due", "expired")
+    __slots__ = ("_cancels_before", "_seconds", "_task", "_timeouts", "due", "expired")
 
-    def __init__(self, deadlines: Deadlines, seconds: float | None) -> None:
-        self._deadlines = deadlines
+    def __init__(self, timeouts: Timeouts, seconds: float | None) -> None:
+        self._timeouts = timeouts
         self._seconds = seconds
         self._task: asyncio.Task[object] | None = None
         self._cancels_before = 0
@@ -81,7 +81,7 @@ class Deadline:
             assert self._task is not None
             self._cancels_before = self._task.cancelling()
             self.due = asyncio.get_running_loop().time() + self._seconds
-            self._deadlines.add(self)
+            self._timeouts.add(self)
         return self
 
     def __exit__(
@@ -89,8 +89,8 @@ class Deadline:
     ) -> None:
         task = self._task
         if task is not None:
-            self._task = None  # otherwise task and deadline would form a reference cycle
-            self._deadlines.remove(self)
+            self._task = None  # otherwise task and timeout would form a reference cycle
+            self._timeouts.remove(self)
             if self.expired and task.uncancel() <= self._cancels_before and kind is asyncio.CancelledError:
                 raise TimeoutError from error
 

@@ -188,7 +188,7 @@ async def _call_tool(
     tool: Tool, call: OpenCall, prepared: PreparedCall, context: CallContext, live: LiveRun, engine: EngineContext
 ) -> tuple[ToolResult, bool]:
     seconds = tool.timeout or live.run.accepted.limits.tool_seconds
-    scope = engine.deadlines.within(None if prepared.waits else seconds)
+    scope = engine.timeouts.within(None if prepared.waits else seconds)
     try:
         with scope:
             return await prepared.run(context), False
