@@ -1,4 +1,4 @@
-"""Subagents of `xzatoma`: how they are started and waited for, the quotas of a session, log lines and metrics.
+"""Subagents of `xzatoma`: how they are started and waited for, and the quotas of a session.
 
 A subagent has its caller's agent, system text and tools, the model of its caller or of the settings, and the task
 prompt as its first message. It stays alive after the task's answer for the summary prompt, which is sent without tools
@@ -9,10 +9,8 @@ subagent and goes on.
 from __future__ import annotations
 
 import asyncio
-import json
-import logging
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import AsyncExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 
 from msgspec import Struct
@@ -23,15 +21,14 @@ from retinue.core.commands import RunQuery
 from retinue.core.errors import BadInput, Refused, RunIsOver
 from retinue.core.ids import Key, RunId
 from retinue.core.inbox import Close, Input
-from retinue.core.log_context import logger
-from retinue.core.log_lines import quoted
-from retinue.core.ports import CallContext, Meter, NoMeter
+from retinue.core.ports import CallContext
 from retinue.core.run import Exchange, Lifecycle, Limits
 from retinue.core.text import cut
 from retinue.dialects.context import DialectContext
 from retinue.dialects.xzatoma import NAME
 from retinue.dialects.xzatoma.requests import SUBAGENT, Delegation, ErrorType, SubagentRefused, inheritable, inherited
 from retinue.dialects.xzatoma.settings import XzatomaSettings, unknown_provider
+from retinue.dialects.xzatoma.telemetry import Telemetry
 from retinue.dialects.xzatoma.transcripts import Retention
 from retinue.engine import RunView, SpawnRequest
 
@@ -40,12 +37,6 @@ FAILED = "Subagent execution failed: "
 
 QUOTA_SECONDS = 366 * 86400.0
 """Seconds for which the ledger remembers tokens: longer than any session lasts."""
-
-TARGET = "retinue.tools.subagent"
-MAX_CHARACTERS = 1000
-"""Characters of a value in a log line."""
-
-log = logger(TARGET, dialect=NAME)
 
 
 class ChildTask(Struct, frozen=True, kw_only=True):
@@ -130,7 +121,14 @@ class Children:
             except SubagentRefused as failure:
                 self.telemetry.failed(label, depth, error=str(failure).removeprefix(FAILED))
                 raise
-        self.telemetry.completed(label, depth, findings)
+        self.telemetry.completed(
+            label,
+            depth,
+            status=findings.status,
+            turns=findings.turns_used,
+            tokens=findings.tokens_consumed,
+            seconds=findings.seconds,
+        )
         return findings
 
     async def look(self, run_id: RunId) -> RunView:
@@ -329,74 +327,3 @@ def _reason(used: Used, settings: XzatomaSettings) -> str | None:
     if tokens is not None and used.tokens >= tokens:
         return f"Token limit exceeded: {used.tokens}/{tokens}"
     return None
-
-
-class Telemetry:
-    """Log lines and metrics about subagents, if the settings enable them; depths are those of the subagents.
-
-    A line has the fields of the document in its order, then the message; a model cannot forge another line.
-    """
-
-    def __init__(self, meter: Meter, *, enabled: bool) -> None:
-        self._enabled = enabled
-        self._meter = meter if enabled else NoMeter()
-
-    def spawned(self, label: str, depth: int, *, max_turns: int, tools: Sequence[str]) -> None:
-        facts = {"depth": depth, "max_turns": max_turns, "allowed_tools": list(tools)}
-        self._log(logging.INFO, "Spawning subagent", "spawn", label, **facts)
-        self._meter.count("subagent_executions_total", depth=str(depth))
-
-    @contextmanager
-    def active(self, depth: int) -> Generator[None]:
-        """Count a subagent as active inside the block."""
-        self._meter.move("subagent_active_count", 1, depth=str(depth))
-        try:
-            yield
-        finally:
-            self._meter.move("subagent_active_count", -1, depth=str(depth))
-
-    def completed(self, label: str, depth: int, findings: Findings) -> None:
-        status, turns, tokens = findings.status, findings.turns_used, findings.tokens_consumed
-        facts = {"depth": depth, "turns_used": turns, "tokens_consumed": tokens, "status": status}
-        self._log(logging.INFO, "Subagent completed", "complete", label, **facts)
-        self._meter.count("subagent_completions_total", depth=str(depth), status=status)
-        self._meter.measure("subagent_duration_seconds", findings.seconds, depth=str(depth), status=status)
-        self._meter.measure("subagent_turns_used", turns)
-        self._meter.measure("subagent_tokens_consumed", tokens)
-
-    def failed(self, label: str, depth: int, *, error: str) -> None:
-        self._log(logging.ERROR, "Subagent execution failed", "error", label, depth=depth, error=error)
-
-    def refused(self, depth: int, error_type: ErrorType) -> None:
-        """Count a call that was answered with an error."""
-        self._meter.count("subagent_errors_total", depth=str(depth), error_type=error_type)
-
-    def ran_out_of_turns(self, label: str, depth: int, *, max_turns: int) -> None:
-        facts = {"depth": depth, "max_turns": max_turns}
-        self._log(logging.WARNING, "Subagent exceeded max turns", "max_turns_exceeded", label, **facts)
-
-    def truncated(self, label: str, *, original: int, kept: int) -> None:
-        """Log an output that was cut; sizes are in bytes."""
-        facts = {"original_size": original, "truncated_size": kept}
-        self._log(logging.WARNING, "Subagent output truncated", "truncation", label, **facts)
-
-    def too_deep(self, label: str, *, depth: int, max_depth: int) -> None:
-        facts = {"current_depth": depth, "max_depth": max_depth}
-        self._log(logging.DEBUG, "Subagent recursion depth limit enforced", "depth_limit", label, **facts)
-
-    def _log(self, level: int, message: str, event: str, label: str, **facts: object) -> None:
-        if self._enabled and log.isEnabledFor(level):
-            log.log(level, "%s %s", _line(event=event, label=label, **facts), message)
-
-
-def _line(**facts: object) -> str:
-    """The facts in their order; lists are JSON.
-
-    >>> _line(event="spawn", label="two words", depth=1, allowed_tools=["fetch", "grep"])
-    'subagent.event=spawn subagent.label="two words" subagent.depth=1 subagent.allowed_tools=["fetch","grep"]'
-    """
-    return " ".join(f"subagent.{name}={_value(value)}" for name, value in facts.items())
-
-
-def _value(value: object) -> str:
-    return json.dumps(value, separators=(",", ":")) if isinstance(value, list) else quoted(value, MAX_CHARACTERS)
