@@ -20,7 +20,7 @@ from retinue.core.ports import Request
 from retinue.providers.scripted import ScriptedReply, calls, says, together
 from retinue.testing.harness import Harness
 from retinue.tools.shell import lexer, shell_tool, starters
-from retinue.tools.shell.lexer import MAX_BYTES
+from retinue.tools.shell.lexer import MAX_COMMAND_BYTES
 from retinue.tools.shell.parser import ParsedCommand, parse, refusal_of
 from retinue.tools.shell.risk import risk_of
 
@@ -285,7 +285,7 @@ def test_the_work_of_reading_a_command_grows_no_faster_than_its_length(
     monkeypatch.setattr(lexer._Lexer, "_count", counting(lexer._Lexer._count))  # pyright: ignore[reportPrivateUsage]
     for name in ("started_by", "_followed", "_matches_one_of", "is_option"):
         monkeypatch.setattr(starters, name, counting(getattr(starters, name)))
-    for length in (200, 4000, MAX_BYTES):
+    for length in (200, 4000, MAX_COMMAND_BYTES):
         count[0] = 0
         parsed = parse(WORST[kind](length))
         risk_of(parsed)
@@ -294,8 +294,8 @@ def test_the_work_of_reading_a_command_grows_no_faster_than_its_length(
 
 
 def test_a_longer_command_than_a_shell_takes_is_refused_before_it_is_read() -> None:
-    assert parse("#" + "x" * (MAX_BYTES - 1)).unreadable == ""
-    for command in ("ls " + "x" * MAX_BYTES, "ls " + "\u00e9" * (MAX_BYTES // 2)):
+    assert parse("#" + "x" * (MAX_COMMAND_BYTES - 1)).unreadable == ""
+    for command in ("ls " + "x" * MAX_COMMAND_BYTES, "ls " + "\u00e9" * (MAX_COMMAND_BYTES // 2)):
         assert parse(command).unreadable == (
             "the command has more than 131071 bytes; write long texts to a file with a file tool"
         )
@@ -309,7 +309,7 @@ async def test_long_commands_are_read_in_a_thread_and_all_are_answered(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bound in seconds is generous: one of these commands, read with exponential work, takes years."""
-    commands = [make(MAX_BYTES) for make in WORST.values()] + ["env " * 40, "find -exec " * 20]
+    commands = [make(MAX_COMMAND_BYTES) for make in WORST.values()] + ["env " * 40, "find -exec " * 20]
     on_the_loop: list[int] = []
     parse_command = shell_tool.parse
 

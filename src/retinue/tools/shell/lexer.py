@@ -1,7 +1,7 @@
 """Lexer for shell commands: splits a command line into words and operators as a shell does, with quotes and comments.
 
 Text that different shells read differently, or that only a running shell could expand, raises `Unclear`. So does text
-that is longer than `MAX_BYTES` or consists of more than `MAX_PIECES` pieces: the work of reading a command is bounded.
+of more than `MAX_COMMAND_BYTES` or `MAX_PIECES`: the work of reading a command is bounded.
 Programs and their risk are not a matter of this module.
 """
 
@@ -16,7 +16,7 @@ ARITHMETIC = "$((...)) is not read; write the number out"
 HERE_DOCUMENT = "here-documents are read only where their end stands in quotes, such as <<'EOF', in a line of its own"
 BROKEN_LINE = "the line is broken in the middle of a sign; break it between two words"
 
-MAX_BYTES = 128 * 1024 - 1
+MAX_COMMAND_BYTES = 128 * 1024 - 1
 """Bytes of a command; Linux passes no longer text to a shell."""
 MAX_PIECES = 20_000
 """Pieces of a command: words, operators, quoted passages, parameters and escaped characters."""
@@ -69,8 +69,9 @@ def tokens(command: str) -> list[Word | Operator]:
     >>> [token.text for token in tokens("grep 'a|b' x|head # the rest")]
     ['grep', 'a|b', 'x', '|', 'head']
     """
-    if len(command) > MAX_BYTES or len(command.encode("utf-8", "replace")) > MAX_BYTES:
-        raise Unclear(f"the command has more than {MAX_BYTES} bytes; write long texts to a file with a file tool")
+    if len(command) > MAX_COMMAND_BYTES or len(command.encode("utf-8", "replace")) > MAX_COMMAND_BYTES:
+        limit = f"{MAX_COMMAND_BYTES} bytes"
+        raise Unclear(f"the command has more than {limit}; write long texts to a file with a file tool")
     return _Lexer(command).tokens()
 
 
