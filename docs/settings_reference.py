@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from msgspec import NODEFAULT, Struct, inspect
 
-from retinue.app.settings_file import SECTIONS
-from retinue.config.sections import Section
+from retinue.app.settings_sections import SECTIONS
+from retinue.config.section_type import Section
 from retinue.config.template import toml
 
 OPENING = """\

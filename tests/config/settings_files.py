@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from retinue.app.settings_file import SECTIONS
-from retinue.config.sections import Section
+from retinue.app.settings_sections import SECTIONS
+from retinue.config.section_type import Section
 from retinue.config.settings import Settings, load
 from retinue.core.errors import ConfigError
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.app.settings_file import SECTIONS
+from retinue.app.settings_sections import SECTIONS
 from retinue.config.settings import load
 from retinue.core.errors import BadInput, ConfigError, Problem
 from tests.config.settings_files import error_message

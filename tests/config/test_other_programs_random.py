@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from retinue.app.settings_file import SECTIONS, TRANSLATIONS
+from retinue.app.settings_file import TRANSLATIONS
+from retinue.app.settings_sections import SECTIONS
 from retinue.config.settings import load
 from retinue.core.errors import ConfigError
 

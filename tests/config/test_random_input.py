@@ -11,7 +11,7 @@ from typing import TypeAlias
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.app.settings_file import SECTIONS
+from retinue.app.settings_sections import SECTIONS
 from retinue.config.settings import load
 from retinue.config.toml import read_toml
 from retinue.core.errors import ConfigError

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from retinue.app.settings_file import DIALECT_SECTIONS, SECTIONS, dialect_settings, load_settings, provider_configs
+from retinue.app.settings_file import dialect_settings, load_settings, provider_configs
+from retinue.app.settings_sections import DIALECT_SECTIONS, SECTIONS
 from retinue.config.agents import AgentSettings, LimitSettings
 from retinue.config.providers import PriceSettings, ProviderSettings
 from retinue.config.settings import Settings, load

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from msgspec import Struct, inspect
 
-from retinue.app.settings_file import SECTIONS
+from retinue.app.settings_sections import SECTIONS
 from retinue.config.profiles import RISK_PROFILES, RUNTIME_PROFILES
 from retinue.config.settings import load
 from retinue.config.template import template

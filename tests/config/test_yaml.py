@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.app.settings_file import SECTIONS, dialect_settings
+from retinue.app.settings_file import dialect_settings
+from retinue.app.settings_sections import SECTIONS
 from retinue.config.settings import Settings, load
 from retinue.config.yaml import MAX_VALUES, read_yaml
 from retinue.core.errors import ConfigError, Problem

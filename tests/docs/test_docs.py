@@ -16,7 +16,7 @@ import typer
 from msgspec import inspect
 
 from docs.generate import pages as generated_pages
-from retinue.app.settings_file import SECTIONS
+from retinue.app.settings_sections import SECTIONS
 from retinue.cli.main import app
 from retinue.config.validation import expected_type
 from retinue.providers.catalog import SCRIPTED, WIRES

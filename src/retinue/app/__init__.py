@@ -17,6 +17,7 @@ __all__ = [
     "run_spec",
     "sessions",
     "settings_file",
+    "settings_sections",
     "store_files",
     "structured_output",
     "sync",

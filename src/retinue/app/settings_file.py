@@ -1,4 +1,4 @@
-"""The sections of a settings file, and their conversion into provider configs and dialect settings."""
+"""Loading of the settings file, and its conversion into provider configs and dialect settings."""
 
 from __future__ import annotations
 
@@ -7,69 +7,17 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from retinue.app.settings_sections import DIALECT_SECTIONS, SECTIONS
 from retinue.app.state_folder import default_home
-from retinue.config.agents import AGENTS
-from retinue.config.cron import CRON
-from retinue.config.memory import MEMORY
 from retinue.config.other_programs import Translate, Translated
-from retinue.config.profiles import RISK_PROFILES, RUNTIME_PROFILES
-from retinue.config.providers import ProviderSettings, providers_section
-from retinue.config.sections import Section
 from retinue.config.settings import Settings, load
-from retinue.config.store import STORE
-from retinue.config.tools import TOOLS
-from retinue.core.errors import BadInput, ConfigError
+from retinue.core.errors import ConfigError
 from retinue.core.log_context import logger
 from retinue.dialects import registry
-from retinue.dialects.base import ProgramSettings, SettingsSection
-from retinue.providers.catalog import WIRES, ProviderConfig, provider_config
+from retinue.dialects.base import ProgramSettings
+from retinue.providers.catalog import ProviderConfig, provider_config
 
 log = logger("retinue.config")
-
-
-def _section(declared: SettingsSection) -> Section:
-    return Section(
-        name=declared.name,
-        type=declared.type,
-        about=declared.about,
-        cross_key_errors=declared.cross_key_errors,
-        unknown_providers=declared.unknown_providers,
-        has_complete_messages=declared.has_complete_messages,
-    )
-
-
-DIALECT_SECTIONS: dict[str, Section] = {
-    entry.name: _section(entry.settings)
-    # The default dialect stands last in a new settings file: it is the one that needs no settings.
-    for entry in sorted(registry.entries(), key=lambda entry: entry.name == registry.DEFAULT)
-    if entry.settings is not None
-}
-"""The settings section of each dialect that has one, by the dialect's name."""
-
-SECTIONS: tuple[Section, ...] = (
-    AGENTS,
-    providers_section(tuple(WIRES), cross_key_errors=lambda provider: _provider_errors(provider)),
-    TOOLS,
-    *DIALECT_SECTIONS.values(),
-    RISK_PROFILES,
-    RUNTIME_PROFILES,
-    MEMORY,
-    CRON,
-    STORE,
-)
-
-
-def _provider_errors(provider: ProviderSettings) -> Sequence[tuple[str, str]]:
-    """Errors in the settings of a provider, each with its key: an unusable address or `responses_wire`."""
-    wire, address = provider.wire, provider.base_url
-    key = "base_url"
-    try:
-        provider_config(wire, wire=wire, base_url=address)
-        key = "responses_wire"
-        provider_config(wire, wire=wire, base_url=address, responses_wire=provider.responses_wire)
-    except BadInput as error:
-        return ((key, str(error)),)
-    return ()
 
 
 def _translate(programs: Sequence[ProgramSettings]) -> Translate:

@@ -12,7 +12,7 @@ from retinue.core.errors import BadInput
 
 def init(force: Annotated[bool, option("--force", help="Overwrite an existing file.")] = False) -> int:
     """Write ./retinue.toml with every setting explained and commented out."""
-    from retinue.app.settings_file import SECTIONS
+    from retinue.app.settings_sections import SECTIONS
     from retinue.config.settings import FILE
     from retinue.config.template import template
     from retinue.core.settings_files import SETTINGS_FILES

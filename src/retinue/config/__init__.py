@@ -13,7 +13,7 @@ __all__ = [
     "profiles",
     "providers",
     "root",
-    "sections",
+    "section_type",
     "settings",
     "store",
     "template",

@@ -13,7 +13,7 @@ from retinue.config import error_texts
 from retinue.config.memory import Backend, backend_issues, supported_backend
 from retinue.config.profiles import absolute
 from retinue.config.providers import ProviderSettings
-from retinue.config.sections import NamedTables, Section
+from retinue.config.section_type import NamedTables, Section
 from retinue.config.validation import Issue
 from retinue.core.agent import Agent
 from retinue.core.key_paths import KeyPath

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
-from retinue.config.sections import Section
+from retinue.config.section_type import Section
 from retinue.config.validation import Issue
 
 SupportedBackend: TypeAlias = Literal["sqlite", "workspace", "none"]

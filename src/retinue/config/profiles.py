@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from retinue.config.sections import NamedTables, Section
+from retinue.config.section_type import NamedTables, Section
 from retinue.config.validation import Issue
 from retinue.core.policy import (
     DEFAULT_AUTO_APPROVE,

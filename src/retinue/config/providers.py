@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from retinue.config.sections import NamedTables, Section
+from retinue.config.section_type import NamedTables, Section
 from retinue.providers.pricing import Rates
 
 Address = Annotated[

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from retinue.config.agents import Count, Name, Seconds
-from retinue.config.sections import Section
+from retinue.config.section_type import Section
 from retinue.core.agent import MAX_REPLY_TOKENS, Sampling
 from retinue.core.key_paths import ROOT_DEFAULTS
 from retinue.core.run import Limits

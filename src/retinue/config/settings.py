@@ -18,7 +18,7 @@ from retinue.config.other_programs import LenientDocument, Translate, translated
 from retinue.config.profiles import RISK_PROFILES, RUNTIME_PROFILES, RiskSettings, RuntimeSettings, unsupported_options
 from retinue.config.providers import ProviderSettings
 from retinue.config.root import ROOT, RootDefaults
-from retinue.config.sections import Section
+from retinue.config.section_type import Section
 from retinue.config.toml import read_toml
 from retinue.config.tools import TOOLS, ToolsSettings, module_files, module_issues
 from retinue.config.validation import Issue, check

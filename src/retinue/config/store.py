@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from retinue.config.sections import Section
+from retinue.config.section_type import Section
 
 
 class StoreSettings(Struct, frozen=True, kw_only=True):

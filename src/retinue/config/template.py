@@ -12,7 +12,7 @@ from typing import Any, cast
 from msgspec import NODEFAULT, Struct, inspect
 
 from retinue.config.error_texts import dotted
-from retinue.config.sections import Section
+from retinue.config.section_type import Section
 from retinue.config.validation import expected_type
 
 HEADING = """\

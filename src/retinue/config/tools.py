@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 
 from retinue.config import error_texts
 from retinue.config.error_texts import quoted
-from retinue.config.sections import Section
+from retinue.config.section_type import Section
 from retinue.config.validation import Issue
 from retinue.tools.dependencies import PROGRAM_MEMORY_MB, ToolOptions
 

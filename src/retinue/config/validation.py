@@ -13,7 +13,7 @@ from msgspec import Struct, inspect
 
 from retinue.config import error_texts
 from retinue.config.error_texts import dotted
-from retinue.config.sections import Section, Tree, tree_of
+from retinue.config.section_type import Section, Tree, tree_of
 from retinue.core.key_paths import KeyPath
 
 Mismatch: TypeAlias = Literal["kind", "form", "too_small", "too_large"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec import Struct
 
-from retinue.config.sections import Section, tree_of
+from retinue.config.section_type import Section, tree_of
 from retinue.config.settings import Settings
 from tests.config.settings_files import settings
 

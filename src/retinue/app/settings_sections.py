@@ -1,0 +1,63 @@
+"""The list of all settings sections; a new one is declared in `retinue.config` or by its dialect, and listed here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from retinue.config.agents import AGENTS
+from retinue.config.cron import CRON
+from retinue.config.memory import MEMORY
+from retinue.config.profiles import RISK_PROFILES, RUNTIME_PROFILES
+from retinue.config.providers import ProviderSettings, providers_section
+from retinue.config.section_type import Section
+from retinue.config.store import STORE
+from retinue.config.tools import TOOLS
+from retinue.core.errors import BadInput
+from retinue.dialects import registry
+from retinue.dialects.base import SettingsSection
+from retinue.providers.catalog import WIRES, provider_config
+
+
+def _section(declared: SettingsSection) -> Section:
+    return Section(
+        name=declared.name,
+        type=declared.type,
+        about=declared.about,
+        cross_key_errors=declared.cross_key_errors,
+        unknown_providers=declared.unknown_providers,
+        has_complete_messages=declared.has_complete_messages,
+    )
+
+
+DIALECT_SECTIONS: dict[str, Section] = {
+    entry.name: _section(entry.settings)
+    # The default dialect stands last in a new settings file: it is the one that needs no settings.
+    for entry in sorted(registry.entries(), key=lambda entry: entry.name == registry.DEFAULT)
+    if entry.settings is not None
+}
+"""The settings section of each dialect that has one, by the dialect's name."""
+
+SECTIONS: tuple[Section, ...] = (
+    AGENTS,
+    providers_section(tuple(WIRES), cross_key_errors=lambda provider: _provider_errors(provider)),
+    TOOLS,
+    *DIALECT_SECTIONS.values(),
+    RISK_PROFILES,
+    RUNTIME_PROFILES,
+    MEMORY,
+    CRON,
+    STORE,
+)
+
+
+def _provider_errors(provider: ProviderSettings) -> Sequence[tuple[str, str]]:
+    """Errors in the settings of a provider, each with its key: an unusable address or `responses_wire`."""
+    wire, address = provider.wire, provider.base_url
+    key = "base_url"
+    try:
+        provider_config(wire, wire=wire, base_url=address)
+        key = "responses_wire"
+        provider_config(wire, wire=wire, base_url=address, responses_wire=provider.responses_wire)
+    except BadInput as error:
+        return ((key, str(error)),)
+    return ()
