@@ -11,7 +11,7 @@ from bench.many_runs import fill
 from retinue.core.commands import RunQuery
 from retinue.core.messages import AssistantMessage, Reply
 from retinue.core.ports import Publish, Request
-from retinue.engine.journal import Journal
+from retinue.engine.journal_writer import Journal
 from retinue.store.sqlite import SqliteStore
 
 

@@ -26,8 +26,8 @@ from retinue.core.ports import CallRisk
 from retinue.tools.files.paths import FileAccess
 from retinue.tools.search import search_tools
 from retinue.tools.search.fallback import RipgrepScan, Scan, compiled
-from retinue.tools.search.query import LEFT_OUT, Query, query_of
 from retinue.tools.search.ripgrep import MatchCollector, SearchLimits, matches
+from retinue.tools.search.ripgrep_arguments import LEFT_OUT, Query, query_of
 from tests.conftest import STRESS
 from tests.tools.tool_calls import ToolCaller, dependencies
 

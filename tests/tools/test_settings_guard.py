@@ -18,7 +18,7 @@ from retinue.app.settings_file import load_settings
 from retinue.app.tool_modules import load_tools
 from retinue.core.errors import ConfigError
 from retinue.core.policy import Autonomy, Policy
-from retinue.core.settings_files import REPLACED
+from retinue.core.settings_file_names import REPLACED
 from retinue.sandbox.probe import choose
 from retinue.tools import python
 from retinue.tools.dependencies import NoKeyValue, ToolDependencies

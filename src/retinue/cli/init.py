@@ -15,7 +15,7 @@ def init(force: Annotated[bool, option("--force", help="Overwrite an existing fi
     from retinue.app.settings_sections import SECTIONS
     from retinue.config.settings import FILE
     from retinue.config.template import template
-    from retinue.core.settings_files import SETTINGS_FILES
+    from retinue.core.settings_file_names import SETTINGS_FILES
 
     path = Path(FILE)
     if other := next((name for name in SETTINGS_FILES if name != FILE and Path(name).exists()), None):

@@ -26,7 +26,7 @@ from retinue.core.agent import Agent
 from retinue.core.errors import ConfigError, Problem
 from retinue.core.key_paths import KeyPath
 from retinue.core.policy import Policy, Rules
-from retinue.core.settings_files import REPLACED, SETTINGS_FILES
+from retinue.core.settings_file_names import REPLACED, SETTINGS_FILES
 from retinue.tools.dependencies import ToolOptions
 
 S = TypeVar("S", bound=Struct)

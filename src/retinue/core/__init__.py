@@ -22,7 +22,7 @@ __all__ = [
     "ports",
     "run",
     "schema",
-    "settings_files",
+    "settings_file_names",
     "state",
     "step",
     "text",

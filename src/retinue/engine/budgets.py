@@ -23,7 +23,7 @@ from retinue.core.messages import Reply
 from retinue.core.ports import Clock, Store
 from retinue.core.run import EndReason, LimitMet, Limits
 from retinue.core.usage import NO_USAGE
-from retinue.engine.journal import Journal
+from retinue.engine.journal_writer import Journal
 
 DEFAULT_OUTPUT = 8192
 """Output tokens that are held for a call without `max_output`."""

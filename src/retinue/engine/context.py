@@ -19,7 +19,7 @@ from retinue.core.state import Run
 from retinue.core.text import clean_line, quote_headers
 from retinue.engine.budgets import Budgets
 from retinue.engine.driver_table import DriverTable
-from retinue.engine.journal import COMMIT_DELAY, Journal
+from retinue.engine.journal_writer import COMMIT_DELAY, Journal
 from retinue.engine.rate_limiter import RateLimiters
 from retinue.engine.timeouts import LoopTicks, Timeouts
 

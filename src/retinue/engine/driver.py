@@ -18,7 +18,7 @@ from retinue.core.ports import Clock, Ids, OutputValidator, Providers, Store, To
 from retinue.engine.budgets import Budgets
 from retinue.engine.context import Approver, EngineContext, Tuning
 from retinue.engine.driver_table import DriverTable, end_of_signs, sign_of_life, this_host, this_process
-from retinue.engine.journal import Journal
+from retinue.engine.journal_writer import Journal
 from retinue.engine.loop import Executor
 from retinue.engine.rate_limiter import RateLimiters
 from retinue.engine.recovery import Recovery

@@ -11,7 +11,7 @@ from pathlib import Path
 from retinue.core.commands import Change, Decision, DeclareDead, DriverRow
 from retinue.core.ids import DriverId
 from retinue.core.ports import Store
-from retinue.engine.journal import Journal
+from retinue.engine.journal_writer import Journal
 
 SIGNS_OF_LIFE = "signs-of-life"
 """The key-value namespace with the time of the last heartbeat of each driver, by its id."""

@@ -32,7 +32,7 @@ from retinue.engine import payload_log
 from retinue.engine.budgets import InputEstimate
 from retinue.engine.context import EngineContext
 from retinue.engine.foreign_errors import is_recordable, repr_of
-from retinue.engine.journal import CommitFuture
+from retinue.engine.journal_writer import CommitFuture
 from retinue.engine.run_view import RunView
 
 CatchUp = Callable[[int], Awaitable[list[tuple[int, Event]]]]

@@ -40,7 +40,7 @@ from retinue.engine import payload_log
 from retinue.engine.compaction import compact
 from retinue.engine.context import EngineContext
 from retinue.engine.foreign_errors import repr_of
-from retinue.engine.journal import CommitFuture
+from retinue.engine.journal_writer import CommitFuture
 from retinue.engine.live_run import LiveRun, ToolSet, Work
 from retinue.engine.model_call import ask
 from retinue.engine.registry import RunRegistry

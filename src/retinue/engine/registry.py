@@ -11,7 +11,7 @@ from retinue.core.errors import StoreError
 from retinue.core.events import RunAccepted
 from retinue.core.ids import RunId, SessionId
 from retinue.core.run import Outcome
-from retinue.engine.journal import CommitFuture
+from retinue.engine.journal_writer import CommitFuture
 from retinue.engine.live_run import LiveRun
 from retinue.engine.run_view import RunView
 

@@ -15,7 +15,7 @@ from retinue.core.ports import Store
 from retinue.core.run import HistoryRef
 from retinue.core.state import Run, fold
 from retinue.engine.context import EngineContext
-from retinue.engine.journal import Journal
+from retinue.engine.journal_writer import Journal
 from retinue.engine.registry import RunRegistry
 
 

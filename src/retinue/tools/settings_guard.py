@@ -32,7 +32,7 @@ from msgspec import Struct
 
 from retinue.core.errors import ConfigError, Problem, ToolError
 from retinue.core.log_context import logger
-from retinue.core.settings_files import REPLACED, SETTINGS_FILES
+from retinue.core.settings_file_names import REPLACED, SETTINGS_FILES
 from retinue.local.private_folder import create_private
 from retinue.tools.path_walk import real_folder
 from retinue.tools.threads import in_thread

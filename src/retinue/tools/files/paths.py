@@ -23,7 +23,7 @@ from typing import Literal
 from retinue.core.errors import ToolError
 from retinue.core.policy import Policy
 from retinue.core.ports import CallContext
-from retinue.core.settings_files import SETTINGS_FILES
+from retinue.core.settings_file_names import SETTINGS_FILES
 from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.path_walk import (
     DIRECTORY,

@@ -2,8 +2,8 @@
 
 The program runs in the opened folder and prints only the positions of matches. It reaches files by descriptors, and so
 does what reads the text of a line here: a folder that is swapped for a link during the search reveals nothing, whatever
-the search prints. Every file is searched, also hidden and ignored ones, except those in `query.LEFT_OUT`; links are not
-followed, and a file with zero bytes is binary and left out.
+the search prints. Every file is searched, also hidden and ignored ones, except those in
+`ripgrep_arguments.LEFT_OUT`; links are not followed, and a file with zero bytes is binary and left out.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from retinue.local.programs import find_program
 from retinue.tools.files import FileAccess, OpenPath
 from retinue.tools.pagination import page_limit
 from retinue.tools.search.fallback import DESCRIPTORS
-from retinue.tools.search.query import LEFT_OUT, Query
+from retinue.tools.search.ripgrep_arguments import LEFT_OUT, Query
 from retinue.tools.threads import in_thread
 
 MAX_COMPLAINT = 4000

@@ -21,7 +21,7 @@ from retinue.core.commands import (
 from retinue.core.errors import Fenced, StoreError, StoreUnavailable
 from retinue.core.ids import DriverId
 from retinue.core.ports import Store
-from retinue.engine.journal import COMMIT_DELAY, MAX_INLINE_WRITES, Journal
+from retinue.engine.journal_writer import COMMIT_DELAY, MAX_INLINE_WRITES, Journal
 from retinue.providers.scripted import calls, says, together
 from retinue.store.memory.store import MemoryStore
 from retinue.store.sqlite.store import SqliteStore
