@@ -8,19 +8,19 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
-from tests.engine.test_journal import note
 
 import retinue
 from retinue.core.commands import Write, WriteResult
 from retinue.core.errors import StoreError, StoreUnavailable
 from retinue.core.events import ReplyReceived
 from retinue.core.ids import DriverId
-from retinue.engine import journal as journal_module
+from retinue.engine import journal_writer as journal_module
 from retinue.engine.journal_writer import BASE_SIZE, Journal
 from retinue.providers.scripted import Script, ScriptedProvider, calls, says
 from retinue.store.memory.store import MemoryStore
 from retinue.testing.harness import Harness
 from tests.engine.memory_stores import SharedMemory
+from tests.engine.test_journal_writer import note
 from tests.internals import engine_of
 
 REPLY = "x" * 50_000
