@@ -19,7 +19,7 @@ from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
 from retinue.app.engine_types import RunView
-from retinue.cli.demo.viewer import READABLE, DemoScreen, Line, Played, play
+from retinue.cli.demo.crash_and_resume import READABLE, DemoScreen, Line, Played, play
 from retinue.cli.output.live import draw
 
 PICTURE = Path(__file__).parent / "images" / "demo.svg"

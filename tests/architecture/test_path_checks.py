@@ -46,7 +46,7 @@ REASONS: dict[tuple[str, str, str], str] = {
     ("cli/chat/loop_thread.py", "PendingSigint.resend", "exists"): NOT_A_PATH,
     ("cli/demo/story.py", "", "exists"): "the package's own folder, before any agent runs",
     ("cli/demo/story.py", "", "resolve"): "the package's own folder, before any agent runs",
-    ("cli/demo/viewer.py", "last_line", "exists"): "a file of the demo's own temporary folder",
+    ("cli/demo/crash_and_resume.py", "last_line", "exists"): "a file of the demo's own temporary folder",
     (
         "cli/init.py",
         "init",

@@ -19,7 +19,7 @@ from retinue.core.agent import ToolKind, ToolSpec
 from retinue.core.errors import BadInput
 from retinue.core.policy import Risk
 from retinue.core.ports import CallContext, CallRisk, PreparedCall, Tool, ToolResult
-from retinue.tools.arguments import Arguments, Misfit
+from retinue.tools.function_schema import Arguments, Misfit
 from retinue.tools.threads import in_thread
 
 _PARAMETERS = re.compile(r"(Args|Arguments|Parameters):\s*")

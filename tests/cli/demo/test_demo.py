@@ -21,8 +21,8 @@ from rich.console import Console
 from retinue.app.settings_file import load_settings
 from retinue.app.tool_modules import load_tools
 from retinue.cli.demo import print_end, story
+from retinue.cli.demo.crash_and_resume import FAST, DemoFailed, DemoScreen, last_line, play, worker_command
 from retinue.cli.demo.story import log_of
-from retinue.cli.demo.viewer import FAST, DemoFailed, DemoScreen, last_line, play, worker_command
 from retinue.core.errors import ToolError
 from retinue.providers.scripted import says
 from tests.cli.conftest import Cli

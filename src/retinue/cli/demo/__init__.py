@@ -13,7 +13,7 @@ from retinue.cli.output.terminal import INTERRUPTED, answer, console, say
 from retinue.core.errors import RetinueError
 
 if TYPE_CHECKING:
-    from retinue.cli.demo.viewer import Played
+    from retinue.cli.demo.crash_and_resume import Played
 
 __all__ = ["demo"]
 
@@ -58,7 +58,7 @@ async def _demo(*, fast: bool, keep: bool) -> int:
 
 async def _play(home: Path, *, fast: bool) -> int:
     from retinue.cli.demo import story
-    from retinue.cli.demo.viewer import FAST, READABLE, demo_screen, last_line, play
+    from retinue.cli.demo.crash_and_resume import FAST, READABLE, demo_screen, last_line, play
 
     try:
         with demo_screen() as screen:
@@ -75,7 +75,7 @@ async def _play(home: Path, *, fast: bool) -> int:
 def print_end(played: Played) -> int:
     """Print the answer, the tree, the model calls around the crash, and the command for a real model; the exit code."""
     from retinue.cli.demo import story
-    from retinue.cli.demo.viewer import DemoScreen
+    from retinue.cli.demo.crash_and_resume import DemoScreen
     from retinue.cli.runs.list_show import print_tree
 
     screen = DemoScreen(console(), None)

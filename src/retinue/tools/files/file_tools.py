@@ -23,11 +23,11 @@ from msgspec import Meta
 from retinue.core.errors import ToolError
 from retinue.core.policy import Risk
 from retinue.core.ports import CallContext, CallRisk, PreparedCall, Tool, ToolResult
-from retinue.tools.arguments import Misfit
 from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.files.atomic_write import BLOCK, TAKEN, blocks, replace, write_lock
 from retinue.tools.files.paths import AccessDenied, FileAccess, OpenPath, PathTarget, UnusablePath
 from retinue.tools.function import FunctionTool, as_text, tool
+from retinue.tools.function_schema import Misfit
 from retinue.tools.pagination import NOTICE_CHARS, fitting, page_text
 
 SECONDS = 60.0

@@ -17,9 +17,9 @@ from retinue.core.policy import Policy, Risk
 from retinue.core.ports import CallContext, CallRisk, Ended, PreparedCall, Program, Tool, ToolResult
 from retinue.core.schema import Schema
 from retinue.core.text import name_list
-from retinue.tools.arguments import Misfit
 from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.function import FunctionTool
+from retinue.tools.function_schema import Misfit
 from retinue.tools.program_access import HOME, MIB, environment_of, memory_limits, mounts_of, run_in_sandbox
 from retinue.tools.settings_guard import watch_settings
 from retinue.tools.shell.first_words import first_words

@@ -1,4 +1,4 @@
-"""The viewer of `retinue demo`: answers the story's question, kills its worker process, and compares model calls."""
+"""`retinue demo` on the screen: answers the question, kills the worker process, and compares the model calls."""
 
 from __future__ import annotations
 
