@@ -30,8 +30,9 @@ _MAY_GROW = frozenset("<>&|;(")
 _OPERATOR = re.compile(r"&>>|<<<|&&|\|\||\|&|>>|>\||<<|<>|&>|>&|<&|;;|[();<>|&\n]")
 _NUMBER = re.compile(r"[0-9]+")
 _DIGITS = frozenset("0123456789")
-_DUPLICATED = re.compile(r"(?!\\\n)(?:-(?:[ \t\n;&|()<>]|\Z)|[^-])", re.DOTALL)
-"""What follows `>&` and `<&`: some shells read `>&-` as a whole, and a word that goes on from there as the next one."""
+_DUPLICATED = re.compile(r"[ \t]*+(?!\\\n)(?:-(?:[ \t\n;&|()<>]|\Z)|[^-])", re.DOTALL)
+"""What follows `>&` and `<&`: some shells read `>&-`, also with blanks before the `-`, as a whole, and a word that goes
+on from there as the next one."""
 _NUMBERS = frozenset(("$?", "$#", "$$"))
 """Parameters that expand to one number and never to several words."""
 _END_OF_TEXT = re.compile(r"(-?)[ \t]*(['\"])([A-Za-z_][A-Za-z0-9_]*)\2(?=[ \t\n;&|()<>])")
@@ -170,7 +171,7 @@ class _Lexer:
         if found[0] == "(" and self._command.startswith("(", found.end()):
             raise Unclear("(( is arithmetic to some shells; put a blank between two brackets, or write the number out")
         if found[0] in (">&", "<&") and not _DUPLICATED.match(self._command, found.end()):
-            raise Unclear(f"write a blank or a plain number after {found[0]}")
+            raise Unclear(f"write a plain number or - alone after {found[0]}")
         if found[0][0] in "<>":
             self._check_descriptor()
         self._end_word()
