@@ -33,22 +33,33 @@ SITE ?= build/docs
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-# Not a rule for a file: make cannot name files whose path has spaces.
-venv:  ## make the environment, or bring it up to date
-	@test -e "$(READY)" && test -z "$$(find pyproject.toml constraints.txt -newer "$(READY)")" || { \
-	  { test -x "$(BIN)/python" || { \
-	    $(PYTHON) -c 'import sys; sys.exit("retinue needs Python 3.11 or newer: make PYTHON=python3.11 ..." if sys.version_info < (3, 11) else 0)' \
+# Whether the marker file $(1) is newer than what the environment is made from.
+is_current = test -e "$(1)" && test -z "$$(find pyproject.toml constraints.txt -newer "$(1)")"
+
+# Make the environment with the extras $(1), step by step, and then the marker file $(2).
+define install
+{ test -x "$(BIN)/python" || { \
+	    echo "[1/2] creating the environment in $(VENV)" \
+	    && $(PYTHON) -c 'import sys; sys.exit("retinue needs Python 3.11 or newer: make PYTHON=python3.11 ..." if sys.version_info < (3, 11) else 0)' \
 	    && $(PYTHON) -m venv "$(VENV)"; }; } \
-	  && "$(BIN)/python" -m pip install -q --disable-pip-version-check $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) -e ".[dev]" \
-	  && touch "$(READY)"; }
+	  && echo "[2/2] installing Retinue$(if $(1), with the tools of its developers,) and its dependencies into $(VENV)" \
+	  && "$(BIN)/python" -m pip install -q --disable-pip-version-check $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) -e ".$(1)" \
+	  && touch "$(2)"
+endef
+
+# Not rules for files: make cannot name files whose path has spaces.
+venv:  ## make the environment, or bring it up to date
+	@$(call is_current,$(READY)) || { $(call install,[dev],$(READY)); } >&2
 
 python: venv  ## say which Python the environment has
 	@echo "$(BIN)/python"
 
 test: venv  ## run the tests, with branch coverage
-	@"$(BIN)/python" -m pytest -q -n 2 --cov --cov-report= $(MEASURED)
-	@"$(BIN)/coverage" report
-	@"$(BIN)/python" -m pytest -q -n 2 $(MEASURED:%=--ignore=%)
+	@RETINUE_TEST_COUNTS="$$(mktemp)" && export RETINUE_TEST_COUNTS && trap 'rm -f "$$RETINUE_TEST_COUNTS"' EXIT \
+	  && "$(BIN)/python" -m pytest -q -n 2 --cov --cov-report= $(MEASURED) \
+	  && "$(BIN)/coverage" report \
+	  && "$(BIN)/python" -m pytest -q -n 2 $(MEASURED:%=--ignore=%) \
+	  && awk '{p += $$1; s += $$2} END {printf "all tests passed: %d passed, %d skipped\n", p, s}' "$$RETINUE_TEST_COUNTS"
 
 lint: venv  ## lint and format alone, in a second
 	@"$(BIN)/ruff" check -q
@@ -89,7 +100,9 @@ fuzz: venv  ## look for inputs that a parser does not handle (TARGET=sse SECONDS
 bench: venv  ## what retinue costs next to a bare loop, in some minutes (ARGS=--quick: in one)
 	@"$(BIN)/python" -m bench.run $(ARGS)
 
-demo: venv  ## watch an incident, four agents and a crash; needs no model and no key
+demo:  ## watch an incident, four agents and a crash; needs no model and no key
+	@# The tools of developers are not needed.
+	@$(call is_current,$(READY)) || $(call is_current,$(READY)-demo) || { $(call install,,$(READY)-demo); }
 	@"$(BIN)/retinue" demo
 
 constraints: venv  ## pin the newest releases in constraints.txt (PYTHONS="python3.11 python3.14")

@@ -1,5 +1,6 @@
 """Workflows, hooks, templates and notes agree with the project that they describe."""
 
+import os
 import re
 import subprocess
 import sys
@@ -107,6 +108,39 @@ def test_every_make_target_is_phony_and_explained() -> None:
     explained = set(re.findall(r"^([a-z][a-z-]*):.*## \S", makefile, re.MULTILINE))
 
     assert phony == explained == make_targets()
+
+
+def test_the_demo_names_the_steps_of_its_install_and_installs_no_tools_of_developers(tmp_path: Path) -> None:
+    command = ["make", "--dry-run", "--no-print-directory", "demo", f"VENV={tmp_path / 'venv'}"]
+    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+    steps = re.findall(r'echo "(\[[^"]*)"', printed)
+    assert [step.replace(str(tmp_path), "") for step in steps] == [
+        "[1/2] creating the environment in /venv",
+        "[2/2] installing Retinue and its dependencies into /venv",
+    ]
+    assert "[dev]" not in printed
+
+
+def test_make_test_ends_with_the_sum_of_its_runs(tmp_path: Path) -> None:
+    test = tmp_path / "test_two.py"
+    test.write_text("import pytest\n\ndef test_passes(): pass\n\ndef test_skips(): pytest.skip('here')\n")
+    counts = tmp_path / "counts"
+    for _ in range(2):
+        subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", "-c", os.devnull, str(test)],
+            cwd=ROOT,
+            env={**os.environ, "RETINUE_TEST_COUNTS": str(counts)},
+            capture_output=True,
+            check=True,
+        )
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    (program,) = re.findall(r"awk '([^']*)' \"\$\$RETINUE_TEST_COUNTS\"", makefile)
+    printed = subprocess.run(
+        ["awk", program.replace("$$", "$"), str(counts)], capture_output=True, text=True, check=True
+    ).stdout
+
+    assert printed == "all tests passed: 2 passed, 2 skipped\n"
 
 
 def test_every_make_target_is_in_the_table_of_the_contributing_page() -> None:
