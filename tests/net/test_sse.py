@@ -85,8 +85,8 @@ def test_a_long_event_may_arrive_byte_by_byte() -> None:
 @pytest.mark.parametrize(
     ("chunks", "size"),
     [
-        ([b"data: 12345\n"], 12),
-        ([b"data: 12", b"345\n", b"and no end"], 12),
+        ([b"data: 12345\n"], 11),
+        ([b"data: 12", b"345\n", b"and no end"], 11),
         ([b"data: 1\n\n", b"data: 12345\n\n"], 11),
         ([b"data: 1\n\ndata: 12345"], 11),
     ],
@@ -101,3 +101,11 @@ def test_an_endless_event_is_an_error(chunks: list[bytes], size: int) -> None:
 
 def test_many_events_in_one_piece_may_exceed_the_event_limit() -> None:
     assert read(b"data: 1234\n\n" * 100, limit=10) == [b"1234"] * 100
+
+
+def test_the_size_of_an_event_does_not_depend_on_how_the_network_splits_it() -> None:
+    event = b"data: " + b"x" * 94 + b"\n\n"
+
+    reader = EventReader(limit=100)
+    assert [data for at in range(len(event)) for data in reader.feed(event[at : at + 1])] == [b"x" * 94]
+    assert EventReader(limit=100).feed(event) == [b"x" * 94]
