@@ -7,7 +7,7 @@ import contextlib
 import os
 import stat
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,14 @@ import pytest
 
 from retinue.app.settings_file import load_settings
 from retinue.app.tool_modules import load_tools
+from retinue.app.trust import accept_files, unaccepted_files
 from retinue.core.errors import ConfigError
 from retinue.core.policy import Autonomy, Policy
-from retinue.core.settings_file_names import REPLACED
 from retinue.sandbox.probe import choose
 from retinue.tools import python
 from retinue.tools.dependencies import NoKeyValue, ToolDependencies
-from retinue.tools.settings_guard import MADE, check_unwritten
+from retinue.tools.settings_guard import MADE
+from retinue.tools.settings_trust import check_trusted
 from retinue.tools.shell import shell_tool
 from tests.tools.tool_calls import FixedClock, ToolCaller
 
@@ -95,13 +96,12 @@ class Project:
         name = f"{len(self.pipes)}"
         begun, end = self.pipe(f"begun{name}"), self.pipe(f"end{name}")
         up = "../" * len(Path(workspace).parts)
-        line = f"echo > {up}begun{name}; cat < {up}end{name} | head -n 1; {command}"
+        line = f"echo > {up}begun{name}; head -n 1 {up}end{name}; {command}"
         task = asyncio.ensure_future(self.shell(line, workspace=workspace))
         try:
             await begun.read()
             yield task
         finally:
-            end.write()
             end.write()
             await task
 
@@ -112,6 +112,12 @@ class Project:
             load_tools(load_settings(cwd=where, home=self.home).tool_modules, home=self.home)
         return (where / "code-of-the-agent-ran").exists()
 
+    def trust(self, folder: str = "") -> list[str]:
+        """Accept the settings of a folder with their modules, and return the names of the files that were refused."""
+        files = unaccepted_files([], cwd=self.workspace / folder, home=self.home)
+        accept_files(files, home=self.home)
+        return [file.path.name for file in files]
+
     def asides(self) -> list[str]:
         return sorted(path.name for path in self.workspace.iterdir() if path.name.startswith("retinue."))
 
@@ -119,15 +125,6 @@ class Project:
 @pytest.fixture
 def project(tmp_path: Path, sandbox: object) -> Project:
     return Project(tmp_path)
-
-
-def settle(path: Path, change: Callable[[], object]) -> None:
-    """Change a file as a person does after the programs have ended: at a later time of the file system's clock."""
-    before = os.stat(path).st_ctime_ns if path.exists() else 0
-    last = before
-    while last <= before + 200_000_000:
-        change()
-        last = os.stat(path).st_ctime_ns
 
 
 async def test_two_overlapping_programs_leave_no_settings(project: Project) -> None:
@@ -159,12 +156,12 @@ async def test_settings_of_a_program_that_still_runs_are_not_obeyed(project: Pro
     await begun.read()
 
     assert not project.obeyed()
-    assert project.asides() == [f"retinue.yaml{MADE}"]
     end.write()
     await running
+    assert project.asides() == [f"retinue.yaml{MADE}"]
 
 
-async def test_settings_below_the_workspace_are_refused_until_a_person_saves_them(project: Project) -> None:
+async def test_settings_below_the_workspace_are_refused_until_a_person_accepts_them(project: Project) -> None:
     made = project.workspace / "sub" / "retinue.toml"
     (project.workspace / "sub").mkdir()
     (project.workspace / "sub" / "m.py").write_text(MODULE)
@@ -172,12 +169,13 @@ async def test_settings_below_the_workspace_are_refused_until_a_person_saves_the
     await project.shell("cat cfg.toml > sub/retinue.toml")
 
     assert not project.obeyed("sub")
-    with pytest.raises(ConfigError, match=f"a program of an agent may have written it: .* ran in {project.workspace}"):
+    with pytest.raises(ConfigError, match=f"agents may write in {project.workspace}, and you have not accepted it"):
         load_settings(cwd=made.parent, home=project.home)
-    with pytest.raises(ConfigError, match="may have written it"):
+    with pytest.raises(ConfigError, match="retinue trust"):
         load_settings(made, cwd=project.workspace, home=project.home)
-    for file in (made, made.with_name("m.py")):  # the module may be as new as the start of the program
-        settle(file, file.touch)
+    made.touch()
+    assert not project.obeyed("sub")
+    assert project.trust("sub") == ["retinue.toml", "m.py"]
     assert project.obeyed("sub")
 
 
@@ -197,9 +195,8 @@ async def test_an_agents_workspace_below_does_not_make_the_settings_known(projec
     (project.workspace / "sub" / "m.py").write_text(MODULE)
     (project.workspace / "cfg.toml").write_text(SETTINGS)
     await project.shell("cat cfg.toml > sub/retinue.toml")
-    text = await project.shell("echo done", workspace="sub")
 
-    assert text == f"done\n[retinue.toml was renamed to ...{MADE}: what agents may do is settled by people]"
+    assert await project.shell("echo done", workspace="sub") == "done"
     assert not project.obeyed("sub")
 
 
@@ -209,10 +206,8 @@ async def test_a_module_that_a_program_wrote_is_not_imported(project: Project) -
     await project.shell("cat source.txt > m.py")
 
     assert not project.obeyed()
-    settle(project.workspace / "m.py", (project.workspace / "m.py").touch)
-    with contextlib.suppress(ConfigError):  # it has no tools
-        load_tools([project.workspace / "m.py"], home=project.home)
-    assert (project.workspace / "code-of-the-agent-ran").exists()
+    assert project.trust() == ["m.py"]
+    assert project.obeyed()
 
 
 async def test_a_person_edits_settings_while_a_program_runs(project: Project) -> None:
@@ -220,9 +215,14 @@ async def test_a_person_edits_settings_while_a_program_runs(project: Project) ->
     settings.write_text("[tools]\nnetwork = true\n")
     async with project.running("echo over"):
         settings.write_text("[tools]\nnetwork = false\n")
+        with pytest.raises(ConfigError, match=r"it is not as you accepted it: .* retinue trust"):
+            load_settings(cwd=project.workspace, home=project.home)
+        assert project.trust() == ["retinue.toml"]
         assert not load_settings(cwd=project.workspace, home=project.home).tool_options.network
     assert project.asides() == ["retinue.toml"]
     assert not load_settings(cwd=project.workspace, home=project.home).tool_options.network
+    settings.write_text("[tools]\nnetwork = true\n")
+    assert load_settings(cwd=project.workspace, home=project.home).tool_options.network, "accepted before"
     assert await project.shell("echo again") == "again"
     assert project.asides() == ["retinue.toml"]
 
@@ -234,7 +234,8 @@ async def test_settings_that_were_there_before_stay_after_many_programs(project:
         assert await project.shell("echo ran") == "ran"
 
     assert load_settings(cwd=project.workspace, home=project.home).tool_options.network
-    settle(settings, lambda: settings.write_text("tools:\n  network: false\n"))
+    settings.write_text("tools:\n  network: false\n")
+    assert project.trust() == ["retinue.yaml"]
     assert not load_settings(cwd=project.workspace, home=project.home).tool_options.network
     assert await project.shell("echo ran") == "ran"
     assert project.asides() == ["retinue.yaml"]
@@ -258,10 +259,7 @@ async def test_settings_are_not_obeyed_after_the_process_of_the_program_was_kill
     holder = await asyncio.create_subprocess_exec(sys.executable, "-c", HOLDER, str(tmp_path), cwd=root)
     await begun.read()
     # Another process works in the same folder meanwhile.
-    assert await project.shell("echo other") == (
-        f"other\n[retinue.toml was renamed to ...{MADE}: what agents may do is settled by people]"
-    )
-    (project.workspace / "cfg.toml").replace(project.workspace / "retinue.toml")
+    assert await project.shell("echo other") == "other"
     holder.kill()
     await holder.wait()
 
@@ -274,10 +272,12 @@ async def test_settings_are_not_obeyed_after_the_process_of_the_program_was_kill
     )
     _, complaint = await listed.communicate()
 
-    assert listed.returncode == 0, complaint
-    assert f"it was renamed to retinue.toml{MADE}" in complaint.decode()
+    assert (listed.returncode, complaint.decode()) == (
+        2,
+        f"error: {project.workspace}/retinue.toml: agents may write in {project.workspace}, and you have not accepted "
+        f"it: read it, then accept it with: retinue trust {project.workspace}/retinue.toml\n",
+    )
     assert not (project.workspace / "code-of-the-agent-ran").exists()
-    assert not (project.workspace / "retinue.toml").exists()
 
 
 async def test_an_unwritable_state_folder_does_not_stop_programs(project: Project, tmp_path: Path) -> None:
@@ -312,15 +312,13 @@ async def test_a_program_is_killed_when_settings_are_replaced_and_a_person_check
 
     assert await running == (
         f"Killed: {settings} was replaced while this ran, and was not protected from it any more\n"
-        f"[retinue.toml was replaced while a program ran, which could write it from then on; it was renamed to "
-        f"...{REPLACED}: a person has to check it]"
+        "[retinue.toml was replaced while a program ran, which could write it from then on: it is not obeyed until a "
+        "person has accepted it with: retinue trust]"
     )
-    aside = project.workspace / f"retinue.toml{REPLACED}"
-    assert aside.read_text().startswith("[tools]\nnetwork = true\n")
-    with pytest.raises(ConfigError, match=f"it was replaced while .* was renamed to retinue.toml{REPLACED}; read that"):
+    assert settings.read_text().startswith("[tools]\nnetwork = true\n")
+    with pytest.raises(ConfigError, match="it is not as you accepted it"):
         load_settings(cwd=project.workspace, home=project.home)
-    aside.rename(settings)
-    settle(settings, lambda: settings.write_text("[tools]\nnetwork = true\n"))
+    assert project.trust() == ["retinue.toml"]
     assert load_settings(cwd=project.workspace, home=project.home).tool_options.network
 
 
@@ -406,10 +404,10 @@ async def test_a_pipe_in_a_folder_of_programs_is_no_settings_file(project: Proje
         reader = os.open(path, os.O_RDONLY)
         os.close(descriptor)
         try:
-            check_unwritten(path, reader, project.home)
+            check_trusted(path, reader, b'sandbox = "off"\n', project.home)
         finally:
             os.close(reader)
 
-    with pytest.raises(ConfigError, match="it is no file, and a program of an agent may write to it"):
+    with pytest.raises(ConfigError, match="it is no file, and agents may write in"):
         load(inside)
     load(outside)

@@ -22,4 +22,5 @@ __all__ = [
     "structured_output",
     "sync",
     "tool_modules",
+    "trust",
 ]

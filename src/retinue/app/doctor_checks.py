@@ -23,6 +23,7 @@ from retinue.core.errors import RetinueError
 from retinue.core.text import plural
 from retinue.net.http import UnknownProxy, named_proxies
 from retinue.providers.catalog import LOCAL_SERVERS, api_key_variables, provider_config
+from retinue.tools.settings_trust import recorded_roots
 from retinue.version import __version__
 
 FIXED_SQLITE = (3, 51, 3)
@@ -193,7 +194,8 @@ async def _sandbox(settings: Settings) -> Finding:
 
     if settings.tool_options.sandbox == "off":
         return Finding("sandbox", "off by the settings: programs of agents run without one")
-    probed = await verdict(writable_folders(settings.core_agents(), settings.policy))
+    configured = writable_folders(settings.core_agents(), settings.policy)
+    probed = await verdict((*configured, *recorded_roots(default_home())))
     if probed.sandbox is None:
         return Finding("sandbox", probed.text)
     used = ", ".join(program.path for program in probed.programs)

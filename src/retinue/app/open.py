@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -39,6 +40,7 @@ from retinue.telemetry import payloads
 from retinue.tools.builtin import BUILTIN, Builtin
 from retinue.tools.dependencies import NoKeyValue, ToolDependencies, ToolOptions
 from retinue.tools.path_walk import Workspaces
+from retinue.tools.settings_trust import recorded_roots
 
 log = logger("retinue.app")
 
@@ -218,8 +220,10 @@ def tool_dependencies(
     """What the built-in tools need, with these options; programs are not started from `agents_write`."""
     from retinue.sandbox.probe import choose
 
+    agents_write = (*agents_write, *recorded_roots(home))
     return ToolDependencies(
         sandbox=choose(options.sandbox, agents_write=agents_write),
+        agents_write=agents_write,
         key_value=key_value,
         clock=clock or SystemClock(),
         home=home,
@@ -230,8 +234,13 @@ def tool_dependencies(
         max_result=options.max_result,
         program_memory_mb=options.program_memory_mb,
         program_memory_total_mb=options.program_memory_total_mb,
-        settings=tuple(map(Path, options.protected)),
+        settings=(*map(Path, options.protected), *_own_environment()),
     )
+
+
+def _own_environment() -> tuple[Path, ...]:
+    """The virtual environment that this process runs in, which the next process runs in, too."""
+    return () if sys.prefix == sys.base_prefix else (Path(sys.prefix),)
 
 
 def builtin_tools() -> tuple[Tool, ...]:

@@ -48,17 +48,13 @@ def load_settings(path: str | Path | None = None, *, cwd: Path | None = None, ho
     A file with the name of another program's settings file, `config.yaml` or `config.toml`, is translated and read
     leniently if its path is given. See `retinue.config.settings.load`. Warnings about ignored keys are logged.
 
-    What a program of an agent may have written is not obeyed: in the current folder it is renamed, elsewhere it is
-    refused. `home` is the state folder that has the records of programs, by default the one of this process.
+    A file in a folder in which agents may write is refused unless a person has accepted it as it is. `home` is the
+    state folder that has the records of that, by default the one of this process.
     """
-    from retinue.tools.settings_guard import check_unwritten, sweep_folder
+    from retinue.tools.settings_trust import check_trusted
 
-    home, cwd = home or default_home(), cwd or Path.cwd()
-    if path is None:
-        sweep_folder(cwd, home)
-    settings = load(
-        path, cwd=cwd, sections=SECTIONS, translations=TRANSLATIONS, check=partial(check_unwritten, home=home)
-    )
+    check = partial(check_trusted, home=home or default_home())
+    settings = load(path, cwd=cwd or Path.cwd(), sections=SECTIONS, translations=TRANSLATIONS, check=check)
     for warning in settings.warnings:
         log.warning("%s", warning)
     return settings

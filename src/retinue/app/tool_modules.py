@@ -26,7 +26,10 @@ class _SiblingFinder(MetaPathFinder):
     """Finds modules next to a tool module; the last finder, so that such a file never hides an installed package."""
 
     def __init__(self) -> None:
-        self.folders: list[str] = []
+        self.folders: dict[str, Path | None] = {}
+        """The folders of tool modules, each with the state folder by whose records files in it are accepted."""
+        self.found: set[str] = set()
+        """Names of the modules and packages that were found there."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -36,8 +39,39 @@ class _SiblingFinder(MetaPathFinder):
             return None
         here = inspect.currentframe()
         importer = os.path.realpath(_importing_file(here.f_back if here is not None else None))
-        folders = (folder for folder in self.folders if importer.startswith(folder + os.sep))
-        return next((spec for folder in folders if (spec := PathFinder.find_spec(fullname, [folder]))), None)
+        folders = [folder for folder in self.folders if importer.startswith(folder + os.sep)]
+        return next((spec for folder in folders if (spec := self.find_in(fullname, [folder], folder))), None)
+
+    def find_in(self, fullname: str, path: Sequence[str], folder: str) -> ModuleSpec | None:
+        """The module on this path, which is in a folder of tool modules, with a loader that checks its source."""
+        spec = PathFinder.find_spec(fullname, path)
+        if spec is None:
+            return None
+        self.found.add(fullname)
+        if spec.origin is None:  # a folder without a file of its own
+            return spec
+        if not isinstance(spec.loader, SourceFileLoader):
+            complaint = "a compiled module next to a tool module is not imported; expected a Python file (.py)"
+            raise ConfigError(Problem(file=spec.origin, complaint=complaint))
+        spec.loader = _SourceLoader(fullname, spec.origin, self.folders[folder])
+        spec.cached = None
+        return spec
+
+
+class _SubmoduleFinder(MetaPathFinder):
+    """Finds the parts of packages next to a tool module; the first finder, because others would not check them."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The part of a package that was found next to a tool module, not of one that is installed below its folder."""
+        if path is None or fullname.partition(".")[0] not in _SIBLINGS.found:
+            return None
+        where = [os.path.realpath(entry) for entry in path]
+        for folder in _SIBLINGS.folders:
+            if any(entry.startswith(folder + os.sep) for entry in where):
+                return _SIBLINGS.find_in(fullname, path, folder)
+        return None
 
 
 def _importing_file(frame: FrameType | None) -> str:
@@ -50,20 +84,20 @@ def _importing_file(frame: FrameType | None) -> str:
 _SIBLINGS = _SiblingFinder()
 
 
-def allow_sibling_imports(folder: str) -> None:
+def allow_sibling_imports(folder: str, home: Path | None = None) -> None:
     """Let files in this folder import each other from now on."""
     if _SIBLINGS not in sys.meta_path:
         sys.meta_path.append(_SIBLINGS)
-    if folder not in _SIBLINGS.folders:
-        _SIBLINGS.folders.append(folder)
+        sys.meta_path.insert(0, _SubmoduleFinder())
+    _SIBLINGS.folders[folder] = home
 
 
 def load_tools(paths: Iterable[Path], *, home: Path | None = None) -> tuple[Tool, ...]:
     """The tools in these files, in the order of their definition; a file may re-export imported tools of another.
 
     Raises `ConfigError` with all problems: a file that is missing, cannot be imported or has no tools, and two tools of
-    one name, or a file that a program of an agent may have written according to the state folder `home`. A module can
-    import the files next to it. What it prints goes to stderr.
+    one name, or a file where agents may write that is not accepted according to the state folder `home`. A module can
+    import the files next to it, which are held to the same rule. What it prints goes to stderr.
     """
     tools: dict[str, tuple[ToolLike, Path]] = {}
     problems: list[Problem] = []
@@ -98,7 +132,7 @@ def _import_file(path: Path, home: Path | None) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ConfigError(Problem(file=str(path), complaint="not a Python file (.py)"))
     module = module_from_spec(spec)
-    allow_sibling_imports(str(path.resolve().parent))
+    allow_sibling_imports(str(path.resolve().parent), home)
     sys.modules[name] = module  # dataclasses and annotations look up their module there
     try:
         with contextlib.redirect_stdout(sys.stderr):  # stdout is for answers
@@ -120,12 +154,12 @@ class _SourceLoader(SourceFileLoader):
         self._home = home
 
     def get_data(self, path: str | bytes | os.PathLike[str]) -> bytes:
-        """The source, if no program of an agent can have written it; raises `ConfigError` otherwise."""
-        from retinue.tools.settings_guard import check_unwritten
+        """The source, if it lies where no agent may write or is accepted; raises `ConfigError` otherwise."""
+        from retinue.tools.settings_trust import check_trusted
 
         with open(path, "rb") as file:
             source = file.read()
-            check_unwritten(Path(os.fsdecode(path)), file.fileno(), self._home or default_home())
+            check_trusted(Path(os.fsdecode(path)), file.fileno(), source, self._home or default_home())
         return source
 
     def path_stats(self, path: str | bytes | os.PathLike[str]) -> Mapping[str, Any]:

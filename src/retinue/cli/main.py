@@ -23,6 +23,7 @@ from retinue.cli.replay import HELP as REPLAY_HELP
 from retinue.cli.replay import replay
 from retinue.cli.run import run
 from retinue.cli.tools import tools
+from retinue.cli.trust import trust
 from retinue.core.errors import BadInput, ConfigError, RetinueError, StoreCorrupt
 from retinue.version import __version__
 
@@ -85,6 +86,7 @@ app.add_typer(daemon.app)
 app.add_typer(store.app)
 app.command(epilog="Example: retinue tools --json")(tools)
 app.command(epilog="Example: retinue init && retinue doctor")(init)
+app.command(epilog="Examples:\n\nretinue trust\n\nretinue trust ops.toml --yes")(trust)
 app.command(epilog="Example: retinue doctor --json")(doctor)
 app.command(epilog="Example: retinue demo")(demo)
 

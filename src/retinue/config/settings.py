@@ -26,7 +26,7 @@ from retinue.core.agent import Agent
 from retinue.core.errors import ConfigError, Problem
 from retinue.core.key_paths import KeyPath
 from retinue.core.policy import Policy, Rules
-from retinue.core.settings_file_names import REPLACED, SETTINGS_FILES
+from retinue.core.settings_file_names import SETTINGS_FILES
 from retinue.tools.dependencies import ToolOptions
 
 S = TypeVar("S", bound=Struct)
@@ -49,8 +49,8 @@ YAML_SUFFIXES = (".yaml", ".yml")
 """A file with any other extension, or none, such as a pipe, is TOML."""
 
 
-FileCheck: TypeAlias = Callable[[Path, int], None]
-"""Raises `ConfigError` for an open file that must not be obeyed."""
+FileCheck: TypeAlias = Callable[[Path, int, bytes], None]
+"""Raises `ConfigError` for an open file that must not be obeyed; the last argument is what was read of it."""
 
 
 def _parse(source: Path, file: str, check: FileCheck | None, *, lenient: bool) -> Document:
@@ -188,14 +188,6 @@ def _find_file(cwd: Path) -> str | None:
     if len(existing) > 1:
         complaint = f"{' and '.join(existing)} both exist; keep one of them"
         raise ConfigError(Problem(file=existing[0], complaint=complaint))
-    replaced = [name for name in SETTINGS_FILES if os.path.lexists(cwd / f"{name}{REPLACED}")]
-    if replaced and not existing:
-        # Without its settings an agent may do more.
-        complaint = (
-            f"it was replaced while a program of an agent ran, which may have written it, and was renamed to "
-            f"{replaced[0]}{REPLACED}; read that file, then rename it back or delete it"
-        )
-        raise ConfigError(Problem(file=replaced[0], complaint=complaint))
     return existing[0] if existing else None
 
 
@@ -223,7 +215,7 @@ def _text(source: Path, file: str, check: FileCheck | None) -> str:
         with source.open("rb") as file_object:
             body = file_object.read(MAX_BYTES + 1)
             if check is not None:
-                check(source, file_object.fileno())
+                check(source, file_object.fileno(), body)
     except FileNotFoundError:
         raise ConfigError(Problem(file=file, complaint="there is no such file", found="nothing")) from None
     except (OSError, ValueError) as error:

@@ -1,3 +1,3 @@
 """What agents can use: each file here makes tools that satisfy `retinue.core.ports.Tool`."""
 
-__all__ = ["builtin", "dependencies", "function", "memory", "path_walk", "settings_guard", "shell"]
+__all__ = ["builtin", "dependencies", "function", "memory", "path_walk", "settings_guard", "settings_trust", "shell"]

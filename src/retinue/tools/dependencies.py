@@ -89,7 +89,9 @@ class ToolDependencies:
     origins: Origins = _no_origins
     """Returns the roots of the trees whose conversation a tree continues, the latest first."""
     settings: tuple[Path, ...] = ()
-    """Files that define what agents may do, or that retinue runs; no tool may write them."""
+    """Files and folders that define what agents may do, or that retinue runs; no tool may write them."""
+    agents_write: tuple[str, ...] = ()
+    """Folders in which agents may write, of every configuration; no program in them is started outside a sandbox."""
 
 
 class NoKeyValue:

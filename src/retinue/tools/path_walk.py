@@ -13,7 +13,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from threading import Lock
@@ -208,6 +208,20 @@ def _end(position: Position, name: str, links_in: set[Id], *, follow: bool, keep
     if follow and stat.S_ISLNK(found.st_mode):
         raise _PathChanged
     return Located(names, frozenset(links_in), found, descriptor)
+
+
+ENVIRONMENT = ("lib", "lib64", "bin", "pyvenv.cfg")
+
+
+def without_roots(found: Iterable[Located], roots: Iterable[Located], *, keep: bool = False) -> Iterator[Located]:
+    """What is closed to writes in writable folders; of a Python environment that is such a folder itself, its parts."""
+    writable = {root.identity for root in roots}
+    for each in found:
+        if each.identity not in writable:
+            yield each
+        else:
+            parts = (locate(f"{each.path}/{name}", keep=keep) for name in ENVIRONMENT)
+            yield from (part for part in parts if part.stat is not None)
 
 
 def spelled(path: str, workspace: str) -> str:

@@ -13,7 +13,7 @@ from retinue.core.errors import ToolError
 from retinue.core.ports import CallContext, Ended, Program
 from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.files import SETTINGS
-from retinue.tools.path_walk import Descriptor, Located, locate, open_roots, spelled
+from retinue.tools.path_walk import Descriptor, Located, locate, open_roots, spelled, without_roots
 
 MIB = 1024 * 1024
 SAFE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -98,11 +98,12 @@ def _hidden(context: CallContext, dependencies: ToolDependencies) -> list[Locate
 
 
 def _settings(dependencies: ToolDependencies, writable: Sequence[Located]) -> list[Located]:
-    """The settings files inside writable folders.
+    """The settings files inside writable folders, and folders with code that this process runs.
 
     One that is a link grants nothing: the file that it leads to counts if it is inside a writable folder itself.
     """
-    own = (locate(os.path.abspath(path), keep=True) for path in dependencies.settings)
+    protected = (locate(os.path.abspath(path), keep=True) for path in dependencies.settings)
+    own = without_roots(protected, writable, keep=True)
     usual = (locate(f"{root.path}/{name}", keep=True) for root in writable for name in sorted(SETTINGS))
     files = (*(each for each in own if each.stat is not None), *(each for each in usual if each.is_regular_file))
     return [file for file in files if _is_inside(file, writable)]

@@ -22,7 +22,7 @@ from retinue.app.follow import failure_text, unless_stopped
 from retinue.app.handle import RunHandle
 from retinue.app.launch.start import LaunchOptions, prepare
 from retinue.app.memories import memory_of
-from retinue.app.open import default_home, open_workspaces, tool_dependencies
+from retinue.app.open import default_home, open_workspaces, tool_dependencies, writable_folders
 from retinue.app.read_only import ReadOnlyClient
 from retinue.app.retinue import Retinue
 from retinue.app.settings_file import load_settings
@@ -389,7 +389,12 @@ async def _run_command(
     agents = settings.core_agents()
     own = {each.name: each.policy for each in agents if each.policy is not None}
     dependencies = dataclasses.replace(
-        tool_dependencies(settings.tool_options, key_value=key_value, home=default_home()),
+        tool_dependencies(
+            settings.tool_options,
+            key_value=key_value,
+            home=default_home(),
+            agents_write=writable_folders(agents, settings.policy),
+        ),
         opened_workspaces=open_workspaces(agents, Rules(session=settings.policy, agents=own)),
     )
     context = CallContext(

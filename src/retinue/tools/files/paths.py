@@ -17,6 +17,7 @@ import stat
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -41,7 +42,9 @@ from retinue.tools.path_walk import (
     locate,
     open_roots,
     spelled,
+    without_roots,
 )
+from retinue.tools.settings_trust import record_roots
 
 Mode = Literal["read", "write"]
 
@@ -145,11 +148,13 @@ class FileAccess:
         home: Path | None = None,
         settings: Sequence[Path] = (),
         workspaces: Workspaces | None = None,
+        agents_write: Sequence[str] = (),
     ) -> None:
         if os.open not in os.supports_dir_fd:
             raise ToolError("files cannot be reached safely on this system: it has no openat")
         try:
             self.workspace = os.path.abspath(workspace or os.curdir)
+            self.agents_write = (self.workspace, *agents_write)
             self._everywhere = not policy.workspace_only
             workspaces = workspaces or Workspaces()
             forbidden = [spelled(path, self.workspace) for path in policy.forbidden_paths]
@@ -166,6 +171,12 @@ class FileAccess:
             writable = open_roots([own], (*full, *write_only), closed_to_links=workspaces.writable)
             workspaces.add_writable(policy, writable)
             self._writable = _identities(writable)
+            # A folder among the settings has code that this process runs.
+            protected = without_roots((locate(os.path.abspath(path)) for path in settings), writable)
+            self._own_code = _identities([found for found in protected if found.is_folder])
+            self._record_writes = partial(
+                record_roots, ["/"] if self._everywhere else [root.path for root in writable], tuple(settings), home
+            )
             closed = self._writable | workspaces.writable
             self._readable = _identities(open_roots([own], (*full, *read_only), closed_to_links=closed))
         except OSError as error:  # the working folder of the process is gone, or it has too many files open
@@ -180,6 +191,7 @@ class FileAccess:
             home=dependencies.home,
             settings=dependencies.settings,
             workspaces=dependencies.opened_workspaces,
+            agents_write=dependencies.agents_write,
         )
 
     def file(self, path: str) -> AbstractContextManager[OpenPath]:
@@ -197,6 +209,18 @@ class FileAccess:
         `follow` follows a link in the last component, `parents` creates missing folders. With `write`, the folder is
         writable and the name is not closed.
         """
+        if mode == "write":
+            try:
+                self._record_writes()
+            except OSError as error:
+                raise ToolError(f"the settings files cannot be protected: {error}") from error
+        with self._checked_target(path, mode, follow=follow, parents=parents) as target:
+            yield target
+
+    @contextmanager
+    def _checked_target(
+        self, path: str, mode: Mode, *, follow: bool = True, parents: bool = False
+    ) -> Generator[PathTarget]:
         target = self._walk(path, mode, follow=follow, parents=parents)
         try:
             found = target.stat()
@@ -256,7 +280,7 @@ class FileAccess:
         if self._everywhere:
             return True
         try:
-            with self.target(program, "write"):
+            with self._checked_target(program, "write"):
                 return False
         except ToolError:
             return True
@@ -376,6 +400,9 @@ class FileAccess:
             raise self._refusal(names, identity, path, mode)
         passed = {step.id for step in steps}
         if mode == "write":
+            if not self._own_code.isdisjoint((identity, *passed)):
+                reason = "it belongs to the Python environment that retinue runs in"
+                raise AccessDenied(path, mode=mode, setting="retinue settings", reason=reason)
             if names and (names[-1].casefold() in SETTINGS or self._settings.has(names, identity)):
                 reason = "settings files say what agents may do; only a person changes them"
                 raise AccessDenied(path, mode=mode, setting="retinue settings", reason=reason)

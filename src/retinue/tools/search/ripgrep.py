@@ -123,7 +123,7 @@ def _where(stack: contextlib.ExitStack, access: FileAccess, path: str, query: Qu
 
 async def _ripgrep(access: FileAccess) -> str:
     """Path of a ripgrep that is new enough and that no agent could have written; empty if there is none."""
-    program = find_program("rg", agents_write=(access.workspace,)).path
+    program = find_program("rg", agents_write=access.agents_write).path
     if not program or not access.is_trusted_program(program):
         return ""
     return program if await in_thread(_is_new_enough, program) else ""
