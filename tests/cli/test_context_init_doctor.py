@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import sys
 import tomllib
@@ -10,9 +11,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from retinue.providers.scripted import Script, ScriptedProvider, says
 from retinue.testing.fake_server import FakeResponse, FakeServer
 from tests.cli.conftest import Cli
-from tests.cli.stage import retinue
+from tests.cli.stage import finished_run, retinue
 
 
 def test_a_session_is_created_archived_and_deleted(cli: Cli) -> None:
@@ -27,6 +29,19 @@ def test_a_session_is_created_archived_and_deleted(cli: Cli) -> None:
     assert archived.code == 0
     assert table.stdout.splitlines()[1].split() == ["wells", "archived", "0", "0"]
     assert (deleted.code, gone.code, gone.stderr) == (0, 2, "error: unknown session: 'wells'\n")
+
+
+def test_the_session_of_a_single_run_is_not_listed_and_goes_with_the_run(cli: Cli, home: Path) -> None:
+    cli("context", "create", "wells")
+    asyncio.run(finished_run(home, ScriptedProvider(Script().play("main", says("Dug.")))))
+
+    listed, everything = cli("context", "list", "--json").json, cli("context", "list", "--all", "--json").json
+    cli("runs", "prune", "--older-than", "0s")
+    left = cli("context", "list", "--all", "--json").json
+
+    assert [row["session_id"] for row in listed] == ["wells"]
+    assert len(everything) == 2
+    assert left == listed
 
 
 def test_show_prints_an_empty_context_too(cli: Cli) -> None:

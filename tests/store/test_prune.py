@@ -9,7 +9,16 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from retinue.core.commands import OpenSession, Record, RunQuery
+from retinue.core.commands import (
+    CancelTree,
+    Change,
+    Decision,
+    OpenSession,
+    Record,
+    RunQuery,
+    UnregisterDriver,
+)
+from retinue.core.inbox import Cancel
 from retinue.core.ports import PruneRequest
 from retinue.core.run import HistoryRef
 from retinue.store.sqlite import prune as module
@@ -140,6 +149,29 @@ def test_the_newest_tree_of_a_named_session_stays(tmp_path: Path) -> None:
 
         assert ids(store) == ["r1"]
         assert [session.session_id for session in store.sessions()] == ["s", "audit"]
+
+
+def test_unnamed_sessions_go_with_their_runs(tmp_path: Path) -> None:
+    single, job = "019467d9-7e3a-7000-8000-000000000000", "cron-019467d9-7e3a-7000-8000-000000000000"
+    names = ("audit", single, job)
+    with closing(filled(tmp_path / "retinue.db", 0)) as store:
+        store.commit("alice", [OpenSession(session_id=name, at=time.time()) for name in names])
+        for n, name in enumerate(names):
+            store.commit("alice", [accept(f"r{n}", session_id=name, at=float(n)), record(f"r{n}", 2, run_ended())])
+            store.commit(
+                None, [Change(space=f"context/{name}", decide=lambda _: Decision(b"", puts={"key": b"value"}))]
+            )
+
+        prune(store, PruneRequest(before=1e9))
+        while_driven = [session.session_id for session in store.sessions()]
+        store.commit(None, [UnregisterDriver(driver_id="alice")])
+        store.commit(None, [accept("r9", session_id=single, at=9.0, driver_id=None)])
+        store.commit(None, [CancelTree(run_id="r9", item=Cancel(key="c"), at=10.0)])
+        prune(store, PruneRequest(before=1e9))
+
+        assert while_driven == ["s", *names]
+        assert [session.session_id for session in store.sessions()] == ["s", "audit", job]
+        assert [bool(store.key_value(f"context/{name}")) for name in names] == [True, False, True]
 
 
 WRITER = """

@@ -2,8 +2,10 @@
 
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from bench.many_runs import fill
@@ -11,6 +13,7 @@ from retinue.core.commands import RunQuery
 from retinue.core.ids import RunId
 from retinue.store.sqlite import SqliteStore
 from retinue.store.sqlite.migrations import STEPS, m0001_initial, migrate
+from retinue.testing.contracts.store.fixtures import accept
 
 FEW, MANY, UNFINISHED = 600, 3_000, 20
 
@@ -39,7 +42,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[int, tuple[SqliteSt
 
 
 @pytest.fixture(scope="module", autouse=True)
-def closing(stores: dict[int, tuple[SqliteStore, list[RunId]]]) -> object:
+def closed(stores: dict[int, tuple[SqliteStore, list[RunId]]]) -> object:
     yield
     for store, _ in stores.values():
         store.close()
@@ -130,3 +133,21 @@ def test_an_older_store_gets_the_indexes(tmp_path: Path) -> None:
         assert store.count(RunQuery()) == 30
     finally:
         store.close()
+
+
+def test_tasks_are_read_for_many_runs_at_once_and_left_out_where_they_cannot_be_read(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "retinue.db")
+    ids = fill(store, 1_100)
+    creation = accept("long", session_id="s1", driver_id=None)
+    accepted = msgspec.structs.replace(creation.accepted, task="x" * 20_000)
+    store.commit(None, [msgspec.structs.replace(creation, accepted=accepted)])
+    with closing(sqlite3.connect(tmp_path / "retinue.db", isolation_level=None)) as damage:
+        damage.execute(
+            "UPDATE events SET body = ? WHERE seq = 1 AND run_no = (SELECT no FROM runs WHERE run_id = ?)",
+            (b"1{}", ids[3]),
+        )
+
+    tasks = store.tasks([*ids, "long", "unknown"])
+    store.close()
+
+    assert tasks == {run_id: "Look into it." for run_id in ids if run_id != ids[3]} | {"long": "x" * 20_000}

@@ -52,6 +52,7 @@ class RunHandle:
         view = await self._supervisor.look(self.run_id)
         if view is None:
             raise UnknownName("run", self.run_id)
+        (view,) = await self._supervisor.with_tasks([view])
         return view
 
     async def send(self, text: str, *, key: Key | None = None) -> None:

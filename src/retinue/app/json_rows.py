@@ -32,10 +32,11 @@ def run_row(view: RunView) -> dict[str, object]:
         "cost": dollars(view.cost),
         "started_at": rfc3339(view.started_at),
         "ended_at": rfc3339(view.ended_at) if view.ended_at is not None else None,
+        "task": view.task,
     }
 
 
-def outcome_row(run_id: str, outcome: Outcome) -> dict[str, object]:
+def outcome_row(run_id: str, task: str, outcome: Outcome) -> dict[str, object]:
     """The outcome of a run, as `retinue run --json` prints it."""
     return {
         "run_id": run_id,
@@ -45,4 +46,6 @@ def outcome_row(run_id: str, outcome: Outcome) -> dict[str, object]:
         "structured": outcome.structured,
         "usage": usage_row(outcome.usage),
         "cost": dollars(outcome.cost),
+        "task": task,
+        "error": outcome.error,
     }

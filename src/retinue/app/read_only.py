@@ -51,24 +51,29 @@ class ReadOnlyClient:
         self, *, everyone: bool = False, session: SessionId | None = None, limit: int | None = None
     ) -> list[RunView]:
         """Views of root runs, newest first, or with `everyone` of their descendants too."""
-        return await self.supervisor.list(RunQuery(session_id=session, roots_only=not everyone, limit=limit))
+        query = RunQuery(session_id=session, roots_only=not everyone, limit=limit)
+        return await self.supervisor.with_tasks(await self.supervisor.list(query))
 
     async def tree(self, root_id: RunId) -> list[RunView]:
         """Views of a root run and all its descendants, newest first."""
-        return await self.supervisor.list(RunQuery(root_id=root_id))
+        return await self.supervisor.with_tasks(await self.supervisor.list(RunQuery(root_id=root_id)))
 
     async def look(self, run_id: RunId) -> RunView:
         """The current view of a run; raises `UnknownName` if there is no such run."""
         view = await self.supervisor.look(run_id)
         if view is None:
             raise UnknownName("run", run_id)
+        return await self._with_task(view)
+
+    async def _with_task(self, view: RunView) -> RunView:
+        (view,) = await self.supervisor.with_tasks([view])
         return view
 
     async def find(self, name: str) -> RunView:
         """The run with this id, or with an id that begins or ends like this; raises if there is none, or several."""
         name = name.strip().lower()
         if (exact := await self.supervisor.look(name)) is not None:
-            return exact
+            return await self._with_task(exact)
         if len(name) < MIN_LENGTH:
             raise BadInput(f"{name!r} is too short for a run's id: give {MIN_LENGTH} or more of its characters")
         part = RunQuery(id_part=name, limit=MAX_MATCHES_SHOWN + 1)
@@ -78,9 +83,22 @@ class ReadOnlyClient:
             number = await self.supervisor.stored.count(RunQuery(id_part=name))
         return await self.look(only_match(name, found, number))
 
-    async def count(self, *, unfinished: bool = False) -> int:
-        """The number of runs, or of unfinished ones."""
-        return await self.supervisor.stored.count(RunQuery(unfinished_only=unfinished))
+    async def find_in(self, tree: str, name: str) -> RunView:
+        """The newest run of a tree with this name in its dialect, such as `t_01`; `tree` names any run of the tree.
+
+        Raises `UnknownName` with the names of the tree if there is none.
+        """
+        named = [view for view in await self.tree((await self.find(tree)).root_id) if view.handle is not None]
+        for view in named:
+            if view.handle is not None and view.handle.name == name:
+                return view
+        known = dict.fromkeys(view.handle.name for view in reversed(named) if view.handle is not None)
+        raise UnknownName("task", name, known=tuple(known))
+
+    async def count(self, *, unfinished: bool = False, everyone: bool = True, session: SessionId | None = None) -> int:
+        """The number of runs, of unfinished ones, of root runs, or of those of a session."""
+        query = RunQuery(unfinished_only=unfinished, roots_only=not everyone, session_id=session)
+        return await self.supervisor.stored.count(query)
 
     async def events(self, run_id: RunId) -> list[Event]:
         return [event for _, event in await self.supervisor.stored.events(run_id)]

@@ -383,11 +383,12 @@ class Retinue:
         self, *, everyone: bool = False, session: SessionId | None = None, limit: int | None = None
     ) -> list[RunView]:
         """Views of root runs, newest first, or with `everyone` of their descendants too. No run is started by this."""
-        return await self.supervisor.list(RunQuery(session_id=session, roots_only=not everyone, limit=limit))
+        query = RunQuery(session_id=session, roots_only=not everyone, limit=limit)
+        return await self.supervisor.with_tasks(await self.supervisor.list(query))
 
     async def tree(self, run: Which) -> list[RunView]:
         """Views of a root run and all its descendants, newest first."""
-        return await self.supervisor.list(RunQuery(root_id=_id(run)))
+        return await self.supervisor.with_tasks(await self.supervisor.list(RunQuery(root_id=_id(run))))
 
     def events(self, run: Which) -> AsyncIterator[Event | Delta]:
         """The events of a run, from its beginning until its end; see `RunHandle.events`."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from retinue.core.commands import NamespaceClosed, SessionRow
 from retinue.core.errors import BadInput, UnknownName
-from retinue.core.ids import SessionId
+from retinue.core.ids import SessionId, is_unnamed
 from retinue.dialects import shared_context
 from retinue.engine import Supervisor
 
@@ -45,11 +45,18 @@ class Sessions:
         if not await self._supervisor.delete_session(session_id):
             raise UnknownName("session", session_id)
 
-    async def list(self) -> list[dict[str, object]]:
-        """All sessions, oldest first, with the size of their shared context."""
+    async def list(self, *, everyone: bool = False) -> list[dict[str, object]]:
+        """Sessions with a name, oldest first, with the size of their shared context.
+
+        With `everyone` those that were made for a single run too.
+        """
         rows = await self._supervisor.stored.sessions()
         now = self._clock.now()
-        return [shared_context.overview(row, await self._key_value(row), now) for row in rows]
+        return [
+            shared_context.overview(row, await self._key_value(row), now)
+            for row in rows
+            if everyone or not is_unnamed(row.session_id)
+        ]
 
     async def context(self, session_id: SessionId, *, snapshot: str | None = None) -> dict[str, object]:
         """The shared context of a session with its values, now or as of the snapshot with this label."""

@@ -28,11 +28,14 @@ SnapshotOption = Annotated[str | None, option("--snapshot", metavar="L", help="S
 
 
 @app.command("list", epilog="Example: retinue context list --json")
-def list_sessions(json: JsonFlag = False) -> int:
+def list_sessions(
+    all_sessions: Annotated[bool, option("--all", help="Also sessions that were made for a single run.")] = False,
+    json: JsonFlag = False,
+) -> int:
     """List sessions, oldest first, with the size of their shared context."""
 
     async def work(client: ReadOnlyClient) -> None:
-        rows: list[dict[str, Any]] = await client.sessions.list()
+        rows: list[dict[str, Any]] = await client.sessions.list(everyone=all_sessions)
         if json:
             answer_json(rows)
         elif not rows:

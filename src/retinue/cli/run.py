@@ -148,7 +148,9 @@ async def _run(
     if detach:
         return _detach(root.run_id, approval, output, store_settings(settings))
     await prune_at_end(settings)
-    return print_interrupted(root.run_id) if outcome is None else print_outcome(root.run_id, outcome, output.form)
+    if outcome is None:
+        return print_interrupted(root.run_id)
+    return print_outcome(root.run_id, outcome, output.form, task=task)
 
 
 def _system(system: str) -> tuple[str, tuple[str, ...]]:

@@ -1,8 +1,9 @@
-"""Run ids: version-7 UUIDs, which sort by creation time; keys of tool calls; the wall clock."""
+"""Run ids: version-7 UUIDs, which sort by creation time; names of sessions; keys of tool calls; the wall clock."""
 
 from __future__ import annotations
 
 import os
+import re
 import time
 from typing import TypeAlias
 
@@ -11,6 +12,27 @@ SessionId: TypeAlias = str
 DriverId: TypeAlias = str
 Key: TypeAlias = str
 """Idempotency key: a repeated operation with the same key returns the first result."""
+
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_OF_JOB = "cron-"
+
+
+def is_unnamed(session_id: SessionId) -> bool:
+    """Whether the id of a session was generated for the runs of one process, and not chosen by a person.
+
+    >>> is_unnamed("019467d9-7e3a-7000-8000-00000badcafe"), is_unnamed("audit")
+    (True, False)
+    """
+    return _UUID.fullmatch(session_id) is not None
+
+
+def is_of_job(session_id: SessionId) -> bool:
+    """Whether the id of a session was generated for a scheduled job, whose next run uses the session again.
+
+    >>> is_of_job("cron-019467d9-7e3a-7000-8000-00000badcafe"), is_of_job("cron-audit")
+    (True, False)
+    """
+    return session_id.startswith(_OF_JOB) and is_unnamed(session_id.removeprefix(_OF_JOB))
 
 
 def uuid7(milliseconds: int, random: bytes) -> str:

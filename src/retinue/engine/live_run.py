@@ -314,6 +314,7 @@ class LiveRun:
             cost=run.cost,
             started_at=accepted.at,
             ended_at=ended_at,
+            task=accepted.task,
         )
 
     def step_input(self) -> StepInput:

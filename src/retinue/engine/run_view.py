@@ -22,6 +22,7 @@ class RunView(Struct, frozen=True, kw_only=True):
 
     The run may be live in this process or in another one, interrupted, or ended. `depth` is 0 for a root run, `path`
     the names of the agents from the root to the run. `cost` is in nanodollars, None if unknown; times are Unix seconds.
+    `task` is the first input of the run, empty if its events were deleted.
 
     >>> import asyncio, retinue
     >>> from retinue.testing import Script, ScriptedProvider, says
@@ -53,6 +54,7 @@ class RunView(Struct, frozen=True, kw_only=True):
     cost: int | None = 0
     started_at: float
     ended_at: float | None = None
+    task: str = ""
 
 
 class LiveView(Protocol):

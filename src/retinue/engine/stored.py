@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from retinue.core.agent import RunSpec
 from retinue.core.commands import Change, Charge, Decide, Retire, RunQuery, RunRow, SessionRow, WriteResult
-from retinue.core.errors import NotKept, SessionClosed, UnknownName
+from retinue.core.errors import NotKept, SessionClosed, StoreCorrupt, UnknownFormat, UnknownName
 from retinue.core.events import Event, RunAccepted
 from retinue.core.history import History
 from retinue.core.ids import Key, RunId, SessionId
 from retinue.core.inbox import Item
-from retinue.core.ports import Store
+from retinue.core.ports import Store, tasks_of
 from retinue.core.run import HistoryRef
 from retinue.core.state import Run, fold
 from retinue.engine.context import EngineContext
@@ -43,6 +44,19 @@ class StoreReader:
 
     async def events(self, run_id: RunId, after: int = 0) -> list[tuple[int, Event]]:
         return await self._journal.read(self._store.events, run_id, after)
+
+    async def tasks(self, run_ids: Sequence[RunId]) -> dict[RunId, str]:
+        """The tasks of runs by their ids; a run whose first event cannot be read is left out."""
+        return await self._journal.read(tasks_of(self._store) or self._tasks, run_ids)
+
+    def _tasks(self, run_ids: Sequence[RunId]) -> dict[RunId, str]:
+        found: dict[RunId, str] = {}
+        for run_id in run_ids:
+            with suppress(UnknownFormat, StoreCorrupt):
+                events = self._store.events(run_id)
+                if events and isinstance(accepted := events[0][1], RunAccepted):
+                    found[run_id] = accepted.task
+        return found
 
     async def inbox(self, run_id: RunId) -> list[Item]:
         return await self._journal.read(self._store.inbox, run_id)

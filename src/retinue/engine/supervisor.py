@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 
+import msgspec
 from msgspec import Struct
 
 from retinue.core import commands
@@ -344,6 +345,13 @@ class Supervisor:
             if (live := self._driven(row.run_id)) is not None
             else view_of_row(row, alive=row.driver_id in living, has_awaited_child=row.run_id in awaited)
             for row in rows
+        ]
+
+    async def with_tasks(self, views: Sequence[RunView]) -> list[RunView]:
+        """The views with the tasks of their runs; those of runs that this process drives have them already."""
+        tasks = await self.stored.tasks([view.run_id for view in views if not view.task])
+        return [
+            msgspec.structs.replace(view, task=tasks[view.run_id]) if view.run_id in tasks else view for view in views
         ]
 
     async def row(self, run_id: RunId) -> commands.RunRow:

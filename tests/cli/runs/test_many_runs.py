@@ -19,19 +19,22 @@ def run_ids(home: Path, monkeypatch: pytest.MonkeyPatch) -> list[RunId]:
     run_ids = fill(store, 120, unfinished=3)
     store.close()
     monkeypatch.setattr(list_show, "LISTED", 5)
+    monkeypatch.setattr(list_show, "LISTED_AS_JSON", 6)
     return run_ids
 
 
 @pytest.mark.parametrize(("flags", "step"), [((), 10), (("--all",), 1)])
-def test_a_list_has_the_newest_runs_and_says_that_there_are_more(
+def test_a_list_has_the_newest_runs_and_says_how_many_more_there_are(
     flags: tuple[str, ...], step: int, cli: Cli, run_ids: list[RunId]
 ) -> None:
     newest = run_ids[::step][::-1]
     listed, as_json, longer = cli("runs", *flags), cli("runs", *flags, "--json"), cli("runs", *flags, "--limit", "7")
 
     assert [line.split()[0] for line in listed.stdout.splitlines()[1:]] == newest[:5]
-    assert [row["run_id"] for row in json.loads(as_json.stdout)] == newest[:5]
-    assert listed.stderr == as_json.stderr == "these are the newest 5 runs; --limit N lists more\n"
+    assert [row["run_id"] for row in json.loads(as_json.stdout)] == newest[:6]
+    there = len(newest)
+    assert listed.stderr == f"the newest 5 of {there} runs; {there - 5} more with --limit {there}\n"
+    assert as_json.stderr == f"the newest 6 of {there} runs; {there - 6} more with --limit {there}\n"
     assert ([line.split()[0] for line in longer.stdout.splitlines()[1:]], longer.stderr) == (newest[:7], "")
 
 

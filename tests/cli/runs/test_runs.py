@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from bench.many_runs import fill
 from retinue.app.follow import seconds_worked
 from retinue.app.open import open as open_retinue
 from retinue.core.errors import ProviderError
@@ -15,7 +16,8 @@ from retinue.core.events import Event, MailTaken, RunAdopted, RunLeft
 from retinue.core.messages import TextDelta
 from retinue.core.run import Limits
 from retinue.core.usage import Usage
-from retinue.providers.scripted import Script, ScriptedProvider, calls, fails, hangs, says
+from retinue.providers.scripted import Script, ScriptedProvider, calls, fails, hangs, says, together
+from retinue.store.sqlite import SqliteStore
 from tests.cli.conftest import Cli
 from tests.cli.stage import finished_run, serving
 
@@ -69,15 +71,37 @@ def test_runs_lists_roots_newest_first_and_all_lists_descendants(cli: Cli, home:
         "turns": 1,
         "usage": {"input": 1000, "output": 20, "cached": 5, "reasoning": 0},
         "cost": None,
+        "task": "Find it.",
     }
+
+
+def test_list_is_the_same_command(cli: Cli, tree: str) -> None:
+    assert cli("runs", "list") == cli("runs")
+    assert cli("runs", "list", "--all", "--json") == cli("runs", "--all", "--json")
+    assert [row["task"] for row in cli("runs", "list", "--all", "--json").json] == ["Look below.", "Find it."]
+
+
+def test_a_list_has_twenty_runs_and_says_how_many_more(cli: Cli, home: Path) -> None:
+    store = SqliteStore(home / "retinue.db")
+    fill(store, 23, per_tree=1)
+    store.close()
+
+    listed = cli("runs")
+
+    assert len(listed.stdout.splitlines()) == 1 + 20
+    assert listed.stderr == "the newest 20 of 23 runs; 3 more with --limit 23\n"
+    assert (len(cli("runs", "--json").json), len(cli("runs", "--limit", "23").stdout.splitlines())) == (23, 24)
 
 
 def test_in_a_pipe_runs_are_plain_columns_with_whole_ids(cli: Cli, tree: str) -> None:
     listed = cli("runs")
 
     titles, row = listed.stdout.splitlines()
-    assert titles.split() == ["ID", "AGENT", "STATE", "TURNS", "TOKENS", "COST", "DIALECT", "STARTED", "TOOK"]
+    assert titles.split() == [
+        "ID", "AGENT", "STATE", "TURNS", "TOKENS", "COST", "DIALECT", "STARTED", "TOOK", "TASK",
+    ]  # fmt: skip
     assert row.split()[:4] == [tree, "main", "completed", "3"]
+    assert row.endswith(" s  Find it.")
 
 
 def test_an_empty_store_prints_a_hint_on_stderr(cli: Cli) -> None:
@@ -125,9 +149,11 @@ def test_tree_prints_usage_per_run_and_in_total(cli: Cli, tree: str) -> None:
     shown, told_as_json = cli("runs", "tree", tree), cli("runs", "tree", tree, "--json").json
 
     root, child, sums = shown.stdout.splitlines()
-    assert root.split()[:3] == ["main", tree[-8:], "completed"]
-    assert child.split()[:4] == ["└─", "dig", "t_01", "completed"]
+    child_id = told_as_json["runs"][1]["run_id"]
+    assert root.split()[:5] == ["main", tree[-8:], "Find", "it.", "completed"]
+    assert child.split()[:7] == ["└─", "dig", "t_01", child_id[-8:], "Look", "below.", "completed"]
     assert sums.startswith("2 runs, 4 turns, ")
+    assert sums.endswith(", cost unknown")
     assert [row["agent"] for row in told_as_json["runs"]] == ["main", "dig"]
     summed = sum(row["usage"]["input"] for row in told_as_json["runs"])
     assert told_as_json["total"] == {
@@ -135,6 +161,57 @@ def test_tree_prints_usage_per_run_and_in_total(cli: Cli, tree: str) -> None:
         "usage": told_as_json["total"]["usage"] | {"input": summed},
         "cost": None,
     }
+
+
+def test_tree_has_the_reasons_of_failures_and_counts_them(cli: Cli, home: Path) -> None:
+    broken = ProviderError("the line\nis dead", fault="bad_request")
+    script = Script().play(
+        "main",
+        together(*(calls("subagent", action="spawn", agent="dig", task=f"Look {where}.") for where in ("up", "down"))),
+        calls("subagent", action="wait", task_ids=["t_01", "t_02"]),
+        says("Half of it."),
+    )
+    script.play("dig", fails(broken)).play("dig", says("I looked."), task="down")
+    run_id = asyncio.run(finished_run(home, ScriptedProvider(script)))
+
+    shown = cli("runs", "tree", run_id).stdout.splitlines()
+
+    assert [line.split()[:3] for line in shown[1:4]] == [
+        ["├─", "dig", "t_01"],
+        ["│", "!", "failed"],
+        ["└─", "dig", "t_02"],
+    ]
+    assert shown[2] == "│  ! failed (model_error): the line is dead"
+    assert shown[-1].endswith(", of 2 children 1 failed")
+
+
+def test_a_task_of_a_dialect_is_found_in_its_tree(cli: Cli, home: Path, tree: str) -> None:
+    other = asyncio.run(finished_run(home, delegating(), "Find another."))
+    found = cli("runs", "show", "t_01", "--in", tree, "--json").json
+    unknown = cli("runs", "show", "t_09", "--in", tree)
+
+    assert (found["root_id"], found["handle"], found["task"]) == (tree, "t_01", "Look below.")
+    assert cli("runs", "tree", "t_01", "--in", other, "--json").json["runs"][0]["root_id"] == other
+    assert (unknown.code, unknown.stderr) == (2, "error: unknown task: 't_09'; known: t_01\n")
+
+
+def test_show_all_prints_every_run_of_the_tree_in_full(cli: Cli, home: Path) -> None:
+    long = "deep " * 5000
+    script = Script().play(
+        "main",
+        calls("subagent", action="spawn", agent="dig", task="Look below."),
+        calls("subagent", action="wait", task_ids=["t_01"]),
+        says("Nothing there."),
+    )
+    run_id = asyncio.run(finished_run(home, ScriptedProvider(script.play("dig", says(long)))))
+
+    one, everything = cli("runs", "show", run_id), cli("runs", "show", run_id, "--all")
+    as_json = cli("runs", "show", run_id, "--all", "--json").json
+
+    assert (one.stdout.count("-- task\n"), everything.stdout.count("-- task\n")) == (1, 2)
+    assert long.rstrip() in everything.stdout
+    assert "more characters; --all or --json has all" in cli("runs", "show", "t_01", "--in", run_id).stdout
+    assert [row["text"] for row in as_json] == ["Nothing there.", long]
 
 
 def test_a_run_is_found_by_an_unambiguous_prefix_or_suffix(cli: Cli, home: Path, tree: str) -> None:
@@ -254,7 +331,7 @@ def test_time_without_a_driver_does_not_count(cli: Cli, home: Path) -> None:
     run_id = asyncio.run(left_after_half_a_minute())
 
     listed, tree = cli("runs").stdout.splitlines()[1], cli("runs", "tree", run_id).stdout.splitlines()[0]
-    assert (listed.split()[2], listed[-6:], tree[-6:]) == ("interrupted", "30.0 s", "30.0 s")
+    assert (listed.split()[2], listed[-14:], tree[-6:]) == ("interrupted", "30.0 s  Think.", "30.0 s")
     assert cli("runs", "--json").json[0]["ended_at"] is None
 
 

@@ -58,7 +58,7 @@ def _terminal(stop: asyncio.Event, output: OutputOptions, *, at_terminal: bool =
 
 def _print_result(name: str, result: JobResult, output: OutputOptions) -> int:
     if result.outcome is not None:
-        return print_outcome(result.run_id, result.outcome, output.form)
+        return print_outcome(result.run_id, result.outcome, output.form, task=result.task)
     if result.status == "interrupted" and result.run_id:
         return print_interrupted(result.run_id)
     if output.json:

@@ -16,12 +16,15 @@ from rich.segment import Segment
 from rich.style import Style
 
 from retinue.app.engine_types import RunView
-from retinue.app.follow import NO_TIMES
+from retinue.app.follow import NO_TIMES, failure_text
 from retinue.cli.output.format import count, elapsed, money, name_of, one_line, short, status_of
 from retinue.core.ids import RunId
 
 NARROW = 56
 """Columns below which tokens and cost are left out."""
+
+MAX_REASON = 200
+"""Characters of the reason of a failure."""
 
 GAP = 2
 """Columns between columns."""
@@ -124,21 +127,23 @@ def draw(
     *,
     now: float,
     width: int,
-    height: int,
+    height: int | None,
     tasks: Mapping[RunId, str] = NO_TASKS,
     times: Mapping[RunId, float] = NO_TIMES,
     ascii_only: bool = False,
     known: Sequence[tuple[str, int]] | None = None,
+    detailed: bool = False,
 ) -> RenderableType:
     """The tree as a table that fits into `width` and `height`; the last line counts the runs that do not fit.
 
     `times` are the seconds of runs whose active time differs from the time since their start. `known` is the outline of
-    these rows, if it was computed before.
+    these rows, if it was computed before. With `detailed` each run has its short id and its task, and a failed one has
+    the reason on a line of its own.
     """
     order = outline(rows, ascii_only=ascii_only) if known is None else known
     lines = [(guide, rows[place]) for guide, place in order]
     hidden = 0
-    if len(lines) > height:
+    if height is not None and len(lines) > height:
         room = max(1, height - 1)
         lines, hidden = _most_relevant(lines, room), len(lines) - room
     cells = [
@@ -147,7 +152,8 @@ def draw(
             view,
             took=times.get(view.run_id, (view.ended_at if view.ended_at is not None else now) - view.started_at),
             wide=width >= NARROW,
-            task=tasks.get(view.run_id, ""),
+            task=view.task if detailed else tasks.get(view.run_id, ""),
+            with_id=detailed or view.parent_id is None,
         )
         for guide, view in lines
     ]
@@ -159,10 +165,12 @@ def draw(
     names = [_cut(name, max(1, width - taken)) for name, _ in cells]
     more: list[_Part] = [(f"and {hidden} more", "dim")] if hidden else []
     name_width = max(map(_width, (*names, more)))
-    drawn = [
-        [*name, (" " * (name_width - _width(name)), ""), *_right_aligned(numbers, widths)]
-        for name, (_, numbers) in zip(names, cells, strict=True)
-    ]
+    drawn: list[list[_Part]] = []
+    for (guide, view), name, (_, numbers) in zip(lines, names, cells, strict=True):
+        drawn.append([*name, (" " * (name_width - _width(name)), ""), *_right_aligned(numbers, widths)])
+        if detailed and view.outcome is not None and not view.outcome.ok:
+            reason = one_line(failure_text(view.outcome), MAX_REASON)
+            drawn.append(_cut([(_below(guide, ascii_only=ascii_only), "dim"), (f"! {reason}", "red")], width))
     if more:
         drawn.append([*more, (" " * (name_width - _width(more) + taken), "")])
     return _Lines(drawn)
@@ -210,11 +218,13 @@ def _cut(parts: list[_Part], width: int) -> list[_Part]:
     return kept
 
 
-def _cells(guide: str, view: RunView, *, took: float, wide: bool, task: str) -> tuple[list[_Part], list[_Part]]:
+def _cells(
+    guide: str, view: RunView, *, took: float, wide: bool, task: str, with_id: bool
+) -> tuple[list[_Part], list[_Part]]:
     """The parts of a run's name, and its numbers."""
     status = status_of(view)
     name = [(guide, "dim"), (name_of(view), "bold" if view.outcome is None else "")]
-    if view.parent_id is None:
+    if with_id:
         name.append((f" {short(view.run_id)}", "dim"))
     if task:
         name.append((f" {one_line(task)}", "dim"))
@@ -222,6 +232,13 @@ def _cells(guide: str, view: RunView, *, took: float, wide: bool, task: str) -> 
     if wide:
         numbers += [(f"{count(view.usage.total)} tok", ""), (money(view.cost), "dim")]
     return name, [*numbers, (elapsed(took), "dim")]
+
+
+def _below(guide: str, *, ascii_only: bool) -> str:
+    """The guide of a line below the one with this guide, which belongs to the same run."""
+    branch, _, bar, blank = _GUIDES[ascii_only]
+    size = len(blank)
+    return guide[:-size] + (bar if guide[-size:] == branch else blank) if guide else blank
 
 
 _GUIDES = {False: ("├─ ", "└─ ", "│  ", "   "), True: ("|- ", "`- ", "|  ", "   ")}

@@ -185,10 +185,10 @@ def summary(rows: Sequence[RunView]) -> str:
     return ", ".join(facts)
 
 
-def print_outcome(run_id: RunId, outcome: Outcome, form: Form = "text") -> int:
+def print_outcome(run_id: RunId, outcome: Outcome, form: Form = "text", *, task: str = "") -> int:
     """Print the answer on stdout and everything else about the outcome on stderr; the exit code."""
     if form == "json":
-        answer_json(outcome_row(run_id, outcome))
+        answer_json(outcome_row(run_id, task, outcome))
     elif outcome.ok and form != "sse":
         answer(_answer(outcome))
     if not outcome.ok:

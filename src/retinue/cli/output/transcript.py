@@ -28,9 +28,20 @@ class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     failed: bool = False
 
 
+class Conversation:
+    """The entries of one run, made from its events in their order."""
+
+    def __init__(self) -> None:
+        self._calls: dict[tuple[int, int], ToolCall] = {}
+
+    def entries(self, event: events.Event) -> list[Entry]:
+        """The entries of the next event."""
+        return list(_entries(event, self._calls))
+
+
 def entries(history: Iterable[events.Event]) -> list[Entry]:
-    calls: dict[tuple[int, int], ToolCall] = {}
-    return [entry for event in history for entry in _entries(event, calls)]
+    conversation = Conversation()
+    return [entry for event in history for entry in conversation.entries(event)]
 
 
 def _entries(event: events.Event, calls: dict[tuple[int, int], ToolCall]) -> Iterator[Entry]:

@@ -1,4 +1,4 @@
-"""`retinue runs`: list, show, resume, cancel and prune the runs of the store. Only `resume` drives a run."""
+"""`retinue runs`: list, show, follow, export, resume, cancel and prune runs. Only `resume` drives a run."""
 
 from __future__ import annotations
 
@@ -18,44 +18,114 @@ __all__ = ["app", "list_show"]
 
 app = typer.Typer(
     name="runs",
-    help="List, show, resume, cancel and prune runs.",
+    help="List, show, follow, wait for, export, resume, cancel and prune runs.",
     epilog="Examples:\n\nretinue runs\n\nretinue runs show 3f2a9c01\n\nretinue runs resume 3f2a9c01",
     rich_markup_mode="rich",
 )
 
 
+AllFlag = Annotated[bool, option("--all", help="All runs, not only root runs.")]
+SessionFlag = Annotated[str | None, option("--session", metavar="NAME", help="The runs of one session.")]
+LimitFlag = Annotated[int | None, option("--limit", metavar="N", min=1, help="The newest N. [20, as JSON 1000]")]
+InFlag = Annotated[
+    str | None,
+    option("--in", metavar="ID", help="Find the run by its name in this tree, as in: t_01 --in 3f2a9c01."),
+]
+
+
 @app.callback(invoke_without_command=True)
 def runs(
     context: typer.Context,
-    all_runs: Annotated[bool, option("--all", help="All runs, not only root runs.")] = False,
-    session: Annotated[str | None, option("--session", metavar="NAME", help="The runs of one session.")] = None,
-    limit: Annotated[int | None, option("--limit", metavar="N", min=1, help="The newest N. [1000]")] = None,
+    all_runs: AllFlag = False,
+    session: SessionFlag = None,
+    limit: LimitFlag = None,
     json: options.JsonFlag = False,
 ) -> int:
-    """List runs, newest first; commands show, resume, cancel and prune them."""
+    """List runs, newest first; commands show, follow, export, resume, cancel and prune them."""
     if context.invoked_subcommand is not None:
         if all_runs or session is not None or limit is not None or json:
             raise typer.BadParameter(f"put flags after the command: retinue runs {context.invoked_subcommand} ...")
         return 0
+    return list_command(all_runs=all_runs, session=session, limit=limit, json=json)
+
+
+@app.command("list", epilog="Examples:\n\nretinue runs list\n\nretinue runs list --limit 100")
+def list_command(
+    all_runs: AllFlag = False, session: SessionFlag = None, limit: LimitFlag = None, json: options.JsonFlag = False
+) -> int:
+    """List runs, newest first, with the beginning of their tasks; `retinue runs` is the same."""
     from retinue.cli.runs.list_show import list_runs
 
     return perform(list_runs(all_runs=all_runs, session=session, limit=limit, json=json))
 
 
-@app.command(epilog="Example: retinue runs show 3f2a9c01 --json")
-def show(run: options.RunArgument, json: options.JsonFlag = False) -> int:
+@app.command(epilog="Examples:\n\nretinue runs show 3f2a9c01 --json\n\nretinue runs show t_01 --in 3f2a9c01")
+def show(
+    run: options.RunArgument,
+    within: InFlag = None,
+    everything: Annotated[
+        bool, option("--all", help="The run and all its descendants, with long texts in full.")
+    ] = False,
+    json: options.JsonFlag = False,
+) -> int:
     """Show a run as a conversation: messages, tool calls and results."""
     from retinue.cli.runs.list_show import show_run
 
-    return perform(show_run(run, json=json))
+    return perform(show_run(run, tree=within, everything=everything, json=json))
 
 
 @app.command(epilog="Example: retinue runs tree 3f2a9c01")
-def tree(run: options.RunArgument, json: options.JsonFlag = False) -> int:
-    """Show a run with its descendants and their usage."""
+def tree(run: options.RunArgument, within: InFlag = None, json: options.JsonFlag = False) -> int:
+    """Show a run with its descendants: ids, tasks, usage, and reasons of failures."""
     from retinue.cli.runs.list_show import show_tree
 
-    return perform(show_tree(run, json=json))
+    return perform(show_tree(run, tree=within, json=json))
+
+
+@app.command(epilog="Examples:\n\nretinue runs follow 3f2a9c01\n\nretinue runs follow 3f2a9c01 --tree --json")
+def follow(
+    run: options.RunArgument,
+    within: InFlag = None,
+    tree: Annotated[bool, option("--tree", help="The descendants of the run, too.")] = False,
+    json: Annotated[bool, option("--json", help="Print a JSON object for each event.", panel=options.OUTPUT)] = False,
+) -> int:
+    """Print what a run does, from its start to its end; any process may drive it.
+
+    Exit status: 0 if the run completed, 1 if not.
+    """
+    from retinue.cli.runs.follow import follow_run
+
+    return perform(follow_run(run, within=within, tree=tree, json=json))
+
+
+@app.command(epilog="Example: retinue runs wait 3f2a9c01 8b1d04aa")
+def wait(
+    runs: Annotated[list[str], typer.Argument(metavar="ID...", help="Runs, by ids or parts of ids.")],
+) -> int:
+    """Wait for the end of runs; any process may drive them. Exit status: 0 if all completed, 1 if not."""
+    from retinue.cli.runs.follow import wait_for_runs
+
+    return perform(wait_for_runs(runs))
+
+
+@app.command(
+    epilog="Examples:\n\nretinue runs export 3f2a9c01 --format html -o tree.html\n\nretinue runs export 3f2a9c01"
+)
+def export(
+    run: options.RunArgument,
+    within: InFlag = None,
+    format: Annotated[
+        str,
+        option("--format", metavar="jsonl|html", help="A line of JSON for each event, or a page to look at. [jsonl]"),
+    ] = "jsonl",
+    file: Annotated[str | None, option("--output", "-o", metavar="FILE", help="The file to write. [stdout]")] = None,
+) -> int:
+    """Write a run and its descendants with everything they did to one file."""
+    from retinue.cli.runs.export import WRITERS, export_run
+
+    if format not in WRITERS:
+        raise typer.BadParameter(f"--format {format!r}: expected one of: {', '.join(WRITERS)}")
+    return perform(export_run(run, within=within, write_runs=WRITERS[format], file=file))
 
 
 @app.command(epilog="Example: retinue runs resume 3f2a9c01 --base-url http://localhost:8000/v1")
@@ -94,7 +164,7 @@ async def _resume(
         stored = await find_stored(name, flags, config=config)
         view = stored.view
         if view.outcome is not None:
-            return print_outcome(view.run_id, view.outcome, output.form)
+            return print_outcome(view.run_id, view.outcome, output.form, task=view.task)
         if view.root_id != view.run_id:
             say(f"run {view.run_id} is part of a tree: resuming its root {view.root_id}")
         approver = approver_for(approval)
@@ -105,8 +175,11 @@ async def _resume(
             say(str(model_choice))
         async with retinue:
             root = await resume(retinue, stored)
+            task = (await root.look()).task
             outcome = await follow(retinue, root, stop, approver=approver, output=output)
-    return print_interrupted(root.run_id) if outcome is None else print_outcome(root.run_id, outcome, output.form)
+    if outcome is None:
+        return print_interrupted(root.run_id)
+    return print_outcome(root.run_id, outcome, output.form, task=task)
 
 
 @app.command(epilog="Example: retinue runs cancel 3f2a9c01")

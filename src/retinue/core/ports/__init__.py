@@ -19,8 +19,10 @@ from retinue.core.ports.store import (
     PruneInSteps,
     PruneRequest,
     Store,
+    TasksOf,
     commit_at_once_of,
     prune_in_steps_of,
+    tasks_of,
 )
 from retinue.core.ports.tool import (
     CallContext,
@@ -55,6 +57,7 @@ __all__ = [
     "Request",
     "Sandbox",
     "Store",
+    "TasksOf",
     "Tool",
     "ToolLike",
     "ToolResult",
@@ -66,5 +69,6 @@ __all__ = [
     "counts_exactly",
     "price_of",
     "prune_in_steps_of",
+    "tasks_of",
     "window_of",
 ]

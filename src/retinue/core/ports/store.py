@@ -22,7 +22,8 @@ class Store(Protocol):
     lease and reads the inbox items that other processes post. A commit is all or nothing: it raises
     `StoreUnavailable` if the store refuses and `Fenced` if `driver_id` was declared dead, and then changes nothing.
 
-    A store may have one more method, `commit_at_once`; see `CommitAtOnce`.
+    A store may have more methods: `commit_at_once` (see `CommitAtOnce`), and `tasks`, which returns the tasks of runs
+    by their ids; without it the first event of each run is looked for with `events`.
     """
 
     @property
@@ -126,12 +127,26 @@ def commit_at_once_of(store: Store) -> CommitAtOnce | None:
     return getattr(store, "commit_at_once", None)
 
 
+class TasksOf(Protocol):
+    """Signature of the optional method `tasks` of a store.
+
+    It returns the tasks of runs by their ids. A run is left out if its first event cannot be read.
+    """
+
+    def __call__(self, run_ids: Sequence[RunId]) -> dict[RunId, str]: ...
+
+
+def tasks_of(store: Store) -> TasksOf | None:
+    """The store's method `tasks`; None if it has none."""
+    return getattr(store, "tasks", None)
+
+
 class PruneRequest(Struct, frozen=True, kw_only=True):
     """Which trees of ended runs to remove, the oldest first: those that ended before a time, or until a size is kept.
 
     `before` is the time before which a tree must have ended. With `max_bytes`, trees are removed only until the data of
     the store have at most this size. With `keep_sessions`, the newest tree of each session with a name that a person
-    gave it stays, so that its conversation can be continued; and sessions without a name and without runs are removed.
+    gave it stays, so that its conversation can be continued. Sessions without a name and without runs are removed.
     """
 
     before: float

@@ -69,13 +69,14 @@ class FrontEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobResult:
-    """The result of an execution: `outcome` of an agent's run, `output` of a command."""
+    """The result of an execution: `outcome` and `task` of an agent's run, `output` of a command."""
 
     status: Literal["ok", "failed", "interrupted"]
     error: str = ""
     output: str = ""
     run_id: str = ""
     outcome: Outcome | None = None
+    task: str = ""
 
 
 # ---- on request ------------------------------------------------------------------------------------------------------
@@ -354,11 +355,13 @@ async def _run_agent(
         with run_log(retinue.supervisor.log_fields(root.run_id)):
             log.info("%s", line(event="started", session_id=execution.session_id))
             outcome = await front_end.follow(retinue, root, approver)
+            task = (await root.look()).task
             log.info("%s", line(event="ended", status="interrupted" if outcome is None else outcome.result))
     if outcome is None:
         return JobResult(status="interrupted", run_id=root.run_id)
     error = "" if outcome.ok else failure_text(outcome)
-    return JobResult(status="ok" if outcome.ok else "failed", error=error, run_id=root.run_id, outcome=outcome)
+    status = "ok" if outcome.ok else "failed"
+    return JobResult(status=status, error=error, run_id=root.run_id, outcome=outcome, task=task)
 
 
 async def _memories(work: AgentWork, agent: Agent, settings: Settings) -> list[tuple[str, str]]:

@@ -6,17 +6,18 @@ and the next prune goes on.
 
 from __future__ import annotations
 
-import re
 import sqlite3
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import islice
+from math import inf
 from typing import Final, Protocol, TypeVar
 
 from retinue.core.events import RunAccepted
-from retinue.core.ids import RunId
+from retinue.core.ids import RunId, SessionId, is_of_job, is_unnamed
 from retinue.core.ports import PruneRequest
+from retinue.store import rules
 from retinue.store.codec import Codec, blob_name, checked_blob
 from retinue.store.sqlite.commands import IDLE_DEAD_DRIVERS, REFERENCES
 
@@ -27,9 +28,6 @@ PAGES_PER_STEP: Final = 128
 """Free pages that one step gives back to the disk."""
 SESSION_SECONDS: Final = 86_400.0
 """The least age of a session without runs that is removed: a younger one may belong to a process that just began."""
-
-_GENERATED = re.compile(r"(?:cron-)?[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-"""The id of a session that no person has named."""
 
 T = TypeVar("T")
 
@@ -105,6 +103,8 @@ class _Prune:
         self._blob_bytes = 0
         """The size of these blobs, which are removed after the trees. A blob that is shared is not: then less goes."""
         self._newest_run = 0
+        self._sessions = set[SessionId]()
+        """Sessions of removed runs."""
         self._roots: dict[RunId, None] = {}
 
     def remove_trees(self) -> Iterator[int]:
@@ -126,7 +126,7 @@ class _Prune:
         self._roots = {root_id: None for root_id, _ in reader.execute(_TREES, (self._request.before,))}
         if self._request.keep_sessions:
             for session_id, run_id, _ in reader.execute(_NEWEST_OF_SESSIONS):
-                if not _GENERATED.fullmatch(session_id):
+                if not (is_unnamed(session_id) or is_of_job(session_id)):
                     self._roots.pop(run_id, None)
         heirs: dict[RunId, list[RunId]] = {}
         for root_id, origin_root in self._inherited(reader, 0):
@@ -158,10 +158,11 @@ class _Prune:
         removed = 0
         while self._roots and removed < RUNS_PER_STEP:
             root_id = next(iter(self._roots))
-            query = "SELECT no, run_id, brief, outcome FROM runs WHERE root_id = ? ORDER BY no DESC LIMIT ?"
+            query = "SELECT no, run_id, session_id, brief, outcome FROM runs WHERE root_id = ? ORDER BY no DESC LIMIT ?"
             runs = execute(query, (root_id, RUNS_PER_STEP - removed)).fetchall()
-            for no, run_id, brief, outcome in runs:
+            for no, run_id, session_id, brief, outcome in runs:
                 self._remove_run(connection, no, run_id)
+                self._sessions.add(session_id)
                 self._blobs.add(brief)
                 self._note_blobs(connection, [(outcome,)])
             removed += len(runs)
@@ -199,16 +200,21 @@ class _Prune:
             yield self._store.maintain(lambda connection, chosen=digests: _remove_blobs(connection, chosen, newest))
 
     def remove_others(self) -> Iterator[int]:
-        """Remove charges that count no more and idle dead drivers; automatically also unnamed sessions without runs."""
+        """Remove charges that count no more, idle dead drivers, and sessions without runs that have no name.
+
+        A session that just lost its runs is removed at once, unless a driver could still start a run in it.
+        """
         before = min(self._request.before, time.time())
         with closing(self._store.open_reader()) as reader:
             charges = [number for (number,) in reader.execute("SELECT id FROM charges WHERE until < ?", (before,))]
             created = min(before, time.time() - SESSION_SECONDS)
-            names = [name for (name,) in reader.execute(_UNUSED_SESSIONS, (created,))]
-            unused = [name for name in names if self._request.keep_sessions and _GENERATED.fullmatch(name)]
+            unused = {name for (name,) in reader.execute(_UNUSED_SESSIONS, (created,))}
+            if not reader.execute("SELECT 1 FROM drivers WHERE dead = 0 LIMIT 1").fetchone():
+                unused |= self._sessions & {name for (name,) in reader.execute(_UNUSED_SESSIONS, (inf,))}
+            unnamed = sorted(name for name in unused if is_unnamed(name) or is_of_job(name))
         for numbers in _chunks(charges, ROWS_PER_STEP):
             yield self._store.maintain(lambda connection, chosen=numbers: _remove_charges(connection, chosen))
-        for chunk in _chunks(unused, ROWS_PER_STEP // 10):
+        for chunk in _chunks(unnamed, ROWS_PER_STEP // 10):
             yield self._store.maintain(lambda connection, chosen=chunk: _remove_sessions(connection, chosen))
         yield self._store.maintain(lambda connection: (connection.execute(IDLE_DEAD_DRIVERS) and 0) or 0)
 
@@ -239,13 +245,19 @@ def _remove_charges(connection: sqlite3.Connection, numbers: Sequence[int]) -> i
 
 
 def _remove_sessions(connection: sqlite3.Connection, names: Sequence[str]) -> int:
-    """Remove sessions with their handles, unless they have got a run meanwhile, or hold values."""
+    """Remove sessions with their values and handles, unless they have got a run meanwhile.
+
+    The session of a job stays if it holds values: the next run of the job reads them.
+    """
+    execute = connection.execute
+    spaces = [space for (space,) in execute("SELECT DISTINCT space FROM shelves")]
     for name in names:
-        in_use = connection.execute("SELECT 1 FROM runs WHERE session_id = ? LIMIT 1", (name,)).fetchone()
-        held = connection.execute("SELECT 1 FROM shelves WHERE space LIKE '%/' || ? LIMIT 1", (name,)).fetchone()
-        if in_use is None and held is None:
-            connection.execute("DELETE FROM handles WHERE session_id = ?", (name,))
-            connection.execute("DELETE FROM sessions WHERE session_id = ?", (name,))
+        in_use = execute("SELECT 1 FROM runs WHERE session_id = ? LIMIT 1", (name,)).fetchone()
+        held = [space for space in spaces if rules.is_of_session(space, name)]
+        if in_use is None and not (held and is_of_job(name)):
+            execute("DELETE FROM handles WHERE session_id = ?", (name,))
+            execute("DELETE FROM sessions WHERE session_id = ?", (name,))
+            connection.executemany("DELETE FROM shelves WHERE space = ?", [(space,) for space in held])
     return 0
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from retinue.core.agent import RunSpec
 from retinue.core.commands import Charge, DriverRow, Progress, RunQuery, RunRow, SessionRow
-from retinue.core.events import Event
+from retinue.core.errors import StoreCorrupt, UnknownFormat
+from retinue.core.events import Event, RunAccepted
 from retinue.core.ids import DriverId, Key, RunId, SessionId
 from retinue.core.inbox import Item
 from retinue.core.run import HandleRef
@@ -20,6 +22,9 @@ from retinue.store.sqlite.checksums import check_log, check_row, damaged_row, is
 from retinue.store.sqlite.errors import translated_error
 
 Row: TypeAlias = tuple[Any, ...]
+
+_IDS_PER_QUERY: Final = 500
+"""Ids in one statement: SQLite limits the number of its values."""
 
 _RUN: Final = """
     SELECT run_id, session_id, root_id, parent_id, depth, path, agent, label, dialect, key, handle_space, handle_name,
@@ -78,6 +83,23 @@ class SqliteQueries:
                 raise damaged_row("events", f"run {run_id}, event {seq}")
             events.append((seq, self._codec.event(self._load(body))))
         return events
+
+    def tasks(self, run_ids: Sequence[RunId]) -> dict[RunId, str]:
+        """The tasks of runs; see `core.ports.TasksOf`."""
+        tasks: dict[RunId, str] = {}
+        for start in range(0, len(run_ids), _IDS_PER_QUERY):
+            chosen = run_ids[start : start + _IDS_PER_QUERY]
+            query = f"""
+                SELECT runs.run_id, events.body, events.crc FROM runs JOIN events ON events.run_no = runs.no
+                WHERE events.seq = 1 AND runs.run_id IN ({", ".join("?" * len(chosen))})
+            """
+            for run_id, body, crc in self._fetch(query, *chosen):
+                if is_intact_event(run_id, 1, body, crc):
+                    with suppress(UnknownFormat, StoreCorrupt):
+                        accepted = self._codec.event(self._load(body))
+                        if isinstance(accepted, RunAccepted):
+                            tasks[run_id] = accepted.task
+        return tasks
 
     def run_spec(self, digest: str) -> RunSpec:
         return self._codec.run_spec(self._blob(digest))
