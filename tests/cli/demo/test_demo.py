@@ -169,7 +169,7 @@ def test_on_a_terminal_the_lines_stay_and_the_live_tree_is_gone_at_the_end(
     happened = [line for line in lines[start:answer] if line and line not in (lines[crash], lines[again])]
     assert all(re.match(r" *\d+\.\d s  [a-z]", line) for line in happened), "something of the tree was left"
     tree = lines[lines.index("The runs") + 1 :][:4]
-    assert [re.findall(r"(\w+) t_\d\d +completed +(\d+) t  ", line) for line in tree] == [
+    assert [re.findall(r"(\w+) t_\d\d [0-9a-f]{8} .* completed +(\d+) t  ", line) for line in tree] == [
         [],
         [("researcher", "7")],
         [("remediator", "8")],
