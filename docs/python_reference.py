@@ -29,7 +29,14 @@ LINE = 100
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 Groups: TypeAlias = Mapping[str, Iterable[str]]
 
-SETTINGS = ("SpecSettings", "MeerkatSettings", "ConcurrencyLimits", "XzatomaSettings", "BuzzllmSettings")
+SETTINGS = (
+    "SpecSettings",
+    "MeerkatSettings",
+    "ConcurrencyLimits",
+    "XzatomaSettings",
+    "BuzzllmSettings",
+    "NativeSettings",
+)
 FIELDS_ONLY = {*SETTINGS, "FunctionTool"}
 """Classes whose methods are not part of the interface."""
 

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from retinue.dialects.buzzllm import BuzzllmSettings as BuzzllmSettings
     from retinue.dialects.meerkat import ConcurrencyLimits as ConcurrencyLimits
     from retinue.dialects.meerkat import MeerkatSettings as MeerkatSettings
+    from retinue.dialects.native import NativeSettings as NativeSettings
     from retinue.dialects.spec import SpecSettings as SpecSettings
     from retinue.dialects.xzatoma import XzatomaSettings as XzatomaSettings
     from retinue.providers.catalog import ProviderConfig as ProviderConfig
@@ -82,6 +83,7 @@ _HOMES = {
     "BuzzllmSettings": "retinue.dialects.buzzllm:BuzzllmSettings",
     "ConcurrencyLimits": "retinue.dialects.meerkat:ConcurrencyLimits",
     "MeerkatSettings": "retinue.dialects.meerkat:MeerkatSettings",
+    "NativeSettings": "retinue.dialects.native:NativeSettings",
     "SpecSettings": "retinue.dialects.spec:SpecSettings",
     "XzatomaSettings": "retinue.dialects.xzatoma:XzatomaSettings",
     "RetinueError": "retinue.core.errors:RetinueError",

@@ -59,6 +59,10 @@ def names_in_tables(page: Path) -> set[str]:
     return names
 
 
+WITHOUT_A_PROGRAM = ("native",)
+"""Dialects of retinue itself: there is no other program to move from."""
+
+
 def required(dialect: str) -> set[str]:
     entry = registry.entry(dialect)
     sections = [*([entry.settings.type] if entry.settings is not None else []), *SETTINGS.get(dialect, ())]
@@ -72,7 +76,7 @@ def required(dialect: str) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("dialect", registry.names())
+@pytest.mark.parametrize("dialect", [name for name in registry.names() if name not in WITHOUT_A_PROGRAM])
 def test_the_page_has_a_row_for_each_tool_action_and_setting(dialect: str) -> None:
     listed = names_in_tables(DOCS / "how-to" / f"moving-from-{dialect}.md")
 

@@ -12,6 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from retinue.app.registries import ProviderRegistry, RegistryFamilies, ToolRegistry
+from retinue.app.structured_output import make_output
 from retinue.core.agent import DEFAULT_AGENT, NO_SAMPLING, Agent, RunSpec, Sampling
 from retinue.core.budget import Window
 from retinue.core.errors import PolicyError, UnknownName
@@ -122,6 +123,7 @@ class RunSpecBuilder:
             families=RegistryFamilies(self._providers),
             meter=otel.meter(),
             workspaces=self._workspaces,
+            make_output=make_output,
             resolve=lambda model, caller_spec: (
                 self._providers.split(model, caller_spec.provider)
                 if model

@@ -11,6 +11,7 @@ __all__ = [
     "child_process",
     "context",
     "meerkat",
+    "native",
     "registry",
     "shared_context",
     "spec",

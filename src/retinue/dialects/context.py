@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from retinue.core.agent import Agent, RunSpec
+from retinue.core.agent import Agent, Output, RunSpec
 from retinue.core.budget import Window
 from retinue.core.commands import RunRow
 from retinue.core.errors import TreeCancelled
@@ -77,6 +78,10 @@ class ProviderHost(Struct, frozen=True, kw_only=True):
     workspaces: Workspaces = field(default_factory=Workspaces)
 
 
+def _unchecked_output(schema: Mapping[str, object]) -> Output:
+    return Output(mode="json_schema", schema=msgspec.json.encode(schema).decode())
+
+
 class DialectContext(Struct, frozen=True, kw_only=True):
     """Handed to every dialect when it is made.
 
@@ -95,6 +100,8 @@ class DialectContext(Struct, frozen=True, kw_only=True):
     families: ProviderFamilies = field(default_factory=ProviderFamilies)
     meter: Meter = field(default_factory=NoMeter)
     workspaces: Workspaces = field(default_factory=Workspaces)
+    make_output: Callable[[Mapping[str, object]], Output] = _unchecked_output
+    """Returns the required form of an answer for a JSON Schema; raises `BadInput` for one that cannot be used."""
 
     def tools_within(self, policy: Policy) -> tuple[str, ...]:
         """The application's tools that a policy does not exclude."""

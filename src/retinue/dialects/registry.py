@@ -25,6 +25,7 @@ PACKAGES: dict[str, str] = {
     "meerkat": "retinue.dialects.meerkat",
     "buzzllm": "retinue.dialects.buzzllm",
     "zeroclaw": "retinue.dialects.zeroclaw",
+    "native": "retinue.dialects.native",
 }
 """The package of each dialect, by the dialect's name."""
 

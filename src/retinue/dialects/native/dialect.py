@@ -1,0 +1,379 @@
+"""The `native` dialect and its six tools."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
+
+from retinue.core.agent import Agent, RunSpec, ToolKind, ToolSpec
+from retinue.core.errors import BadInput, Refused, RunIsOver
+from retinue.core.events import RunAccepted
+from retinue.core.ids import Key, RunId
+from retinue.core.inbox import TextMessage
+from retinue.core.policy import Policy, intersect
+from retinue.core.ports import CallContext, Tool, ToolResult
+from retinue.core.run import HistoryRef, Lifecycle, Limits, Outcome
+from retinue.dialects.arguments import compact
+from retinue.dialects.base import Dialect, DialectTool
+from retinue.dialects.context import DialectContext
+from retinue.dialects.error_codes import CallRefused, JsonObject
+from retinue.dialects.native import NAME, answers, requests
+from retinue.dialects.native.requests import MAX_SECONDS, TOOL_NAMES, RunArguments, parsed
+from retinue.dialects.native.runs import NamedRun, Runs, name_in_notice, space_of
+from retinue.dialects.native.settings import DEFAULTS, NativeSettings
+from retinue.engine import SpawnRequest
+
+GENERAL = "general"
+"""The name of a sub-agent that is none of the configured agents."""
+
+CANCEL_SECONDS = 10.0
+"""How long `cancel_agent` waits for the end of a run."""
+
+
+class NativeDialect(Dialect):
+    """The six tools; a sub-agent has them if `max_depth` lets it delegate."""
+
+    name = NAME
+
+    def __init__(self, dialect_context: DialectContext, settings: NativeSettings = DEFAULTS) -> None:
+        made = (RunTool, WaitTool, MessageTool, ResultTool, CancelTool, ListTool)
+        self._tools: dict[str, Tool] = {kind.tool: kind(dialect_context, settings) for kind in made}
+
+    def tools(self) -> Mapping[str, Tool]:
+        return self._tools
+
+    def system_text(self, agents: Sequence[Agent], offered: tuple[str, ...]) -> str:
+        return answers.usage_text(agents) if requests.RUN in offered else ""
+
+    def notice(self, accepted: RunAccepted, outcome: Outcome) -> str:
+        return answers.notice(name_in_notice(accepted), accepted.task, outcome)
+
+
+class NativeTool(DialectTool):
+    """Base class of the tools: an answer is one JSON object, and a refusal one with the field `error`."""
+
+    tool = ""
+
+    def __init__(self, dialect_context: DialectContext, settings: NativeSettings) -> None:
+        self.spec: ToolSpec = requests.specs()[self.tool]
+        self._dialect_context = dialect_context
+        self._settings = settings
+        self._supervisor = dialect_context.supervisor
+        self._runs = Runs(dialect_context.supervisor)
+
+    async def call(self, arguments: str, context: CallContext) -> ToolResult:
+        try:
+            return ToolResult(compact(await self._answer(arguments, context)))
+        except (Refused, BadInput) as refusal:
+            return ToolResult(compact({"error": str(refusal)}), failed=True)
+
+    async def _answer(self, arguments: str, context: CallContext) -> JsonObject:
+        raise NotImplementedError
+
+    def _mark_read(self, named: NamedRun, context: CallContext) -> None:
+        """Drop the notice about the end of a child that the caller has read about."""
+        if named.view.outcome is not None and named.view.parent_id == context.run_id:
+            self._supervisor.mark_read(context.run_id, named.view.run_id)
+
+
+class RunTool(NativeTool):
+    """`run_agent`: start a sub-agent, and wait for its answer unless it works in the background."""
+
+    tool = requests.RUN
+    waits = True
+
+    def spec_for(self, offered: tuple[str, ...], policy: Policy) -> ToolSpec:
+        return requests.specs(self._agent_names(), self._tool_names(offered, policy))[self.tool]
+
+    async def _answer(self, arguments: str, context: CallContext) -> JsonObject:
+        request = parsed(self.tool, arguments, RunArguments)
+        run_id = await self._begun(request, context)
+        cache = ""
+        if run_id is None:
+            spawn_request, cache = self._spawn_request(request, context)
+            run_id = (await self._dialect_context.spawn(spawn_request, context, key=self._key(request, context))).run_id
+        if not request.background:
+            await self._supervisor.wait([run_id], timeout=_seconds(request.wait_seconds))
+        named = NamedRun(run_id, await self._runs.latest(run_id, context))
+        self._mark_read(named, context)
+        answer = answers.reported(run_id, named.view)
+        if named.view.outcome is not None:
+            answer = answers.with_usage(answer, named.view.outcome)
+        elif cache:
+            answer["cache"] = cache
+        return answers.with_next(answer, named.view, announced=True)
+
+    async def _begun(self, request: RunArguments, context: CallContext) -> RunId | None:
+        """The run that this call started before a crash, or an earlier call with the same idempotency key."""
+        if request.key is None:
+            row = await self._dialect_context.begun(context)
+        else:
+            row = await self._supervisor.stored.run_by_key(self._key(request, context))
+        return None if row is None else row.run_id
+
+    def _key(self, request: RunArguments, context: CallContext) -> Key:
+        return context.key if request.key is None else f"{context.root_id}/{NAME}/{request.key}"
+
+    # ---- the request ------------------------------------------------------------------------------------------------
+
+    def _spawn_request(self, request: RunArguments, context: CallContext) -> tuple[SpawnRequest, str]:
+        """The run to start, and for a fork whether it shares the provider's cache."""
+        if not request.task.strip():
+            raise CallRefused("The task is empty. Valid: a text that says what to do.")
+        inherited = requests.context_of(request.context)
+        agent = None if not request.agent else requests.agent_named(request.agent, self._dialect_context.agents)
+        caller = self._dialect_context.run_spec_of(context.run_id)
+        is_fork = inherited != "none" and agent is None
+        offered = self._offered(request, agent, context, is_fork=is_fork)
+        system = caller.system if is_fork else _system(agent, request.instructions)
+        run_spec = self._run_spec(request, agent, caller, system, offered)
+        policy, windows = (None, ()) if agent is None else self._dialect_context.grant(agent.name, context.policy)
+        task = f"{request.instructions}\n\n{request.task}" if is_fork and request.instructions else request.task
+        bounded = request.wait_seconds is not None
+        spawn_request = SpawnRequest(
+            agent=run_spec.agent,
+            run_spec=run_spec,
+            task=task,
+            limits=self._limits(request, agent),
+            policy=policy,
+            windows=windows,
+            lifecycle=Lifecycle(
+                awaited=not request.background,
+                announce=bool(request.background) or bounded,
+                on_parent_end="wait",
+            ),
+            inherits=self._history(inherited, context),
+            dialect=NAME,
+            max_depth=self._settings.max_depth,
+            check=lambda: self._check_running(context),
+        )
+        return spawn_request, "" if inherited == "none" else _cache(run_spec, caller, inherited)
+
+    def _history(self, inherited: int | str, context: CallContext) -> HistoryRef | None:
+        if inherited == "none":
+            return None
+        last_turns = inherited if isinstance(inherited, int) else None
+        return self._supervisor.fork_point(context.run_id, last_turns=last_turns)
+
+    def _check_running(self, context: CallContext) -> None:
+        runs = (live.run.accepted for live in self._supervisor.subtree(context.root_id))
+        running = sum(accepted.dialect == NAME and accepted.depth > 0 for accepted in runs)
+        if running >= self._settings.max_running:
+            raise CallRefused(f"{running} agents are running, which is the limit: wait for one with wait_agents first.")
+
+    def _offered(
+        self, request: RunArguments, agent: Agent | None, context: CallContext, *, is_fork: bool
+    ) -> tuple[str, ...]:
+        """The tools of the child: those that the call names, else those of its agent, else those of the caller."""
+        valid = self._tools_of(agent, context)
+        chosen = valid if request.tools is None else tuple(dict.fromkeys(request.tools))
+        if unknown := [name for name in chosen if name not in valid]:
+            listed = requests.name_list(valid)
+            raise CallRefused(f"Unknown tool {unknown[0][:100]!r}. Valid: {listed}.")
+        if is_fork and request.tools is None:  # the same tools in the same order, for the provider's cache
+            return tuple(name for name in context.offered if name in valid or name in TOOL_NAMES)
+        nests = context.depth + 1 < self._settings.max_depth
+        return (*chosen, *(name for name in TOOL_NAMES if name in context.offered)) if nests else chosen
+
+    def _tools_of(self, agent: Agent | None, context: CallContext) -> tuple[str, ...]:
+        allowed = self._dialect_context.tools_within(context.policy)
+        named = context.offered if agent is None or not (agent.tools or agent.no_tools) else agent.tools
+        return tuple(name for name in named if name in allowed)
+
+    def _tool_names(self, offered: tuple[str, ...], policy: Policy) -> tuple[str, ...]:
+        """The tools that a call may name: the caller's own, and those of the agents."""
+        allowed = self._dialect_context.tools_within(policy)
+        named = (*offered, *(name for agent in self._dialect_context.agents for name in agent.tools))
+        return tuple(dict.fromkeys(name for name in named if name in allowed))
+
+    def _agent_names(self) -> tuple[str, ...]:
+        return tuple(agent.name for agent in self._dialect_context.agents)
+
+    def _run_spec(
+        self, request: RunArguments, agent: Agent | None, caller: RunSpec, system: str, offered: tuple[str, ...]
+    ) -> RunSpec:
+        model = request.model or ("" if agent is None else agent.model)
+        # A general agent works for its caller, also if the settings have an agent of the same name.
+        run_spec = self._dialect_context.run_spec_for(
+            caller,
+            agent=(caller.identity or caller.agent) if agent is None else agent.name,
+            system=system,
+            offered=offered,
+            model=model,
+            fallback=() if agent is None or request.model else agent.fallback,
+        )
+        if request.model and (complaint := self._dialect_context.families.complaint(run_spec.provider)):
+            names = requests.name_list(tuple(self._dialect_context.families.names()))
+            raise CallRefused(f"The model {request.model[:100]!r} cannot be used: {complaint}. Providers: {names}.")
+        if agent is None:
+            run_spec = replace(run_spec, agent=GENERAL)
+        if request.output_schema is not None:
+            run_spec = replace(run_spec, output=self._dialect_context.make_output(request.output_schema))
+        return run_spec
+
+    def _limits(self, request: RunArguments, agent: Agent | None) -> Limits:
+        """The limits of the agent and of the call, whichever is narrower; the last turn is set aside for an answer."""
+        own = Limits() if agent is None else agent.limits_with(agent.max_turns)
+        asked = None if request.max_turns is None else min(request.max_turns, requests.MAX_TURNS)
+        return replace(
+            own,
+            max_turns=_least(own.max_turns, asked) or self._settings.max_turns,
+            max_cost=_least(own.max_cost, request.cost),
+            wrap_up=True,
+        )
+
+
+class WaitTool(NativeTool):
+    """`wait_agents`: wait for several runs, and read their answers."""
+
+    tool = requests.WAIT
+    kind: ToolKind = "pure"
+    waits = True
+
+    async def _answer(self, arguments: str, context: CallContext) -> JsonObject:
+        request = parsed(self.tool, arguments, requests.WaitArguments)
+        if not request.run_ids:
+            raise CallRefused("The list of runs is empty. Valid: at least one run id.")
+        found = [await self._runs.find(run_id, context) for run_id in request.run_ids]
+        missing = request.needed - sum(named.view.outcome is not None for named in found)
+        # A run without a driver does not end while this process waits for it.
+        driven = [named.view.run_id for named in found if named.view.state not in ("ended", "interrupted")]
+        if missing > 0 and driven:
+            await self._supervisor.wait(driven, count=missing, timeout=_seconds(request.seconds))
+            found = [NamedRun(named.run_id, await self._runs.latest(named.run_id, context)) for named in found]
+        for named in found:
+            self._mark_read(named, context)
+        is_short = sum(named.view.outcome is not None for named in found) < request.needed
+        is_working = any(named.view.state not in ("ended", "interrupted") for named in found)
+        return {"runs": [self._row(named) for named in found], "timed_out": is_short and is_working}
+
+    def _row(self, named: NamedRun) -> JsonObject:
+        row = answers.reported(named.run_id, named.view)
+        is_working = named.view.state not in ("ended", "interrupted") and named.view.waiting_for != "approval"
+        return row if is_working else answers.with_next(row, named.view)
+
+
+class MessageTool(NativeTool):
+    """`message_agent`: a message to a run; a run that has ended is continued by a new one with its history."""
+
+    tool = requests.MESSAGE
+    ordered = True
+
+    def __init__(self, dialect_context: DialectContext, settings: NativeSettings) -> None:
+        super().__init__(dialect_context, settings)
+        self._lock = asyncio.Lock()  # of two messages to an ended run, one continues it and the other one follows
+
+    async def _answer(self, arguments: str, context: CallContext) -> JsonObject:
+        request = parsed(self.tool, arguments, requests.MessageArguments)
+        if not request.text.strip():
+            raise CallRefused("The text is empty. Valid: a message to the agent.")
+        async with self._lock:
+            named = await self._runs.find(request.run, context)
+            if await self._dialect_context.begun(context) is None and not await self._posted(
+                named, request.text, context
+            ):
+                await self._continue(named, request.text, context)
+            view = await self._runs.latest(named.run_id, context)
+        return {"run": named.run_id, "state": answers.state_of(view)}
+
+    async def _posted(self, named: NamedRun, text: str, context: CallContext) -> bool:
+        """Whether the run could take the message; one that has ended cannot."""
+        try:
+            await self._supervisor.post(named.view.run_id, TextMessage(key=context.key, text=text))
+        except RunIsOver:
+            return False
+        return True
+
+    async def _continue(self, named: NamedRun, text: str, context: CallContext) -> None:
+        if named.view.outcome is not None and named.view.outcome.result == "cancelled":
+            raise CallRefused(f"Run {named.run_id} was cancelled, which is final. Valid: a new run with run_agent.")
+        origin = await self._supervisor.replay(named.view.run_id)
+        policy = intersect(context.policy, await self._supervisor.current_policy(origin))
+        spawn_request = SpawnRequest(
+            agent=origin.accepted.agent,
+            run_spec=origin.run_spec,
+            task=text,
+            limits=origin.accepted.limits,
+            policy=policy,
+            windows=origin.accepted.windows,
+            lifecycle=Lifecycle(announce=True, on_parent_end="wait"),
+            inherits=HistoryRef(origin.run_id, origin.seq),
+            dialect=NAME,
+            handle_space=space_of(named.run_id),
+            max_depth=self._settings.max_depth,
+        )
+        await self._dialect_context.spawn(spawn_request, context)
+
+
+class ResultTool(NativeTool):
+    """`agent_result`: the state of a run and one page of its answer."""
+
+    tool = requests.RESULT
+    kind: ToolKind = "pure"
+
+    async def _answer(self, arguments: str, context: CallContext) -> JsonObject:
+        request = parsed(self.tool, arguments, requests.ResultArguments)
+        named = await self._runs.find(request.run, context)
+        answer = answers.page_of(named.run_id, named.view, request.page or 1)
+        self._mark_read(named, context)
+        return answer
+
+
+class CancelTool(NativeTool):
+    """`cancel_agent`: stop a run and all below it; a run that has ended stays as it is."""
+
+    tool = requests.CANCEL
+
+    async def _answer(self, arguments: str, context: CallContext) -> JsonObject:
+        request = parsed(self.tool, arguments, requests.OneRunArguments)
+        named = await self._runs.find(request.run, context)
+        if named.view.outcome is None:
+            await self._supervisor.cancel(named.view.run_id, note=f"cancelled by {context.agent}")
+            await self._supervisor.wait([named.view.run_id], timeout=CANCEL_SECONDS)
+            named = NamedRun(named.run_id, await self._runs.latest(named.run_id, context))
+        self._mark_read(named, context)
+        answer: JsonObject = {"run": named.run_id, "state": answers.state_of(named.view)}
+        if named.view.outcome is not None and named.view.outcome.unstopped:
+            answer["unstopped"] = list(named.view.outcome.unstopped)
+        return answer
+
+
+class ListTool(NativeTool):
+    """`list_agents`: the configured agents, and the runs of the caller."""
+
+    tool = requests.LIST
+    kind: ToolKind = "pure"
+
+    async def _answer(self, arguments: str, context: CallContext) -> JsonObject:
+        parsed(self.tool, arguments, requests.NoArguments)
+        agents = [{"name": agent.name, "description": agent.description} for agent in self._dialect_context.agents]
+        return {"agents": agents, "runs": [await self._runs.row(named) for named in await self._runs.all(context)]}
+
+
+def _system(agent: Agent | None, instructions: str | None) -> str:
+    """The system text of a child without a conversation of its caller."""
+    texts = ("" if agent is None else agent.system_prompt, instructions or "", answers.CHILD)
+    return "\n\n".join(text for text in texts if text)
+
+
+def _cache(run_spec: RunSpec, caller: RunSpec, inherited: int | str) -> str:
+    """Whether a fork shares the prompt cache of its parent, and if not, why."""
+    if (run_spec.provider, run_spec.model) != (caller.provider, caller.model):
+        return "lost: another model"
+    if run_spec.system != caller.system:
+        return "lost: another system prompt"
+    if run_spec.offered != caller.offered:
+        return "lost: other tools"
+    if run_spec.output != caller.output:
+        return "lost: another form of answer"
+    return "shared" if inherited == "all" else "lost: a part of the conversation"
+
+
+def _seconds(asked: float | None) -> float | None:
+    return None if asked is None else min(asked, MAX_SECONDS)
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    return min((limit for limit in (one, other) if limit is not None), default=None)
