@@ -42,14 +42,14 @@ def write_batch(store: SqliteStore, name: str, n: int, *, padding: int = 1000) -
 
 
 def hammer(path: Path, seconds: float, *names: str) -> None:
-    """Write with one thread and one store per name, as fast as possible; prints each name and its batches."""
+    """Write with one thread and one store per name for some seconds, each at least once; prints the batches of each."""
     setattr(sqlite, "CHECKPOINT_SIZE", 100_000)  # noqa: B010  force many checkpoints
     until = time.monotonic() + seconds
     done = dict.fromkeys(names, 0)
 
     def work(name: str) -> None:
         store = SqliteStore(path)
-        while time.monotonic() < until:
+        while time.monotonic() < until or not done[name]:
             write_batch(store, name, done[name] + 1)
             done[name] += 1
         store.close()
