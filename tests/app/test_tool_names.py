@@ -53,4 +53,4 @@ def test_each_dialect_registers_the_tools_that_it_can_offer_with_any_settings() 
         made = [entry.make(dialect_context(), each) for each in settings.get(entry.name, [None])]
         assert {name for dialect in made for name in dialect.tools()} == set(entry.tool_names)
         assert {dialect.name for dialect in made} == {entry.name}
-    assert len(registry.tool_names()) == 17
+    assert len(registry.tool_names()) == 23

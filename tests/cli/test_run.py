@@ -60,6 +60,8 @@ def test_json_is_one_object_with_these_fields_and_no_others(cli: Cli) -> None:
         "structured": None,
         "usage": {"input": 10, "output": 3, "cached": 4, "reasoning": 1},
         "cost": None,
+        "task": "Is it?",
+        "error": "",
     }
     assert (ended.code, f"run {run_id}" in ended.stderr) == (0, True)
 

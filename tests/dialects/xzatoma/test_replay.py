@@ -229,7 +229,8 @@ def test_conversations_without_persistence_are_not_listed(replay: Replays) -> No
     assert replay.does("runs", "show", ids["dig"]) == Ended(
         2, "", f"error: the messages of run {ids['dig']} were not kept\n"
     )
-    assert replay.does("runs", "tree", ids[""]).out.endswith("5 runs, 12 turns, 90 tokens in, 10 out, cost unknown\n")
+    tree = replay.does("runs", "tree", ids[""]).out
+    assert tree.endswith("5 runs, 12 turns, 90 tokens in, 10 out, cost unknown, of 4 children 1 failed\n")
 
 
 @pytest.mark.promise("XZ-KEPT-COPY", "XZ-REPLAY")
