@@ -6,6 +6,7 @@ import inspect
 import os
 import signal
 import sqlite3
+import uuid
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -17,6 +18,7 @@ import pytest
 from retinue.core.ports import Sandbox
 from retinue.sandbox.probe import verdict
 from retinue.testing.virtual_time import VirtualTimeLoop, describe_task
+from tests.postgres import PostgresServer, running_server
 
 # Here and not below tests/store: the contracts must not be imported before, and the tests of the pages import them.
 pytest.register_assert_rewrite("retinue.testing.contracts")
@@ -53,6 +55,19 @@ def sandbox() -> Sandbox:
     if found.sandbox is None:
         pytest.skip(f"no sandbox on this machine: {found.text.partition(';')[0]}")
     return found.sandbox
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """A PostgreSQL server for all tests of this process, or a skip that says why there is none."""
+    with running_server() as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_url(postgres_server: PostgresServer) -> str:
+    """The address of an empty store: a schema of its own."""
+    return postgres_server.url(f"t_{uuid.uuid4().hex}")
 
 
 class TrackedConnection(sqlite3.Connection):

