@@ -144,10 +144,13 @@ def run_of_key(key: Key) -> RunId:
 
 def check_run_spec(accept: Accept) -> None:
     """Raise `StoreCorrupt` unless the run spec has the digest under which its run will look it up."""
-    digest = accept.run_spec.digest()
-    if digest != accept.accepted.run_spec:
-        named = accept.accepted.run_spec
-        raise StoreCorrupt(f"run {accept.accepted.run_id} names run spec {named}, but brought {digest}")
+    if accept.run_spec.digest() != accept.accepted.run_spec:
+        raise wrong_run_spec(accept)
+
+
+def wrong_run_spec(accept: Accept) -> StoreCorrupt:
+    named, brought = accept.accepted.run_spec, accept.run_spec.digest()
+    return StoreCorrupt(f"run {accept.accepted.run_id} names run spec {named}, but brought {brought}")
 
 
 def duplicate_run(run_id: RunId) -> StoreCorrupt:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Struct
@@ -139,6 +139,22 @@ class TasksOf(Protocol):
 def tasks_of(store: Store) -> TasksOf | None:
     """The store's method `tasks`; None if it has none."""
     return getattr(store, "tasks", None)
+
+
+class OnChange(Protocol):
+    """Signature of the optional method `on_change` of a store.
+
+    It calls `wake`, from any thread, soon after another process has committed something for which this one may wait.
+    Calls may be missed and may be too many: `Store.changed` says whether there is something new, and is polled too. The
+    result is a function that ends the calls.
+    """
+
+    def __call__(self, wake: Callable[[], None]) -> Callable[[], None]: ...
+
+
+def on_change_of(store: Store) -> OnChange | None:
+    """The store's method `on_change`; None if it has none."""
+    return getattr(store, "on_change", None)
 
 
 class PruneRequest(Struct, frozen=True, kw_only=True):

@@ -11,5 +11,6 @@ __all__ = [
     "repair",
     "replace",
     "space",
+    "transfer",
     "work",
 ]
