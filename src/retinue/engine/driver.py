@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from retinue.core.commands import DEFAULT_LEASE, Change, DriverRow, Heartbeat, RegisterDriver, UnregisterDriver
 from retinue.core.errors import Fenced, StoreError, StoreUnavailable
 from retinue.core.ids import DriverId, RunId
 from retinue.core.log_context import logger
 from retinue.core.policy import Rules
-from retinue.core.ports import Clock, Ids, OutputValidator, Providers, Store, Toolbox
+from retinue.core.ports import Clock, Ids, OutputValidator, Providers, Store, Toolbox, on_change_of
 from retinue.engine.budgets import Budgets
 from retinue.engine.context import Approver, EngineContext, Tuning
 from retinue.engine.driver_table import DriverTable, end_of_signs, sign_of_life, this_host, this_process
@@ -30,6 +31,9 @@ log = logger("retinue.engine")
 
 POLL_INTERVAL = 0.25
 """Seconds between two looks for inbox items that other processes posted."""
+
+WAKE_UP_PAUSE = 0.01
+"""Seconds between two looks at least, however often other processes write."""
 
 
 class Driver:
@@ -57,6 +61,7 @@ class Driver:
         self._adopts = adopts
         self._lease = lease
         self._tasks: list[asyncio.Task[None]] = []
+        self._stop_wake_ups: Callable[[], None] | None = None
         self._beats: dict[DriverId, tuple[int, float]] = {}
         """The heartbeat counter of each other driver, and since when it has that value."""
         self._watched_at = 0.0
@@ -72,7 +77,7 @@ class Driver:
         await journal.commit(RegisterDriver(driver=row), *self._sign_of_life())
         if self._engine.store.shared:
             self._repeat(self._lease / 3, self._heartbeat, "heartbeat")
-            self._repeat(POLL_INTERVAL, self._poll_inboxes, "pulse")
+            self._repeat(POLL_INTERVAL, self._poll_inboxes, "pulse", woken=self._wake_ups())
             if self._adopts:
                 self._repeat(self._lease / 4, self._watch, "watch")
         if self._adopts:
@@ -85,6 +90,8 @@ class Driver:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._stop_wake_ups is not None:
+            await asyncio.to_thread(self._stop_wake_ups)
         error = self._engine.journal.broken or StoreUnavailable("this retinue was closed")
         await self._executor.stop_all(error, leaving=True)
         self._registry.fail(error)
@@ -104,10 +111,36 @@ class Driver:
         finally:
             await journal.close()
 
-    def _repeat(self, seconds: float, do: Callable[[], Awaitable[None]], name: str) -> None:
+    def _wake_ups(self) -> asyncio.Event | None:
+        """An event that is set when another process has written; None if the store cannot tell, and polls must do."""
+        store = self._engine.store
+        on_change = on_change_of(store)
+        if on_change is None or not store.blocking:
+            return None
+        woken = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def wake() -> None:
+            loop.call_soon_threadsafe(woken.set)
+
+        self._stop_wake_ups = on_change(wake)
+        return woken
+
+    def _repeat(
+        self, seconds: float, do: Callable[[], Awaitable[None]], name: str, *, woken: asyncio.Event | None = None
+    ) -> None:
+        """Call `do` every so many seconds, and soon after `woken` is set."""
+
         async def again() -> None:
             while True:
-                await asyncio.sleep(seconds)
+                if woken is None:
+                    await asyncio.sleep(seconds)
+                else:
+                    await asyncio.sleep(WAKE_UP_PAUSE)
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(seconds):
+                            await woken.wait()
+                    woken.clear()
                 try:
                     await do()
                 except StoreError as error:
