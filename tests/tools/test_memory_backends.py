@@ -1,5 +1,6 @@
-"""The SQLite, Markdown and workspace memory backends: the contract, and what differs."""
+"""The SQLite, PostgreSQL, Markdown and workspace memory backends: the contract, and what differs."""
 
+import hashlib
 import os
 import sqlite3
 import subprocess
@@ -12,11 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.core.errors import ToolError
+from retinue.store.postgres import PostgresMemoryTables, parse_address
 from retinue.tools.memory.backend import Memory, MemoryBackend, MemoryUnavailable, Recalled, Search
 from retinue.tools.memory.markdown import MarkdownMemory
 from retinue.tools.memory.memory_tools import open_memory
+from retinue.tools.memory.postgres import PostgresMemory
 from retinue.tools.memory.sqlite import SqliteMemory
 from retinue.tools.memory.workspace import MAX_FILE_BYTES, WorkspaceMemory
+from tests.postgres import PostgresServer
 from tests.tools.memory_contract import LastingMemoryContract, MemoryContract, everything, keys, note
 
 
@@ -45,6 +49,16 @@ class TestWorkspaceMemoryAfterMarkdown(LastingMemoryContract):
 
     def open_memory(self, folder: Path) -> MemoryBackend:
         return WorkspaceMemory({}, folder, MarkdownMemory(folder / "state"))
+
+
+class TestPostgresMemory(LastingMemoryContract):
+    @pytest.fixture(autouse=True)
+    def use_server(self, postgres_server: PostgresServer) -> None:
+        self.server = postgres_server
+
+    def open_memory(self, folder: Path) -> MemoryBackend:
+        schema = f"t_{hashlib.sha256(str(folder).encode()).hexdigest()[:24]}"
+        return PostgresMemory(PostgresMemoryTables(parse_address(self.server.url(schema))))
 
 
 class TestMemoryThatDoesNotLast(MemoryContract):

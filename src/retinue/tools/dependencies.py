@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
@@ -55,6 +56,26 @@ async def _no_origins(root_id: RunId) -> Sequence[RunId]:
     return ()
 
 
+class MemoryStatements(Protocol):
+    """Statements of one transaction on the table `memories`."""
+
+    def fetch(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        """The rows of a statement."""
+        ...
+
+    def send(self, query: str, *values: object) -> object:
+        """Execute a statement without rows."""
+        ...
+
+
+class MemoryTables(Protocol):
+    """A PostgreSQL store that also has the memories of agents; raises `StoreError` if it cannot be reached."""
+
+    def transaction(self) -> AbstractContextManager[MemoryStatements]:
+        """A transaction, committed at the end of the block."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolDependencies:
     """What a `ToolFactory` makes tools from.
@@ -72,6 +93,8 @@ class ToolDependencies:
     memory: str = "sqlite"
     memories: Mapping[str, str] = field(default_factory=dict[str, str])
     """Agents with another memory backend: `sqlite`, `markdown`, `workspace` or `none`."""
+    memory_tables: MemoryTables | None = None
+    """Where the backend `sqlite` stores instead, because the store is a PostgreSQL database."""
     workspaces: Mapping[str, str] = field(default_factory=dict[str, str])
     """Agents whose workspace is not the current folder."""
     opened_workspaces: Workspaces = field(default_factory=Workspaces)

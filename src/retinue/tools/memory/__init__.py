@@ -11,6 +11,7 @@ __all__ = [
     "memories_in_state_folder",
     "newest_first",
     "open_memory",
+    "postgres",
     "sqlite",
     "tools",
 ]

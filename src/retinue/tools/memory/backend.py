@@ -182,24 +182,27 @@ def scored(query: Sequence[str], found: Sequence[tuple[Memory, Sequence[str], fl
     return best_first(results, limit)
 
 
-def search_all(memories: Sequence[Memory], search: Search) -> list[Recalled]:
-    """The results of a search in these memories, for backends without an index."""
+def search_all(memories: Sequence[Memory], search: Search, *, total: int | None = None) -> list[Recalled]:
+    """The results of a search in these memories, for backends whose index does not weigh them.
+
+    `total` is the number of all memories that the search admits, if these are only those with a word of the query.
+    """
     admitted = newest_first([memory for memory in memories if search.admits(memory)])
     query = query_words(search.query)
     if not query:
         return [Recalled(memory) for memory in admitted[: search.limit]]
     texts = [words(f"{memory.key} {memory.content}") for memory in admitted]
-    return scored(query, list(zip(admitted, texts, _bm25(query, texts), strict=True)), search.limit)
+    return scored(query, list(zip(admitted, texts, _bm25(query, texts, total), strict=True)), search.limit)
 
 
-def _bm25(query: Sequence[str], texts: Sequence[Sequence[str]]) -> list[float]:
+def _bm25(query: Sequence[str], texts: Sequence[Sequence[str]], total: int | None) -> list[float]:
     """The BM25 weight of each text: rare words count more, repeated ones less and less, long texts less."""
     mean = sum(map(len, texts)) / max(len(texts), 1) or 1.0
     weights = [0.0] * len(texts)
     for word in query:
         counts = [sum(_matches(word, each) for each in text) for text in texts]
         having = sum(map(bool, counts))
-        rarity = max(math.log((len(texts) - having + 0.5) / (having + 0.5)), 1e-6)
+        rarity = max(math.log(((total or len(texts)) - having + 0.5) / (having + 0.5)), 1e-6)
         for number, (text, count) in enumerate(zip(texts, counts, strict=True)):
             weights[number] += rarity * count * 2.2 / (count + 1.2 * (0.25 + 0.75 * len(text) / mean))
     return weights

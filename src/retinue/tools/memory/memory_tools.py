@@ -19,9 +19,10 @@ from retinue.core.agent import ToolKind, ToolSpec
 from retinue.core.commands import Decision
 from retinue.core.errors import BadInput, ToolError
 from retinue.core.ports import CallContext, Clock, KeyValue, Tool, ToolResult
-from retinue.tools.dependencies import ToolDependencies
+from retinue.tools.dependencies import MemoryTables, ToolDependencies
 from retinue.tools.memory import backend, markdown, sqlite
 from retinue.tools.memory.markdown import MarkdownMemory
+from retinue.tools.memory.postgres import PostgresMemory
 from retinue.tools.memory.sqlite import SqliteMemory
 from retinue.tools.memory.workspace import WorkspaceMemory
 from retinue.tools.path_walk import Workspaces
@@ -58,17 +59,21 @@ def open_memory(
     folder: Path | None = None,
     with_state_folder: bool = True,
     opened_workspaces: Workspaces | None = None,
+    tables: MemoryTables | None = None,
 ) -> backend.MemoryBackend:
     """The memory backend of that kind in the state folder `home`, or in memory if that is None.
 
     The kind `workspace` stores in the workspaces of agents: those in `workspaces`, else `folder`, by default the
-    current one. With `with_state_folder`, what agents have in Markdown files of the state folder is read, too.
+    current one. With `with_state_folder`, what agents have in Markdown files of the state folder is read, too. With
+    `tables`, those of a PostgreSQL store, the kind `sqlite` stores there.
 
     >>> open_memory("clay", None)
     Traceback (most recent call last):
     retinue.core.errors.BadInput: memory backend 'clay': expected one of: sqlite, markdown, workspace
     """
     match kind:
+        case "sqlite" if tables is not None:
+            return PostgresMemory(tables)
         case "sqlite":
             return SqliteMemory(home and home / sqlite.FILE)
         case "markdown":
@@ -109,7 +114,13 @@ def _configured_memory(dependencies: ToolDependencies) -> backend.MemoryBackend:
     kinds = (kind for kind in (dependencies.memory, *by_agent.values()) if kind != NONE)
     opened = dependencies.opened_workspaces
     backends = {
-        kind: open_memory(kind, dependencies.home, dependencies.workspaces, opened_workspaces=opened)
+        kind: open_memory(
+            kind,
+            dependencies.home,
+            dependencies.workspaces,
+            opened_workspaces=opened,
+            tables=dependencies.memory_tables,
+        )
         for kind in dict.fromkeys(kinds)
     }
     default = backends.get(dependencies.memory) or backend.NoMemory()

@@ -12,7 +12,7 @@ import sqlite3
 import threading
 import uuid
 import weakref
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -134,6 +134,24 @@ class SqliteMemory:
     def agents(self) -> list[str]:
         with self._open() as connection:
             return [agent for (agent,) in connection.execute("SELECT DISTINCT agent FROM memories ORDER BY agent")]
+
+    def all(self) -> list[backend.Memory]:
+        """All memories, oldest first, for a copy."""
+        with self._open() as connection:
+            rows = connection.execute(f"SELECT {_FIELDS}, crc FROM memories ORDER BY created_at, id").fetchall()
+            return [_memory(row) for row in rows]
+
+    def insert_all(self, memories: Iterable[backend.Memory]) -> int:
+        """Insert memories as they are, in one transaction; how many."""
+        count = 0
+        marks = ", ".join("?" * len(COLUMNS))
+        with self._open() as connection, _transaction(connection):
+            for memory in memories:
+                values = [getattr(memory, field) for field in memory.__struct_fields__]
+                insert = f"INSERT INTO memories ({_FIELDS}, crc) VALUES ({marks})"
+                connection.execute(insert, (*values, checksum(*values)))
+                count += 1
+        return count
 
     def _read_all(self, connection: sqlite3.Connection, search: backend.Search) -> list[backend.Recalled]:
         where, values = _where(search)
