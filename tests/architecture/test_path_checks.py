@@ -35,7 +35,14 @@ REASONS: dict[tuple[str, str, str], str] = {
     ("app/doctor_checks.py", "_nearest", "lexists"): MESSAGE,
     ("app/doctor_checks.py", "_obstacle", "isdir"): MESSAGE,
     ("app/launch/resume.py", "_settings_of", "lexists"): "a warning; the file is opened once, later, by the same name",
+    (
+        "app/store_copy.py",
+        "_check_target",
+        "exists",
+    ): "a refusal to copy; the file is created beside the store of a person",
+    ("app/store_copy.py", "_copy_memories", "exists"): STATE,
     ("app/store_files.py", "_exists", "exists"): STATE,
+    ("store/sqlite/transfer.py", "read_rows", "exists"): MESSAGE,
     (
         "app/tool_modules.py",
         "_SiblingFinder.find_spec",

@@ -16,6 +16,7 @@ from retinue.app.launch.model_choice import find_servers
 from retinue.app.open import STORE, default_home, open_read_only, writable_folders
 from retinue.app.settings_file import load_settings, provider_configs
 from retinue.app.store_files import Work, WorkStopped, check_store
+from retinue.app.store_url import chosen_url, shown_url
 from retinue.app.tool_modules import load_tools
 from retinue.app.validation import unknown_in_settings
 from retinue.config.settings import FILE, Settings
@@ -90,6 +91,8 @@ def _event_loop() -> Finding:
 
 async def _state() -> list[Finding]:
     home = default_home()
+    if (url := chosen_url()) is not None:
+        return await _named_store(url)
     if not _is_used(home):
         obstacle = _obstacle(home)
         return [Finding("state", f"{home} ({obstacle or 'nothing there yet'})", broken=bool(obstacle))]
@@ -107,6 +110,20 @@ async def _state() -> list[Finding]:
         Finding("state", where, broken=client.unwritable is not None),
         Finding("runs", summary),
         await asyncio.to_thread(_store_check, home),
+    ]
+
+
+async def _named_store(url: str) -> list[Finding]:
+    """The store that `--store`, `RETINUE_STORE` or the settings name."""
+    try:
+        shown = shown_url(url)
+        async with open_read_only() as client:
+            runs, unfinished = await client.count(), await client.count(unfinished=True)
+    except RetinueError as error:
+        return [Finding("store", f"{error}", broken=True)]
+    return [
+        Finding("store", shown),
+        Finding("runs", plural(runs, "run") + (f", {unfinished} unfinished" if unfinished else "")),
     ]
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from retinue.app.open import default_home, open_workspaces
+from retinue.app.store_url import memory_tables
 from retinue.config.settings import Settings
 from retinue.core.agent import DEFAULT_AGENT, Agent
 from retinue.core.errors import ToolError
@@ -30,9 +31,10 @@ def memory_of(settings: Settings, agent: Agent | None) -> MemoryBackend | None:
 
 def existing_memories(settings: Settings) -> list[MemoryBackend]:
     """The memory backends that have stored something: in the state folder, and in workspaces that the settings name."""
-    from retinue.tools.memory import memories_in_state_folder
+    from retinue.tools.memory import memories_in_state_folder, open_memory
 
-    found = memories_in_state_folder(default_home())
+    tables = memory_tables()
+    found = memories_in_state_folder(default_home()) if tables is None else [open_memory("sqlite", None, tables=tables)]
     if "workspace" in (settings.tool_options.memory, *(agent.memory for agent in settings.core_agents())):
         found.append(_open("workspace", settings, with_state_folder=False))
     return found
@@ -49,6 +51,7 @@ def _open(kind: str, settings: Settings, *, with_state_folder: bool = True) -> M
         {agent.name: agent.workspace for agent in agents},
         with_state_folder=with_state_folder,
         opened_workspaces=open_workspaces(agents, Rules(session=settings.policy, agents=own)),
+        tables=memory_tables(),
     )
 
 

@@ -17,6 +17,7 @@ from retinue.app.registries import ProviderRegistry, ToolRegistry
 from retinue.app.retinue import Retinue
 from retinue.app.state_folder import default_home as default_home
 from retinue.app.state_folder import secure_state_folder
+from retinue.app.store_url import chosen_url, is_sqlite, memory_tables, open_url, sqlite_path
 from retinue.app.structured_output import validate_output
 from retinue.app.validation import check_agents, check_choices, check_tools, unknown_in_code
 from retinue.core.agent import DEFAULT_AGENT, Agent, split_model
@@ -38,7 +39,7 @@ from retinue.providers.catalog import (
 from retinue.providers.encryption import check_encrypted
 from retinue.telemetry import payloads
 from retinue.tools.builtin import BUILTIN, Builtin
-from retinue.tools.dependencies import NoKeyValue, ToolDependencies, ToolOptions
+from retinue.tools.dependencies import MemoryTables, NoKeyValue, ToolDependencies, ToolOptions
 from retinue.tools.path_walk import Workspaces
 from retinue.tools.settings_trust import recorded_roots
 
@@ -68,7 +69,7 @@ def open(
     policy: Policy | None = None,
     session: SessionId | None = None,
     home: str | Path | None = None,
-    store: Store | None = None,
+    store: Store | str | None = None,
     approvals: Approver = "deny",
     adopt: bool = False,
     durability: Literal["process", "power"] = "process",
@@ -93,7 +94,8 @@ def open(
       one, an agent has its own policy, else `Policy()`, and nothing is limited by hour or day.
     - `session`: the id of the session of new runs; without one, a new session is opened.
     - `home`: the folder of the store (default: `$RETINUE_HOME`, else the platform's data folder), or `retinue.MEMORY`.
-    - `store`: a store object, instead of one in `home`.
+    - `store`: a store object or address, instead of one in `home`: `sqlite:PATH`, `postgresql://...` or `memory:`
+      (default: `$RETINUE_STORE`, if no `home` is given).
     - `approvals`: how approval requests are answered: a callback, `"wait"` for an answer from any process, or `"deny"`.
     - `adopt`: also take over runs whose process is gone.
     - `durability`: with `"power"`, commits are synced to the disk before their results are visible to others.
@@ -123,6 +125,8 @@ def open(
         tools = (*tool_modules.load_tools(settings.tool_modules, home=_folder(home)), *tools)
         tool_options = _merge_tool_options(tool_options, settings.tool_options)
         dialect_settings = dict(settings_file.dialect_settings(settings)) | dict(dialect_settings or {})
+        if store is None and home is None and chosen_url() is None:
+            store = settings_file.store_url(settings)
         if settings.policy is not None:
             policy = settings.policy if policy is None else intersect(settings.policy, policy)
         if not model and provider is None and base_url is None and not providers and provider_configs:
@@ -134,7 +138,7 @@ def open(
     own, named = check_tools(tools)
     for warning in unknown_in_code(agents, policy, [tool.spec.name for tool in own]):
         log.warning("%s", warning)
-    store = store if store is not None else _open_store(home, durability)
+    store = _open_store(home, durability, store)
     rules = Rules(
         session=policy,
         agents={agent.name: agent.policy for agent in agents if agent.policy is not None},
@@ -152,6 +156,7 @@ def open(
                 clock=clock,
                 agents_write=writable_folders(agents, policy),
             ),
+            memory_tables=memory_tables_of(store),
             origins=supervisor.origins,
             memories={agent.name: agent.memory for agent in agents if agent.memory is not None},
             workspaces={agent.name: agent.workspace for agent in agents if agent.workspace},
@@ -235,6 +240,7 @@ def tool_dependencies(
         program_memory_mb=options.program_memory_mb,
         program_memory_total_mb=options.program_memory_total_mb,
         settings=(*map(Path, options.protected), *_own_environment()),
+        memory_tables=None if home is None else memory_tables(),
     )
 
 
@@ -259,15 +265,17 @@ def open_read_only(*, home: str | Path | None = None, store: Store | None = None
     A store that cannot be written can still be opened, as far as SQLite can read it.
     """
     unwritable = None
-    if store is None and home != MEMORY:
+    url = chosen_url() if store is None and home is None else None
+    if (store is None and home != MEMORY and url is None) or is_sqlite(url):
         from retinue.store.sqlite import ReadOnlySqliteStore, open_or_read_only
 
         folder = Path(home) if home is not None else default_home()
-        secure_state_folder(folder, is_default=home is None)
-        store = open_or_read_only(folder / STORE)
+        if url is None:
+            secure_state_folder(folder, is_default=home is None)
+        store = open_or_read_only(folder / STORE if url is None else sqlite_path(url))
         unwritable = store.why if isinstance(store, ReadOnlySqliteStore) else None
     supervisor, _ = build_engine(
-        store if store is not None else _open_store(home, "process"),
+        _open_store(home, "process", store),
         ToolRegistry(()),
         ProviderRegistry({}),
         clock=SystemClock(),
@@ -326,7 +334,20 @@ def _put_first(
     return (first, *others)
 
 
-def _open_store(home: str | Path | None, durability: Literal["process", "power"]) -> Store:
+def memory_tables_of(store: Store) -> MemoryTables | None:
+    """The tables of memories of a PostgreSQL store; None for any other store."""
+    tables = getattr(store, "memory_tables", None)
+    return None if tables is None else tables()
+
+
+def _open_store(home: str | Path | None, durability: Literal["process", "power"], store: Store | str | None) -> Store:
+    """The given store, else the one in `home`, else the one of the environment, else the one in the default home."""
+    if store is None and home is None:
+        store = chosen_url()
+    if isinstance(store, str):
+        return open_url(store, durability=durability)
+    if store is not None:
+        return store
     if home == MEMORY:
         from retinue.store.memory import MemoryStore
 

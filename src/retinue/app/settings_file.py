@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 from retinue.app.settings_sections import DIALECT_SECTIONS, SECTIONS
 from retinue.app.state_folder import default_home
+from retinue.app.store_url import is_sqlite
 from retinue.config.other_programs import Translate, Translated
-from retinue.config.settings import Settings, load
+from retinue.config.settings import MAX_BYTES, Settings, load
+from retinue.config.store import STORE, StoreSettings
 from retinue.core.errors import ConfigError
 from retinue.core.log_context import logger
+from retinue.core.settings_file_names import SETTINGS_FILES
 from retinue.dialects import registry
 from retinue.dialects.base import ProgramSettings
 from retinue.providers.catalog import ProviderConfig, provider_config
@@ -51,13 +56,48 @@ def load_settings(path: str | Path | None = None, *, cwd: Path | None = None, ho
     A file in a folder in which agents may write is refused unless a person has accepted it as it is. `home` is the
     state folder that has the records of that, by default the one of this process.
     """
-    from retinue.tools.settings_trust import check_trusted
-
-    check = partial(check_trusted, home=home or default_home())
-    settings = load(path, cwd=cwd or Path.cwd(), sections=SECTIONS, translations=TRANSLATIONS, check=check)
+    settings = _load(path, cwd or Path.cwd(), home or default_home())
     for warning in settings.warnings:
         log.warning("%s", warning)
     return settings
+
+
+def _load(path: str | Path | None, cwd: Path, home: Path) -> Settings:
+    from retinue.tools.settings_trust import check_trusted
+
+    check = partial(check_trusted, home=home)
+    return load(path, cwd=cwd, sections=SECTIONS, translations=TRANSLATIONS, check=check)
+
+
+def store_in_settings(path: str | None) -> str | None:
+    """The address of the store in a settings file, or in that of the current folder; None if it names none.
+
+    A file without such an address is not parsed, and errors in it are left to the commands that need it. A pipe is not
+    read: that is possible only once.
+    """
+    names = SETTINGS_FILES if path is None else (path,)
+    for name in names:
+        try:
+            # Without O_NONBLOCK, opening a named pipe would wait for its writer.
+            with os.fdopen(os.open(name, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    return None
+                text = file.read(MAX_BYTES)
+        except (OSError, ValueError):
+            continue
+        if b"store" in text and b"url" in text:
+            with suppress(ConfigError):
+                return store_url(_load(path, Path.cwd(), default_home()))
+    return None
+
+
+def store_url(settings: Settings) -> str | None:
+    """The address of the store in `[store]`; a relative path is relative to the settings file."""
+    url = settings.section(STORE.name, StoreSettings).url
+    if url is None or not is_sqlite(url) or settings.source is None:
+        return url
+    path = url.removeprefix("sqlite:")
+    return url if path.startswith(("/", "~")) else f"sqlite:{settings.source.parent / path}"
 
 
 def provider_configs(settings: Settings) -> tuple[ProviderConfig, ...]:

@@ -13,7 +13,8 @@ from typing import Any
 from msgspec import Struct
 
 from retinue.app.open import STORE, default_home
-from retinue.core.errors import StoreCorrupt
+from retinue.app.store_url import chosen_url, is_postgres, is_sqlite, sqlite_path
+from retinue.core.errors import BadInput, StoreCorrupt
 from retinue.store.sqlite.backup import Attached, DamagedStore, backup, restore, write_attached
 from retinue.store.sqlite.check import CheckReport, Damage, check, check_structure, open_snapshot
 from retinue.store.sqlite.repair import RepairReport, copy_readable, repair
@@ -55,8 +56,7 @@ class StoreCheck(Struct, frozen=True):
 
 def check_store(work: Work, *, quick: bool = False, home: Path | None = None) -> StoreCheck:
     """Check the databases of a state folder. A store that does not exist is fine: nothing is stored yet."""
-    home = home or default_home()
-    store, memories = home / STORE, _memories(home)
+    store, memories = _files(home)
     reports: list[CheckReport] = []
     if _exists(store):
         reports.append(check(store, work, quick=quick))
@@ -67,25 +67,23 @@ def check_store(work: Work, *, quick: bool = False, home: Path | None = None) ->
 
 def backup_store(target: Path, work: Work, *, replace: bool = False, home: Path | None = None) -> CheckReport:
     """Write a backup of the databases of a state folder into one file; see `store.sqlite.backup.backup`."""
-    home = home or default_home()
-    memories = _memories(home)
+    store, memories = _files(home)
     if _exists(memories.path):
         report = _check_memories(memories, work, quick=False)
         if not report.ok:
             raise DamagedStore(f"{memories.path} is damaged: no backup was written", report)
-    return backup(home / STORE, target, work, attached=(memories,), replace=replace)
+    return backup(store, target, work, attached=(memories,), replace=replace)
 
 
 def restore_store(source: Path, work: Work, *, home: Path | None = None) -> dict[Path, Path | None]:
     """Replace the databases of a state folder by those of a backup; returns where the old files are kept."""
-    home = home or default_home()
-    return restore(home / STORE, source, work, attached=(_memories(home),))
+    store, memories = _files(home)
+    return restore(store, source, work, attached=(memories,))
 
 
 def repair_store(work: Work, *, home: Path | None = None) -> list[RepairReport]:
     """Repair the databases of a state folder that are damaged; a report about each of them."""
-    home = home or default_home()
-    store, memories = home / STORE, _memories(home)
+    store, memories = _files(home)
     reports: list[RepairReport] = []
     if _exists(store) and not check(store, work).ok:
         reports.append(repair(store, work))
@@ -96,12 +94,14 @@ def repair_store(work: Work, *, home: Path | None = None) -> list[RepairReport]:
 
 def compact_store(work: Work, *, home: Path | None = None) -> Space:
     """Give the free pages of the store back to the disk, while no other process uses it."""
-    return compact((home or default_home()) / STORE, work)
+    return compact(_files(home)[0], work)
 
 
 def unreleased_space(home: Path | None = None) -> str | None:
     """A notice about space that prune cannot give back, because a file was created by version 0.1; None if little."""
-    path = (home or default_home()) / STORE
+    if home is None and is_postgres(chosen_url()):
+        return None
+    path, _ = _files(home)
     free = free_space(path)
     if free.released or free.bytes < MIN_NOTICE:
         return None
@@ -109,6 +109,18 @@ def unreleased_space(home: Path | None = None) -> str | None:
         f"{free.bytes / 1_000_000:.0f} MB are free inside {path}; retinue store compact gives them back to the disk; "
         "afterwards prune does so itself"
     )
+
+
+def _files(home: Path | None) -> tuple[Path, Attached]:
+    """The file of the store, and the memories in the state folder; raises `BadInput` for a PostgreSQL store."""
+    url = chosen_url() if home is None else None
+    if url is not None and not is_sqlite(url):
+        raise BadInput(
+            "this command is for a store in a file: back up a PostgreSQL database with pg_dump and restore it with "
+            "pg_restore, or copy it with: retinue store copy"
+        )
+    folder = home or default_home()
+    return folder / STORE if url is None else sqlite_path(url), _memories(folder)
 
 
 def _exists(path: Path) -> bool:

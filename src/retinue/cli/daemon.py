@@ -96,19 +96,22 @@ def status(json: options.JsonFlag = False) -> int:
 
 async def _status(facts: DaemonFacts, home: Path, *, json: bool) -> int:
     from retinue.app.open import STORE, open_read_only
+    from retinue.app.store_url import chosen_url, shown_url
     from retinue.dispatch.daemon.service import read_workload
 
+    url = chosen_url()
+    store = str(home / STORE) if url is None else shown_url(url)
     async with open_read_only() as client:
         workload = await read_workload(client)
     if json:
-        answer_json(_as_json(facts, home / STORE, workload))
+        answer_json(_as_json(facts, home, store, workload))
         return 0
     driven = [tree.root_id for tree in workload.trees if tree.is_driven]
     waiting = [tree.root_id for tree in workload.trees if not tree.is_driven]
     rows = {
         "pid": f"{facts.pid}{' (stopping)' if facts.stopping else ''}",
         "since": rfc3339(facts.since),
-        "store": str(home / STORE),
+        "store": store,
         "settings": facts.config or "-",
         "jobs": ", running: ".join(filter(None, (str(workload.jobs), ", ".join(workload.jobs_running)))),
         "runs": "; ".join(
@@ -122,14 +125,14 @@ async def _status(facts: DaemonFacts, home: Path, *, json: bool) -> int:
     return 0
 
 
-def _as_json(facts: DaemonFacts, store: Path, workload: Workload) -> dict[str, Any]:
+def _as_json(facts: DaemonFacts, home: Path, store: str, workload: Workload) -> dict[str, Any]:
     return {
         "running": True,
-        "home": str(store.parent),
+        "home": str(home),
         "pid": facts.pid,
         "since": rfc3339(facts.since),
         "stopping": facts.stopping,
-        "store": str(store),
+        "store": store,
         "settings": facts.config or None,
         "jobs": workload.jobs,
         "jobs_running": list(workload.jobs_running),

@@ -22,6 +22,7 @@ from retinue.cli.output.terminal import INTERRUPTED, answer_lines, discard, neve
 from retinue.cli.replay import HELP as REPLAY_HELP
 from retinue.cli.replay import replay
 from retinue.cli.run import run
+from retinue.cli.store_option import add_store_option
 from retinue.cli.tools import tools
 from retinue.cli.trust import trust
 from retinue.core.errors import BadInput, ConfigError, RetinueError, StoreCorrupt
@@ -89,6 +90,7 @@ app.command(epilog="Example: retinue init && retinue doctor")(init)
 app.command(epilog="Examples:\n\nretinue trust\n\nretinue trust ops.toml --yes")(trust)
 app.command(epilog="Example: retinue doctor --json")(doctor)
 app.command(epilog="Example: retinue demo")(demo)
+add_store_option(app)
 
 
 def main(arguments: Sequence[str]) -> int:

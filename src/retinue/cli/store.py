@@ -1,4 +1,4 @@
-"""`retinue store`: check, back up, restore, repair and compact the databases of the state folder."""
+"""`retinue store`: check, back up, restore, repair, compact and copy the databases of the state folder."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MAX_LISTED = 50
 
 app = typer.Typer(
     name="store",
-    help="The databases of the state folder: check, backup, restore, repair, compact.",
+    help="The databases of the state folder: check, backup, restore, repair, compact, copy.",
     epilog="Examples:\n\nretinue store check\n\nretinue store backup ~/retinue-backup.db\n\n"
     "retinue store restore ~/retinue-backup.db\n\nretinue store repair",
     no_args_is_help=True,
@@ -137,6 +137,32 @@ def repair(json: JsonFlag = False) -> int:
         return 0
 
     return _perform(repair_store, finish)
+
+
+@app.command(
+    epilog="Examples:\n\nretinue store copy sqlite:retinue.db postgresql://me@db.example/work\n\n"
+    "retinue store copy postgresql://me@db.example/work sqlite:copy/retinue.db"
+)
+def copy(
+    source: Annotated[str, typer.Argument(metavar="SRC", help="sqlite:PATH or postgresql://USER@HOST/DATABASE.")],
+    target: Annotated[str, typer.Argument(metavar="DST", help="A store without content, of either kind.")],
+    json: JsonFlag = False,
+) -> int:
+    """Copy a whole store, runs and memories of agents, to another database; the copy is complete or not made.
+
+    No process may use the source meanwhile. Exit status: 0 copied, 1 or 2 nothing copied.
+    """
+    from retinue.app.store_copy import CopyReport, copy_store
+
+    def finish(report: CopyReport) -> int:
+        if json:
+            answer_json({"source": report.source, "target": report.target, "rows": report.rows})
+        else:
+            runs = plural(report.rows["runs"], "run")
+            say(f"copied {report.source} to {report.target}: {runs}, {sum(report.rows.values())} rows")
+        return 0
+
+    return _perform(lambda work: copy_store(source, target, work), finish)
 
 
 @app.command(epilog="Example: retinue store compact")

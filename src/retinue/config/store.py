@@ -1,4 +1,4 @@
-"""The section `[store]`: how long ended runs and log files are kept."""
+"""The section `[store]`: where runs are stored, and how long ended runs and log files are kept."""
 
 from __future__ import annotations
 
@@ -10,7 +10,16 @@ from retinue.config.section_type import Section
 
 
 class StoreSettings(Struct, frozen=True, kw_only=True):
-    """Automatic pruning of ended runs, and the size of log files."""
+    """The address of the store, automatic pruning of ended runs, and the size of log files."""
+
+    url: Annotated[
+        str | None,
+        Meta(
+            description="sqlite:PATH or postgresql://USER@HOST/DATABASE; by default a file in the state folder.",
+            examples=["sqlite:retinue.db"],
+            extra={"secret": True},
+        ),
+    ] = None
 
     keep_days: Annotated[
         Annotated[int, Meta(ge=1, le=100_000)] | None,
@@ -34,4 +43,4 @@ class StoreSettings(Struct, frozen=True, kw_only=True):
     ] = 200
 
 
-STORE = Section(name="store", type=StoreSettings, about="How long ended runs and log files are kept.")
+STORE = Section(name="store", type=StoreSettings, about="Where runs are stored, and how long ended ones are kept.")

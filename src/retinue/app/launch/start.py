@@ -24,6 +24,7 @@ from retinue.app.open import open as open_retinue
 from retinue.app.retinue import Retinue
 from retinue.app.run_spec import MAX_TURNS, DetachedApprovals, LaunchConfig
 from retinue.app.settings_file import dialect_settings, load_settings
+from retinue.app.store_url import chosen_url
 from retinue.app.structured_output import OutputFormat
 from retinue.app.tool_modules import load_tools
 from retinue.config.precedence import Flags
@@ -275,6 +276,7 @@ def open_config(
         policy=settings.policy,
         session=session,
         home=home,
+        store=chosen_url(),
         approvals=approvals,
     )
     retinue.launch_config = config

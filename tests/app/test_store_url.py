@@ -1,0 +1,90 @@
+"""`retinue.open(store=...)` with an address: which store it is, and runs and memories on PostgreSQL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import retinue
+from retinue.app.open import open_read_only
+from retinue.app.store_url import open_url
+from retinue.core.errors import BadInput
+from retinue.providers.scripted import Line, Script, ScriptedProvider, calls, says
+from retinue.store.postgres import PostgresMemoryTables, parse_address
+from retinue.tools.memory.postgres import PostgresMemory
+
+
+def model(*lines: Line) -> ScriptedProvider:
+    return ScriptedProvider(Script().play("main", *lines))
+
+
+@pytest.mark.real_time
+async def test_a_run_on_postgres_is_seen_by_another_process(postgres_url: str) -> None:
+    async with retinue.open(provider=model(says("42")), store=postgres_url, session="s") as r:
+        run = await r.spawn("What is 6 times 7?")
+        outcome = await run.wait()
+
+    async with open_read_only(store=open_url(postgres_url)) as client:
+        (row,) = await client.list()
+    assert (outcome.text, row.run_id, row.state) == ("42", run.run_id, "ended")
+
+
+@pytest.mark.real_time
+async def test_agents_remember_in_the_postgres_store(
+    postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RETINUE_HOME", str(tmp_path))
+    store = calls("memory_store", key="style", content="Write short sentences.")
+    async with retinue.open(
+        provider=model(store, calls("memory_recall", query="style sentences"), says("Done.")),
+        tools=["memory_store", "memory_recall"],
+        store=postgres_url,
+    ) as r:
+        outcome = await r.run("Remember my style.")
+
+    memories = PostgresMemory(PostgresMemoryTables(parse_address(postgres_url))).all()
+    assert outcome.text == "Done."
+    assert [(memory.agent, memory.key, memory.content) for memory in memories] == [
+        ("main", "style", "Write short sentences.")
+    ]
+    assert not (tmp_path / "memory.db").exists()
+
+
+@pytest.mark.real_time
+async def test_the_variable_names_the_store_unless_a_home_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RETINUE_STORE", f"sqlite:{tmp_path}/variable/runs.db")
+    async with retinue.open(provider=model(says("1"))) as r:
+        await r.run("One.")
+    async with retinue.open(provider=model(says("2")), home=tmp_path / "home") as r:
+        await r.run("Two.")
+
+    assert (tmp_path / "variable" / "runs.db").exists()
+    assert (tmp_path / "home" / "retinue.db").exists()
+
+
+async def test_a_store_in_memory_has_an_address() -> None:
+    async with retinue.open(provider=model(says("42")), store="memory:") as r:
+        assert (await r.run("What is 6 times 7?")).text == "42"
+
+
+@pytest.mark.real_time
+async def test_the_settings_name_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RETINUE_STORE", raising=False)
+    settings = tmp_path / "retinue.toml"
+    settings.write_text('[store]\nurl = "sqlite:data/runs.db"\n')
+
+    async with retinue.open(provider=model(says("42")), config=settings) as r:
+        await r.run("What is 6 times 7?")
+
+    assert (tmp_path / "data" / "runs.db").exists()
+
+
+@pytest.mark.parametrize("address", ["runs.db", "mysql://me:hidden@db/x", "sqlite:", "postgresql://db/x?schema=A"])
+def test_an_invalid_address_is_refused(address: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        retinue.open(provider=model(says("42")), store=address)
+
+    assert "hidden" not in str(refused.value)
