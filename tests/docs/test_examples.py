@@ -22,6 +22,7 @@ from pathlib import Path
 from types import ModuleType
 
 import msgspec
+import psycopg
 import pytest
 
 from retinue.__main__ import main
@@ -29,6 +30,7 @@ from retinue.app.settings_file import load_settings
 from retinue.providers.catalog import WIRES, api_key_variables
 from tests.docs.pages import PAGES, Block, Page
 from tests.docs.vendor import FakeVendors
+from tests.postgres import PostgresServer
 
 RUN = ("python", "console", "toml", "yaml", "json")
 MISTAKES = "mistakes.toml"
@@ -209,8 +211,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     logger.setLevel(logging.NOTSET)
 
 
+def database_of_the_page(server: PostgresServer) -> dict[str, str]:
+    """Create the database `retinue`, and return the variables with which its address needs no host."""
+    with psycopg.connect(f"postgresql://postgres@/postgres?host={server.folder}", autocommit=True) as connection:
+        connection.execute("CREATE DATABASE retinue")
+    return {"PGHOST": str(server.folder), "PGUSER": "postgres"}
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if page.of(*RUN)], ids=lambda page: page.name)
-def test_every_example_of_the_page_runs(page: Page, folder: Path, vendors: FakeVendors, tmp_path: Path) -> None:
+def test_every_example_of_the_page_runs(
+    page: Page, folder: Path, vendors: FakeVendors, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if any("postgresql:///" in block.code for block in page.of("python", "console")):
+        os.environ |= database_of_the_page(request.getfixturevalue("postgres_server"))
     runner = PageRunner(page, folder, vendors, tmp_path / "mark")
     for block in page.of(*RUN):
         runner.follow(block)
