@@ -393,6 +393,14 @@ def test_names_with_nul_round_trip(store: PostgresStore) -> None:
     assert dict(store.key_value(name)) == {name: b"\0"}
 
 
+def test_tasks_of_runs_are_read_by_one_query_and_long_ones_from_blobs(store: PostgresStore) -> None:
+    for run_id, task in (("short", "Look into it."), ("long", "x" * 20_000)):
+        creation = accept(run_id)
+        commit_one(store, replace(creation, accepted=replace(creation.accepted, task=task)))
+
+    assert store.tasks(["short", "long", "unknown"]) == {"short": "Look into it.", "long": "x" * 20_000}
+
+
 class TestPruneInSteps:
     """The same guarantees as on SQLite."""
 

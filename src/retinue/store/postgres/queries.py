@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from retinue.core.agent import RunSpec
 from retinue.core.commands import Charge, DriverRow, Progress, RunQuery, RunRow, SessionRow
-from retinue.core.errors import StoreCorrupt
-from retinue.core.events import Event
+from retinue.core.errors import StoreCorrupt, UnknownFormat
+from retinue.core.events import Event, RunAccepted
 from retinue.core.ids import DriverId, Key, RunId, SessionId
 from retinue.core.inbox import Item
 from retinue.core.run import HandleRef
@@ -69,6 +70,21 @@ class PostgresQueries:
             )
         bodies = self._load([body for _, body in found])
         return [(seq, self._codec.event(body)) for (seq, _), body in zip(found, bodies, strict=True)]
+
+    def tasks(self, run_ids: Sequence[RunId]) -> dict[RunId, str]:
+        """The tasks of runs; see `core.ports.TasksOf`."""
+        query = """
+            SELECT runs.run_id, events.body FROM runs JOIN events ON events.run_no = runs.no
+            WHERE events.seq = 1 AND runs.run_id = ANY(%s)
+        """
+        tasks: dict[RunId, str] = {}
+        for run_id, stored in self.read(query, list(run_ids)):
+            with suppress(UnknownFormat, StoreCorrupt):
+                (body,) = self._load([stored])
+                accepted = self._codec.event(body)
+                if isinstance(accepted, RunAccepted):
+                    tasks[run_id] = accepted.task
+        return tasks
 
     def run_spec(self, digest: str) -> RunSpec:
         (body,) = self._load([b"@" + digest.encode()])
