@@ -88,6 +88,22 @@ async def test_the_first_model_of_a_local_server_is_used(monkeypatch: pytest.Mon
 
 
 @pytest.mark.real_time
+async def test_an_embedding_model_is_not_chosen_for_chat(monkeypatch: pytest.MonkeyPatch) -> None:
+    embedding = ("nomic-embed-text:latest", "BAAI/bge-m3", "all-minilm", "whisper-large-v3")
+    async with (
+        FakeServer(lambda heard: models(*embedding, "qwen3:8b")) as one,
+        FakeServer(lambda heard: models(*embedding)) as two,
+    ):
+        monkeypatch.setitem(WIRES, "lmstudio", replace(WIRES["lmstudio"], base_url=f"{one.url}/v1"))
+        monkeypatch.setitem(WIRES, "vllm", replace(WIRES["vllm"], base_url=f"{two.url}/v1"))
+
+        assert await chosen(Flags()) == ("lmstudio", f"{one.url}/v1", "", "qwen3:8b")
+        assert await chosen(Flags(provider="vllm", model="all-minilm")) == ("vllm", f"{two.url}/v1", "", "all-minilm")
+        with pytest.raises(BadInput, match=f"no model is named for {two.url}/v1"):
+            await chosen(Flags(provider="vllm"))
+
+
+@pytest.mark.real_time
 async def test_a_local_server_without_usable_models_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     def play(heard: ReceivedRequest) -> FakeResponse:
         return FakeResponse(pieces=(b"<html>",))

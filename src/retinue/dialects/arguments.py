@@ -124,6 +124,16 @@ class Fields(dict[str, object]):
             raise CodedRefusal("INVALID_REQUEST", f"{prefix}, got {_kind(decoded)}.")
         return cls(cast("dict[str, object]", decoded))
 
+    def without_empty(self, *names: str) -> Fields:
+        """The fields without those of `names` that are an empty string or list.
+
+        Some models fill in every property of a schema, and leave empty what they do not mean to give.
+
+        >>> Fields({"task": "", "model": "", "depends_on": []}).without_empty("model", "depends_on")
+        {'task': ''}
+        """
+        return Fields({name: value for name, value in self.items() if name not in names or value not in ("", [])})
+
     def action(self, valid: Iterable[str]) -> str:
         """The action of the request, one of the valid ones."""
         action = self.get("action")

@@ -14,6 +14,7 @@ from retinue.dialects.spec.requests import (
     ListAgents,
     Spawn,
     Status,
+    Wait,
     actions_of,
     check_agent_name,
     check_definition,
@@ -266,6 +267,26 @@ def test_random_requests_are_parsed_or_refused_with_a_code(arguments: object) ->
 @given(st.text(max_size=200))
 def test_random_text_as_arguments_is_refused_with_a_code(arguments: str) -> None:
     assert refusal(arguments)["error"] in {"INVALID_REQUEST", "INVALID_ACTION"}
+
+
+EMPTY: dict[str, object] = {
+    "model": "",
+    "extends": "",
+    "system_prompt_append": "",
+    "depends_on": [],
+    "mode": "",
+    "tools": [],
+}
+
+
+@pytest.mark.parametrize("extensions", [ALL, frozenset[str]()])
+def test_optional_fields_that_a_model_filled_in_as_empty_are_absent(extensions: frozenset[str]) -> None:
+    define = {"action": "define", "name": "a", "description": "b", "system_prompt": "c"}
+    spawn = {"action": "spawn", "agent": "a", "task": "b"}
+
+    for request in (define, spawn):
+        assert parse(json.dumps(EMPTY | request), extensions) == parse(json.dumps(request), extensions)
+    assert parse(json.dumps(EMPTY | {"action": "wait", "task_ids": ["t_01"]})) == Wait(("t_01",))
 
 
 def test_the_tool_is_shown_with_its_parameters() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from http.client import HTTPConnection, HTTPException
@@ -152,22 +153,22 @@ def _no_provider(choice: ModelSelection, environ: Mapping[str, str]) -> BadInput
 
 
 def _on_server(servers: Sequence[Server], model: str | None) -> tuple[ProviderConfig, str]:
-    """The first server with the model; without a name, the first model of the first server that has any."""
+    """The first server with the model; without a name, the first chat model of the first server that has any."""
     if model is not None:
         server = next((server for server in servers if model in server.models), servers[0])
         return server.provider_config, model
     for server in servers:
-        if server.models:
-            return server.provider_config, server.models[0]
+        if server.chat_models:
+            return server.provider_config, server.chat_models[0]
     where = ", ".join(server.provider_config.base_url for server in servers)
     raise BadInput(f"no model at {where}: load one there, or name one with --model")
 
 
 async def _only_model(chosen: ProviderConfig) -> str:
-    """The first model of a server on this machine; the models of a vendor are too many to choose from."""
+    """The first chat model of a server on this machine; the models of a vendor are too many to choose from."""
     for server in await find_servers([chosen]):
-        if server.models:
-            return server.models[0]
+        if server.chat_models:
+            return server.chat_models[0]
     if chosen.wire == SCRIPTED:
         raise BadInput("no script is named: give --model FILE, or set RETINUE_MODEL to scripted:FILE")
     raise BadInput(f"no model is named for {chosen.base_url}: give --model NAME, or set RETINUE_MODEL")
@@ -225,11 +226,24 @@ _MAX_BYTES = 1 << 20
 """Bytes of a list of models that are read at most."""
 
 
+_NOT_FOR_CHAT = re.compile(r"embed|rerank|whisper|minilm|(?:^|[/_-])(?:bge|gte|e5|tts|clip)(?=[-_:])", re.IGNORECASE)
+"""Names of models that embed or rank texts, or turn speech into text or text into speech."""
+
+
 class Server(Struct, frozen=True):
     """A server that responded."""
 
     provider_config: ProviderConfig
     models: tuple[str, ...] = ()
+
+    @property
+    def chat_models(self) -> tuple[str, ...]:
+        """The models that can answer, by their names; lists of models do not say what a model is for.
+
+        >>> Server(ProviderConfig(name="ollama", wire="ollama"), ("nomic-embed-text:latest", "qwen3")).chat_models
+        ('qwen3',)
+        """
+        return tuple(model for model in self.models if not _NOT_FOR_CHAT.search(model))
 
 
 class _Model(Struct):

@@ -147,7 +147,7 @@ class SpawnTool(StartTool):
             raise invalid("Prompt cannot be empty")
         if request.host_mode and not self._settings.enable_comms:
             raise invalid("host_mode requires comms to be enabled for sub-agents")
-        resolved = self._resolve(request.provider, request.model, context, fork=False)
+        resolved = self._resolve(request.provider or None, request.model or None, context, fork=False)
         agent = HOST_AGENT if request.host_mode else SUB_AGENT
         offered = (*access.among(self.inheritable(context.offered)), *comms.names(self._settings))
         system = self._usage_text(offered, context) if request.system_prompt is None else request.system_prompt
@@ -200,7 +200,7 @@ class ForkTool(StartTool):
         self._check_limits(context)
         if not request.prompt.strip():
             raise invalid("Fork prompt cannot be empty")
-        resolved = self._resolve(request.provider, request.model, context, fork=True)
+        resolved = self._resolve(request.provider or None, request.model or None, context, fork=True)
         if self._settings.fork_keeps_tools and access.policy == "inherit":
             offered = context.offered
         else:

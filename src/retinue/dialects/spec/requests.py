@@ -130,6 +130,9 @@ MAX_WAIT_MS = 3_600_000
 
 ALL = frozenset(SUBAGENT_EXTENSIONS)
 
+_ABSENT_IF_EMPTY = ("model", "extends", "system_prompt_append", "depends_on", "mode")
+"""Optional fields for which the document gives an empty value no meaning of its own; a budget of 0 is an error."""
+
 _AGENT_NAME = re.compile(r"[a-z0-9_-]+")
 
 
@@ -237,7 +240,7 @@ def tokens(text: str) -> int:
 
 def parse(arguments: str, extensions: AbstractSet[str] = ALL) -> Request:
     """The request of a call; raises `CodedRefusal` if the arguments are not valid."""
-    fields = Fields.parse(arguments)
+    fields = Fields.parse(arguments).without_empty(*_ABSENT_IF_EMPTY)
     match fields.action(actions_of(extensions)):
         case "list_agents":
             return ListAgents()
