@@ -14,7 +14,8 @@ from retinue.providers.catalog import create_provider, provider_config
 from retinue.providers.openai_responses.response import OpenAIResponsesProvider
 from retinue.providers.scripted import Line, ScriptedReply, calls, fails, says, together
 from retinue.testing.contracts.provider import PROMISES, TOOLS, Listener, Promise
-from retinue.testing.fake_server import ReceivedRequest
+from retinue.testing.fake_chat import EVENTS, event
+from retinue.testing.fake_server import FakeResponse, ReceivedRequest
 from tests.providers.fakes.responses import FakeResponses
 
 
@@ -75,6 +76,97 @@ async def conversed(provider: Provider, *results: str) -> list[Message]:
         if not reply.message.calls:
             return history
         history += [ToolMessage(call.name, next(given), call.id) for call in reply.message.calls]
+
+
+def streamed(*events: dict[str, Any]) -> FakeResponse:
+    return FakeResponse(headers=EVENTS, pieces=tuple(map(event, events)))
+
+
+def message_item(item_id: str, text: str, **fields: str) -> dict[str, Any]:
+    content = [{"type": "output_text", "text": text, "annotations": list[object]()}]
+    return {"type": "message", "id": item_id, "role": "assistant", "status": "completed", "content": content} | fields
+
+
+async def test_tools_are_not_strict_and_a_reply_goes_back_as_whole_items() -> None:
+    lines = by_turn(together(says("Let me look."), calls("search", query="a")), says("Because."))
+    async with FakeResponses(lines) as vendor, OpenAIResponsesProvider(vendor.base_url) as provider:
+        await conversed(provider, "3 lines")
+
+    last = vendor.requests[-1].body
+    assert [tool["strict"] for tool in last["tools"]] == [False] * len(TOOLS)
+    assert last["input"][1] == {
+        "type": "message",
+        "id": "msg_1_0",
+        "role": "assistant",
+        "status": "completed",
+        "content": [{"type": "output_text", "text": "Let me look.", "annotations": []}],
+    }
+
+
+async def test_explicit_requests_have_the_documented_fields_of_tools_alone() -> None:
+    async with (
+        FakeResponses(says("Because.")) as vendor,
+        OpenAIResponsesProvider(vendor.base_url, explicit=True) as provider,
+    ):
+        await conversed(provider)
+
+    assert {frozenset(tool) for tool in vendor.requests[0].body["tools"]} == {
+        frozenset({"type", "name", "description", "parameters"})
+    }
+
+
+async def test_two_messages_with_phases_stay_two_messages() -> None:
+    commentary = message_item("msg_a", "I look into it.", phase="commentary")
+    final = message_item("msg_b", "It is the pool.", phase="final_answer")
+    first = streamed(
+        {"type": "response.output_item.added", "output_index": 0, "item": commentary | {"content": list[object]()}},
+        {"type": "response.output_text.delta", "item_id": "msg_a", "output_index": 0, "delta": "I look "},
+        {"type": "response.output_text.delta", "item_id": "msg_a", "output_index": 0, "delta": "into it."},
+        {"type": "response.output_item.done", "output_index": 0, "item": commentary},
+        {"type": "response.output_item.added", "output_index": 1, "item": final | {"content": list[object]()}},
+        {"type": "response.output_text.delta", "item_id": "msg_b", "output_index": 1, "delta": "It is the pool."},
+        {"type": "response.output_item.done", "output_index": 1, "item": final},
+        {"type": "response.completed", "response": {"id": "r1", "output": [commentary, final]}},
+    )
+    answers: list[FakeResponse | ScriptedReply] = [first, says("Yes.")]
+    listener, history = Listener(), list[Message]([UserMessage("why?")])
+    async with (
+        FakeResponses(lambda _: answers.pop(0)) as vendor,
+        OpenAIResponsesProvider(vendor.base_url) as provider,
+    ):
+        reply = await provider.answer(Request(model="m", system="s", messages=history), listener.publish)
+        history += [reply.message, UserMessage("sure?")]
+        await provider.answer(Request(model="m", system="s", messages=history), listener.publish)
+
+    assert reply.message.text == "I look into it.\n\nIt is the pool."
+    assert listener.text == reply.message.text + "Yes."
+    assert vendor.requests[-1].body["input"][1:3] == [
+        commentary | {"id": "msg_1_0"},
+        final | {"id": "msg_1_1"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("streamed_text", "whole", "text"),
+    [
+        ("It is", "It is the pool.", "It is the pool."),
+        ("", "It is the pool.", "It is the pool."),
+        ("It was", "It is the pool.", "It is the pool."),
+        ("It is the pool.", "It is", "It is the pool."),
+    ],
+)
+async def test_a_finished_item_wins_over_shorter_deltas(streamed_text: str, whole: str, text: str) -> None:
+    delta = {"type": "response.output_text.delta", "item_id": "msg_a", "output_index": 0, "delta": streamed_text}
+    answer = streamed(
+        {"type": "response.output_item.added", "output_index": 0, "item": message_item("msg_a", "")},
+        delta,
+        {"type": "response.output_item.done", "output_index": 0, "item": message_item("msg_a", whole)},
+        {"type": "response.completed", "response": {"id": "r1"}},
+    )
+    async with FakeResponses(answer) as vendor, OpenAIResponsesProvider(vendor.base_url) as provider:
+        reply = await provider.answer(Request(model="m", system="s", messages=[UserMessage("a")]), Listener().publish)
+
+    assert reply.message.text == text
 
 
 @pytest.mark.parametrize("spelling", ["function_call", "tool_call"])

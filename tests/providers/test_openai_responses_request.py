@@ -35,8 +35,14 @@ def user(text: str) -> dict[str, Any]:
     return {"role": "user", "content": [{"type": "input_text", "text": text}]}
 
 
-def assistant(text: str) -> dict[str, Any]:
-    return {"role": "assistant", "content": [{"type": "output_text", "text": text}]}
+def assistant(text: str, reply: int = 1, number: int = 0, **fields: str) -> dict[str, Any]:
+    return {
+        "type": "message",
+        "id": f"msg_{reply}_{number}",
+        "role": "assistant",
+        "status": "completed",
+        "content": [{"type": "output_text", "text": text, "annotations": list[object]()}],
+    } | fields
 
 
 def test_only_configured_options_are_sent() -> None:
@@ -69,6 +75,7 @@ def test_all_configured_options_are_sent() -> None:
                 "name": "search",
                 "description": "Search the logs.",
                 "parameters": {"type": "object", "properties": {"query": {"type": "string"}}},
+                "strict": False,
             }
         ],
         "tool_choice": "auto",
@@ -112,7 +119,7 @@ def test_calls_and_results_are_encoded_as_items() -> None:
         {"type": "function_call_output", "call_id": "a1", "output": "3 lines"},
         {"type": "function_call_output", "call_id": "a2", "output": ""},
         user("a child has news"),
-        assistant("Because."),
+        assistant("Because.", 2),
     ]
 
 
@@ -144,7 +151,7 @@ def test_reasoning_items_are_sent_back_unchanged_in_position() -> None:
 
     assert f",{REASONING},{REASONING.replace('rs_1', 'rs_2')},{{".encode() in encode(request)
     assert [each.get("type", each.get("role")) for each in body(request)["input"]] == [
-        "user", "reasoning", "reasoning", "assistant", "function_call", "function_call_output",
+        "user", "reasoning", "reasoning", "message", "function_call", "function_call_output",
     ]  # fmt: skip
 
 
@@ -178,9 +185,9 @@ def test_an_unusual_item_order_is_kept() -> None:
         text_delta("the rest 🦆.", item_id="m"), COMPLETED,
     )  # fmt: skip
 
-    assert (reply.message.text, len(reply.message.thinking)) == ("Now the rest 🦆.", 3)
+    assert (reply.message.text, len(reply.message.thinking)) == ("Now \n\nthe rest 🦆.", 3)
     assert sent(reply.message, ToolMessage("ls", "1", "a"), ToolMessage("ls", "2", "b"))[:6] == [
-        first, one, assistant("Now "), second, two, assistant("the rest 🦆."),
+        first, one, assistant("Now "), second, two, assistant("the rest 🦆.", number=1),
     ]  # fmt: skip
     shortened = msgspec.structs.replace(reply.message, text="")  # the noted order no longer fits
     assert sent(shortened)[:4] == [first, second, one, two]

@@ -292,7 +292,7 @@ def test_unknown_events_items_and_fields_are_ignored() -> None:
         added(item("web_search_call", id="ws_1", action={"query": "x"}), output_index=0),
         done(item("web_search_call", id="ws_1"), output_index=0),
         text_delta("a", obfuscation="xyz", logprobs=[]),
-        done(item("message", content="a", phase="final_answer")),
+        done(item("message", content="a", mood="fine")),
         completed(output=[item("web_search_call", id="ws_1")], billing={"payer": "developer"}),
     )
 

@@ -231,6 +231,13 @@ def _usage(line: ScriptedReply, heard: ReceivedRequest, cached: int) -> dict[str
     }
 
 
+def is_whole(message: dict[str, Any]) -> bool:
+    """Whether a message of the model has all fields that Azure and vLLM require."""
+    has_fields = message.get("type") == "message" and message.get("status") == "completed"
+    is_named = str(message.get("id")).startswith("msg_")
+    return has_fields and is_named and all(part.get("annotations") == [] for part in message["content"])
+
+
 # ---- rejections -----------------------------------------------------------------------------------------------------
 
 
@@ -255,6 +262,8 @@ def rejection_of(body: dict[str, Any], spelling: Spelling = "function_call") -> 
                 content = cast("list[dict[str, Any]]", item.get("content"))
                 if any(part.get("type") != wanted or not isinstance(part.get("text"), str) for part in content):
                     return f"Invalid value: input[{number}].content; supported values are: '{wanted}'."
+                if wanted == "output_text" and not is_whole(item):
+                    return f"input[{number}]: Field required: type, id, status, annotations"
             case ("function_call", "function_call") | ("tool_call", "tool_call"):
                 call_id = item.get("call_id" if spelling == "function_call" else "id")
                 if not call_id or call_id in called or not isinstance(item.get("arguments"), str):

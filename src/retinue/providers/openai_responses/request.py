@@ -35,10 +35,20 @@ Step: TypeAlias = Literal["reasoning", "call"] | int
 """One item of a reply: reasoning, a call, or a message by its number of characters."""
 
 
-class ItemOrder(Struct, frozen=True, tag_field="type", tag="responses.order"):
-    """The order of a reply's items, where it was not reasoning, then text, then calls."""
+SEPARATOR = "\n\n"
+"""What stands between the texts of two messages of one reply."""
+
+
+class ItemOrder(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="responses.order"):
+    """The items of a reply, where they were not reasoning, then one message, then calls, or where messages had a phase.
+
+    `phases` has the phase of each message (`commentary`, `final_answer`), empty if it had none. The characters of a
+    message include the `separator` before it; replies that were stored by older versions have none.
+    """
 
     items: tuple[Step, ...]
+    phases: tuple[str, ...] = ()
+    separator: str = ""
 
 
 class _Part(Struct, gc=False):
@@ -85,6 +95,8 @@ def options(
         found["previous_response_id"] = last.response_id
     if not explicit and not _NO_REASONING.match(request.model):
         found["include"] = ["reasoning.encrypted_content"]
+    if request.withheld_tools and not request.tools:
+        found["tool_choice"] = "none"
     if request.max_output is not None:
         found["max_output_tokens"] = request.max_output
     if request.temperature is not None:
@@ -122,6 +134,7 @@ def encode(
     found = options(request, unsupported, explicit=explicit, last=last)
     has_format = request.output is None or "text.format" in found
     prompt = message_encoder.system_prompt if has_format else message_encoder.system_prompt_with_format
+    withheld = request.withheld_tools if "tool_choice" in found else ()
     return b"".join(
         (
             b'{"model":',
@@ -129,7 +142,8 @@ def encode(
             b',"stream":true,"store":false',
             encode_fields(found),
             _instructions(prompt(request)),
-            _tools(request.tools),
+            _tools(request.tools or withheld, is_strict_unset=explicit),
+            b',"tool_choice":"auto"' if request.tools else b"",
             b',"input":[',
             encoder.since_reply() if "previous_response_id" in found else encoder.body(),
             b"]}",
@@ -154,20 +168,42 @@ class Encoder(message_encoder.MessageEncoder):
     batches_results: ClassVar[bool] = True
 
     def encode_user(self, text: str) -> bytes:
-        return _message("user", "input_text", text)
+        return msgspec.json.encode({"role": "user", "content": [{"type": "input_text", "text": utf8_safe(text)}]})
 
     def encode_reply(self, message: AssistantMessage, calls: Sequence[message_encoder.PendingCall]) -> Iterable[bytes]:
-        reasoning = list(_reasoning_items(message.thinking))
-        order = _noted_order(message, len(reasoning))
+        reasoning = list(_reasoning_items(message.thinking)) if message.thinking else []
+        order = _noted_order(message, len(reasoning)) if message.thinking else None
         call_items = (self._call(call) for call in calls)
         if order is not None:
             items = message_encoder.arrange(order.items, message.text, iter(reasoning), call_items)
-            return [_reply_text(item) if isinstance(item, str) else item for item in items if item]
-        texts = [_reply_text(message.text)] if message.text else []
+            return list(self._ordered(items, order))
+        texts = [self._message(message.text)] if message.text else []
         if not texts and not calls:
             # The API rejects reasoning that nothing follows.
-            return [_reply_text("")]
+            return [self._message("")]
         return [*filter(None, reasoning), *texts, *call_items]
+
+    def _ordered(self, items: Iterator[bytes | str], order: ItemOrder) -> Iterator[bytes]:
+        number = 0
+        for item in items:
+            if isinstance(item, str):
+                text = item.removeprefix(order.separator) if number else item
+                yield self._message(text, number, order.phases[number] if number < len(order.phases) else "")
+                number += 1
+            elif item:
+                yield item
+
+    def _message(self, text: str, number: int = 0, phase: str = "") -> bytes:
+        """A message of the model as a whole item, as other servers than OpenAI's require it.
+
+        The id is not the vendor's: with its own ids, the API insists on the reasoning that preceded each message.
+        """
+        return b'{"type":"message","id":"msg_%d_%d","role":"assistant","status":"completed",%b"content":[%b]}' % (
+            self._replies,
+            number,
+            b'"phase":%b,' % msgspec.json.encode(phase) if phase else b"",
+            b'{"type":"output_text","text":%b,"annotations":[]}' % msgspec.json.encode(utf8_safe(text)),
+        )
 
     def encode_results(self, calls: Sequence[message_encoder.PendingCall]) -> list[bytes]:
         return [self._result(call) for call in calls]
@@ -204,14 +240,6 @@ def _noted_order(message: AssistantMessage, reasoning_items: int) -> ItemOrder |
     return order if order is not None and message_encoder.order_fits(order.items, message, reasoning_items) else None
 
 
-def _reply_text(text: str) -> bytes:
-    return _message("assistant", "output_text", text)
-
-
-def _message(role: str, kind: str, text: str) -> bytes:
-    return msgspec.json.encode({"role": role, "content": [{"type": kind, "text": utf8_safe(text)}]})
-
-
 # Cached per text and tools, so that sibling runs with the same ones share the bytes.
 @lru_cache(maxsize=256)
 def _instructions(text: str) -> bytes:
@@ -228,16 +256,18 @@ def _text_format(output: Output) -> msgspec.Raw:
 
 
 @lru_cache(maxsize=256)
-def _tools(tools: tuple[ToolSpec, ...]) -> bytes:
-    return b',"tools":[' + b",".join(map(_tool, tools)) + b'],"tool_choice":"auto"' if tools else b""
+def _tools(tools: tuple[ToolSpec, ...], *, is_strict_unset: bool) -> bytes:
+    if not tools:
+        return b""
+    # Where `strict` is missing, the API takes it as true: every optional property becomes required.
+    strict: dict[str, object] = {} if is_strict_unset else {"strict": False}
+    return b',"tools":[' + b",".join(msgspec.json.encode(_tool(spec) | strict) for spec in tools) + b"]"
 
 
-def _tool(spec: ToolSpec) -> bytes:
-    return msgspec.json.encode(
-        {
-            "type": "function",
-            "name": utf8_safe(spec.name),
-            "description": utf8_safe(spec.description),
-            "parameters": complete(spec.parameters),
-        }
-    )
+def _tool(spec: ToolSpec) -> dict[str, object]:
+    return {
+        "type": "function",
+        "name": utf8_safe(spec.name),
+        "description": utf8_safe(spec.description),
+        "parameters": complete(spec.parameters),
+    }

@@ -25,7 +25,16 @@ from retinue.providers.http_errors import stream_error
 from retinue.providers.lenient_json import decode_lenient, decode_or_none, json_text, repair_json, unreadable_event
 from retinue.providers.message_encoder import make_note
 from retinue.providers.openai_responses import RESPONSES_PATH
-from retinue.providers.openai_responses.request import MEMO, ItemOrder, LastReply, Spelling, Step, encode, options
+from retinue.providers.openai_responses.request import (
+    MEMO,
+    SEPARATOR,
+    ItemOrder,
+    LastReply,
+    Spelling,
+    Step,
+    encode,
+    options,
+)
 from retinue.providers.stream_decoder import (
     NO_DETAILS,
     NULL,
@@ -67,6 +76,7 @@ class OutputItem(Struct, gc=False):
     arguments: str | dict[str, object] | None = None
     content: list[Part] | str | None = None
     summary: list[Part] | None = None
+    phase: str | None = None
 
 
 class IncompleteDetails(Struct, gc=False):
@@ -122,6 +132,12 @@ def decode_usage(raw: msgspec.Raw) -> Usage | None:
     )
 
 
+_INCOMPLETE: dict[str | None, Stop] = {
+    **dict.fromkeys((None, "max_output_tokens", "max_tokens", "length"), "length"),
+    "content_filter": "refusal",
+}
+"""Why a response is incomplete."""
+
 NOTE_SIGNATURE = "openai-responses"
 """The signature of notes, and of reasoning without an id of the vendor's."""
 
@@ -159,7 +175,7 @@ _KNOWN_EVENTS = {
 
 
 class _Item:
-    __slots__ = ("call_index", "done", "id", "kind", "name", "pieces", "raw", "summary_index")
+    __slots__ = ("call_index", "done", "id", "kind", "lead", "name", "phase", "pieces", "raw", "summary_index")
 
     def __init__(self, kind: ItemKind, call_index: int) -> None:
         self.kind: ItemKind = kind
@@ -169,6 +185,9 @@ class _Item:
         self.pieces: list[str] = []
         self.raw = ""
         self.summary_index: int | None = None
+        self.lead = ""
+        """What separates a message from the one before it."""
+        self.phase = ""
         self.done = False
 
     @property
@@ -176,13 +195,14 @@ class _Item:
         return "".join(self.pieces)
 
     def add(self, piece: str) -> Delta:
+        is_first = not self.pieces
         self.pieces.append(piece)
         if self.kind == "message":
-            return TextDelta(piece)
+            return TextDelta(self.lead + piece if is_first else piece)
         return ThinkingDelta(piece) if self.kind == "reasoning" else CallDelta(self.call_index, "", piece)
 
     def step(self) -> Step:
-        return len(self.text) if self.kind == "message" else self.kind
+        return len(self.lead) + len(self.text) if self.kind == "message" else self.kind
 
 
 class Decoder(StreamDecoder):
@@ -197,7 +217,11 @@ class Decoder(StreamDecoder):
     ('hello', None)
     """
 
-    __slots__ = ("_by_id", "_by_index", "_calls", "_items", "_open_items", "_refused", "_stop", "_usage")
+    # fmt: off
+    __slots__ = (
+        "_by_id", "_by_index", "_calls", "_has_text", "_items", "_open_items", "_refused", "_stop", "_usage",
+    )
+    # fmt: on
 
     def __init__(self, *, model: str = "") -> None:
         super().__init__(model=model)
@@ -207,13 +231,14 @@ class Decoder(StreamDecoder):
         self._open_items: dict[ItemKind, list[_Item]] = {"message": [], "reasoning": [], "call": []}
         """The items of each kind; those at the end that are done are dropped when the last open one is asked for."""
         self._calls = 0
+        self._has_text = False
         self._refused = False
         self._stop: Stop | None = None
         self._usage = NULL
 
     @property
     def partial(self) -> str:
-        return "".join(item.text for item in self._items if item.kind == "message")
+        return "".join(item.lead + item.text for item in self._items if item.kind == "message" and item.pieces)
 
     def feed(self, payload: bytes) -> Sequence[Delta]:
         if self.done:
@@ -227,7 +252,7 @@ class Decoder(StreamDecoder):
                 return ()
         if event.type == "response.output_text.delta" and event.delta:  # nearly every event
             item = self._by_id.get(event.item_id or "")
-            if item is not None and item.kind == "message":
+            if item is not None and item.kind == "message" and item.pieces:
                 item.pieces.append(event.delta)
                 return (TextDelta(event.delta),)
         kind = _DELTA_KINDS.get(event.type)
@@ -293,8 +318,12 @@ class Decoder(StreamDecoder):
             if not streamed or (item is not None and not item.done):
                 deltas += self._add_whole(raw, index)
         if status == "incomplete":
-            details = response.incomplete_details
-            self._stop = "refusal" if details is not None and details.reason == "content_filter" else "length"
+            reason = (response.incomplete_details or IncompleteDetails()).reason
+            if reason not in _INCOMPLETE:
+                raise self._incomplete_error(str(reason))
+            self._stop = _INCOMPLETE[reason]
+        elif status != "completed":
+            raise self._incomplete_error(status)
         self._usage = response.usage
         self.done = True
         return tuple(deltas)
@@ -314,7 +343,13 @@ class Decoder(StreamDecoder):
             item.summary_index = event.summary_index
         elif event.type == "response.refusal.delta":
             self._refused = True
-        return (item.add(piece),)
+        return (self._add_to(item, piece),)
+
+    def _add_to(self, item: _Item, piece: str) -> Delta:
+        if item.kind == "message" and not item.pieces:
+            item.lead = SEPARATOR if self._has_text else ""
+            self._has_text = True
+        return item.add(piece)
 
     def _add_announced(self, event: Event) -> Sequence[Delta]:
         output = decode_item(event.item)
@@ -326,6 +361,7 @@ class Decoder(StreamDecoder):
         item = self._by_ids(kind, ids)
         if item is None or item.done:
             item = self._new(kind, ids, event.output_index)
+        item.phase = output.phase or item.phase
         return self._set_name(item, output) if kind == "call" else ()
 
     def _add_whole(self, raw: msgspec.Raw, index: int | None) -> Sequence[Delta]:
@@ -343,6 +379,7 @@ class Decoder(StreamDecoder):
         if item.done:
             return ()
         item.done = True
+        item.phase = output.phase or item.phase
         match kind:
             case "call":
                 return (*self._set_name(item, output), *self._set_arguments(item, json_text(output.arguments)))
@@ -354,7 +391,17 @@ class Decoder(StreamDecoder):
                 item.id, item.raw = output.id or "", bytes(raw).decode("utf-8", "replace")
                 parts = output.summary or (output.content if isinstance(output.content, list) else None) or []
                 text = "\n\n".join(part.text for part in parts if part.text)
-        return (item.add(text),) if text and not item.pieces else ()  # else it was streamed
+        return self._complete_text(item, text)
+
+    def _complete_text(self, item: _Item, text: str) -> Sequence[Delta]:
+        """Add what a whole item has and its deltas had not; a text that the deltas contradict wins if it is longer."""
+        streamed = item.text
+        if len(text) <= len(streamed):
+            return ()
+        if text.startswith(streamed):
+            return (self._add_to(item, text[len(streamed) :]),)
+        item.pieces[:] = [text]
+        return ()
 
     def _set_name(self, item: _Item, output: OutputItem) -> Sequence[Delta]:
         item.id = output.call_id or output.id or item.id
@@ -416,9 +463,13 @@ class Decoder(StreamDecoder):
         kept = [
             item for item in self._items if item.kind == "call" or item.raw or (item.kind == "message" and item.pieces)
         ]
-        if not _USUAL_ORDER.fullmatch("".join(_LETTERS[item.kind] for item in kept)):
-            order = ItemOrder(tuple(item.step() for item in kept))
-            yield make_note(order, NOTE_SIGNATURE)
+        if any(item.phase for item in kept) or not _USUAL_ORDER.fullmatch(
+            "".join(_LETTERS[item.kind] for item in kept)
+        ):
+            phases = tuple(item.phase for item in kept if item.kind == "message")
+            steps: tuple[Step, ...] = tuple(item.step() for item in kept)
+            separator = SEPARATOR if len(phases) > 1 else ""
+            yield make_note(ItemOrder(steps, phases if any(phases) else (), separator), NOTE_SIGNATURE)
 
 
 Continuation: TypeAlias = Literal["whole", "previous"]
