@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from retinue.core.messages import CallDelta, Delta, Reply
+from retinue.core.messages import CallDelta, Delta, Reply, Thinking
 from retinue.providers.openai_chat.response import Decoder
 
 STOP: dict[str, Any] = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
@@ -21,6 +21,11 @@ def calls_event(*pieces: dict[str, Any]) -> dict[str, Any]:
 def call_piece(name: str | None = None, arguments: Any = None, **others: Any) -> dict[str, Any]:
     function = {key: value for key, value in (("name", name), ("arguments", arguments)) if value is not None}
     return {"function": function} | others
+
+
+def thought(text: str, field: str = "reasoning_content") -> Thinking:
+    """Thinking that came in a field of the message, with the note that sends it back there."""
+    return Thinking(text, "openai-chat", f'{{"type":"chat.reasoning","field":"{field}"}}')
 
 
 def decode_reply(*events: object, done: bool = True) -> Reply:

@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -224,7 +225,7 @@ async def test_a_turn_without_tools_repeats_earlier_tools_and_forbids_calls() ->
         with_tools = replace(sample_request(), messages=messages, memo=memo)
         first = await provider.answer(with_tools, ignore)
         messages += [first.message, ToolMessage("search", "x", first.message.calls[0].id), UserMessage("Sum up.")]
-        last = await provider.answer(replace(with_tools, tools=()), ignore)
+        last = await provider.answer(replace(with_tools, tools=(), withheld_tools=with_tools.tools), ignore)
 
     before, after = (heard.body for heard in vendor.requests)
     assert after["tools"] == before["tools"]
@@ -233,18 +234,6 @@ async def test_a_turn_without_tools_repeats_earlier_tools_and_forbids_calls() ->
     assert declared == 3
     # A changed tool choice invalidates the cached messages, but neither the tools nor the system text.
     assert 0 < (last.usage or Usage()).cached < (first.usage or Usage()).input
-
-
-async def test_no_tools_are_declared_without_earlier_calls() -> None:
-    memo: dict[str, object] = {}
-    async with FakeAnthropic(says("ok")) as vendor, AnthropicProvider(vendor.base_url) as provider:
-        await provider.answer(replace(sample_request(), memo=memo), ignore)
-        await provider.answer(replace(sample_request(), memo=memo, tools=()), ignore)
-        called = [UserMessage("hi"), AssistantMessage("", (ToolCall("search", "{}", "a"),)), ToolMessage("search", "x")]
-        await provider.answer(replace(sample_request(), memo={}, tools=(), messages=called), ignore)
-
-    assert ["tools" in heard.body for heard in vendor.requests] == [True, False, False]
-    assert not any("tool_choice" in heard.body for heard in vendor.requests)
 
 
 async def test_changed_tools_miss_the_cache_and_a_changed_prompt_keeps_tools() -> None:
@@ -274,6 +263,38 @@ async def test_thinking_is_published_while_it_streams() -> None:
 
     start, *answers = listener.deltas
     assert (isinstance(start, StartDelta), answers) == (True, [ThinkingDelta("hm"), TextDelta("yes")])
+
+
+def streamed(*events: bytes) -> FakeResponse:
+    return FakeResponse(headers=EVENTS, pieces=events)
+
+
+def begun(message_id: str, *content: dict[str, Any]) -> bytes:
+    return event("message_start", message={"id": message_id, "model": "m1", "content": content})
+
+
+ENDED = (event("message_delta", delta={"stop_reason": "end_turn"}), event("message_stop"))
+
+
+async def test_content_of_the_beginning_is_read() -> None:
+    call = {"type": "tool_use", "id": "toolu_1", "name": "search", "input": {"query": "a"}}
+    answer = streamed(begun("msg_1", {"type": "text", "text": "Let me look."}, call), *ENDED)
+    async with FakeAnthropic(answer) as vendor, AnthropicProvider(vendor.base_url) as provider:
+        listener = Listener()
+        reply = await provider.answer(sample_request(), listener.publish)
+
+    assert reply.message == AssistantMessage("Let me look.", (ToolCall("search", '{"query":"a"}', "toolu_1"),))
+    assert listener.text == "Let me look."
+
+
+async def test_a_second_answer_inside_the_stream_is_an_error() -> None:
+    text = {"type": "text", "text": "It is"}
+    answer = streamed(begun("msg_1", text), begun("msg_1"), begun("msg_2", text), *ENDED)
+    async with FakeAnthropic(answer) as vendor, AnthropicProvider(vendor.base_url) as provider:
+        with pytest.raises(ProviderError, match="a second answer began inside the stream") as failed:
+            await provider.answer(sample_request(), ignore)
+
+    assert (failed.value.fault, failed.value.partial) == ("cut", "It is")
 
 
 async def test_a_response_without_streaming_is_decoded() -> None:

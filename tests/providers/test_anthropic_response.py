@@ -180,8 +180,6 @@ def test_interleaved_blocks_are_decoded() -> None:
         ("max_tokens", "length"),
         ("model_context_window_exceeded", "length"),
         ("refusal", "refusal"),
-        ("pause_turn", "end"),
-        ("something_new", "end"),
     ],
 )
 def test_stop_reasons_are_mapped_to_stop(reason: str, expected: str) -> None:

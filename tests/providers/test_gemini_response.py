@@ -119,7 +119,6 @@ def test_each_signature_is_stored_with_its_position() -> None:
         ("PROHIBITED_CONTENT", "refusal"),
         ("BLOCKLIST", "refusal"),
         ("SPII", "refusal"),
-        ("OF_A_NEW_KIND", "end"),
     ],
 )
 def test_finish_reasons_are_mapped_to_stop(finish: str, stop: Stop) -> None:

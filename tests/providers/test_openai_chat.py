@@ -12,7 +12,7 @@ import pytest
 
 import retinue
 from retinue.core.errors import ProviderError
-from retinue.core.messages import AssistantMessage, Reply, UserMessage
+from retinue.core.messages import AssistantMessage, Reply, ToolCall, UserMessage
 from retinue.core.ports import Provider, Request
 from retinue.net.http import Http
 from retinue.providers.openai_chat.request import encode
@@ -22,7 +22,7 @@ from retinue.testing.contracts.provider import PROMISES, Listener, Promise, samp
 from retinue.testing.fake_chat import DONE, EVENTS, JSON, ChatScript, FakeChat, Playable, event
 from retinue.testing.fake_server import FakeResponse
 from retinue.version import __version__
-from tests.providers.chat_events import delta_event
+from tests.providers.chat_events import call_piece, calls_event, delta_event
 
 
 @asynccontextmanager
@@ -54,6 +54,20 @@ GREETED = Reply(AssistantMessage("hello"), usage=None, model="m1", response_id="
 async def answer_to(played: Playable, *, path: str = "/v1") -> Reply:
     async with FakeChat(played) as vendor, OpenAIChatProvider(vendor.url + path) as provider:
         return await provider.answer(sample_request(), Listener().publish)
+
+
+async def test_a_name_that_comes_in_pieces_is_one_call() -> None:
+    pieces = (
+        calls_event(call_piece("get_", index=0, id="a")),
+        calls_event(call_piece("weather", "", index=0)),
+        calls_event(call_piece(None, '{"city":', index=0)),
+        calls_event(call_piece(None, '"Rome"}', index=0)),
+        calls_event(call_piece("ls", "{}", index=0, id="b")),
+        delta_event("tool_calls"),
+    )
+    reply = await answer_to(FakeResponse(pieces=(*map(event, pieces), DONE)))
+
+    assert reply.message.calls == (ToolCall("get_weather", '{"city":"Rome"}', "a"), ToolCall("ls", "{}", "b"))
 
 
 @pytest.mark.parametrize("path", ["/v1", "/v1/", "", "/some/where", "/v1/chat/completions", "/v1?api-version=1"])

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.core.errors import ProviderError, ProviderFault
-from retinue.core.messages import AssistantMessage, Reply, Thinking, ToolCall
+from retinue.core.messages import AssistantMessage, Reply, ToolCall
 from retinue.core.usage import Usage
 from retinue.net.sse import EventReader
 from retinue.providers.openai_chat.response import Decoder
 from retinue.testing.fake_chat import DONE, event
-from tests.providers.chat_events import call_piece, calls_event, decode_reply, delta_event
+from tests.providers.chat_events import call_piece, calls_event, decode_reply, delta_event, thought
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def decode_stream(*chunks: bytes) -> Reply:
 
 def test_a_reply_does_not_depend_on_how_the_stream_is_split() -> None:
     whole = Reply(
-        AssistantMessage("naïve 日本語\u2028", (ToolCall("ls", '{"ä":"🦆"}', "a"),), (Thinking("hm 🦆"),)),
+        AssistantMessage("naïve 日本語\u2028", (ToolCall("ls", '{"ä":"🦆"}', "a"),), (thought("hm 🦆"),)),
         Usage(1, 2),
         stop="calls",
         model="m1",

@@ -16,7 +16,16 @@ from retinue.core.messages import (
 )
 from retinue.core.usage import Usage
 from retinue.providers.openai_chat.response import Decoder
-from tests.providers.chat_events import STOP, call_piece, calls, calls_event, decode_events, decode_reply, delta_event
+from tests.providers.chat_events import (
+    STOP,
+    call_piece,
+    calls,
+    calls_event,
+    decode_events,
+    decode_reply,
+    delta_event,
+    thought,
+)
 
 
 def test_text_thinking_calls_and_usage_make_one_reply() -> None:
@@ -44,7 +53,7 @@ def test_text_thinking_calls_and_usage_make_one_reply() -> None:
 
     assert reply == Reply(
         message=AssistantMessage(
-            "Let me look.", (ToolCall("search", '{"query":"pool"}', "a"),), (Thinking("Hm, the pool."),)
+            "Let me look.", (ToolCall("search", '{"query":"pool"}', "a"),), (thought("Hm, the pool."),)
         ),
         usage=Usage(input=30, output=12, cached=20, reasoning=5),
         stop="calls",
@@ -168,23 +177,29 @@ def test_a_million_characters_of_arguments(name: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "delta",
+    ("delta", "thinking"),
     [
-        {"reasoning": "hm", "content": "so"},
-        {"reasoning_content": "hm", "reasoning": "hm", "content": "so"},
-        {
-            "content": [
-                {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]},
-                {"type": "text", "text": "so"},
-            ]
-        },
-        {"content": [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "so"}, {"type": "image"}]},
+        ({"reasoning": "hm", "content": "so"}, thought("hm", "reasoning")),
+        ({"reasoning_content": "hm", "reasoning": "hm", "content": "so"}, thought("hm")),
+        (
+            {
+                "content": [
+                    {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]},
+                    {"type": "text", "text": "so"},
+                ]
+            },
+            Thinking("hm"),
+        ),
+        (
+            {"content": [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "so"}, {"type": "image"}]},
+            Thinking("hm"),
+        ),
     ],
 )
-def test_reasoning_is_read_from_several_fields(delta: dict[str, Any]) -> None:
+def test_reasoning_is_read_from_several_fields(delta: dict[str, Any], thinking: Thinking) -> None:
     reply, deltas = decode_events(delta_event(**delta), STOP)
 
-    assert reply.message == AssistantMessage("so", thinking=(Thinking("hm"),))
+    assert reply.message == AssistantMessage("so", thinking=(thinking,))
     assert deltas == [ThinkingDelta("hm"), TextDelta("so")]
 
 

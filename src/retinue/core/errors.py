@@ -230,7 +230,8 @@ class ProviderError(RetinueError):
     `fault` classifies the failure and `status` is the HTTP status, if any. `partial` is the text that arrived before
     the failure. `retry_after` is the delay the provider asked for, in seconds. `usage` and `cost` are what the failed
     call used, as far as the provider reports it. `busy` says whether the provider is overloaded; None: decided by
-    `status`.
+    `status`. `slip` is set if the model wrote something that its own server rejected: what was wrong, in words for the
+    model, which reads them before the next attempt.
 
     >>> ProviderError("slow down", fault="rate_limited", retry_after=2.0).transient
     True
@@ -249,6 +250,7 @@ class ProviderError(RetinueError):
         usage: Usage = NO_USAGE,
         cost: int | None = 0,
         busy: bool | None = None,
+        slip: str = "",
     ) -> None:
         super().__init__(message)
         self.fault: ProviderFault = fault
@@ -258,6 +260,7 @@ class ProviderError(RetinueError):
         self.usage = usage
         self.cost = cost
         self.busy = busy
+        self.slip = slip
 
     @property
     def transient(self) -> bool:

@@ -10,7 +10,7 @@ from typing import TypeAlias, TypedDict, assert_never
 from msgspec import Struct
 from msgspec.structs import replace
 
-from retinue.core.agent import RunSpec
+from retinue.core.agent import RunSpec, ToolSpec
 from retinue.core.budget import Amount
 from retinue.core.commands import Charge
 from retinue.core.compaction import ContextOverflow, is_near_limit, reserved
@@ -287,6 +287,7 @@ def _request(provider: str, model: str, live: LiveRun, step: CallModel) -> Reque
         system=run.system,
         messages=run.history,
         tools=live.tool_set.specs if step.tools else (),
+        withheld_tools=() if step.tools else _withheld_tools(live),
         max_output=run_spec.max_output,
         **sampling_for(provider, run_spec),
         think=run_spec.think,
@@ -297,6 +298,11 @@ def _request(provider: str, model: str, live: LiveRun, step: CallModel) -> Reque
         turn=run.turns + 1,
         memo=live.memo,
     )
+
+
+def _withheld_tools(live: LiveRun) -> tuple[ToolSpec, ...]:
+    """The tools of a turn without tools, if earlier requests of the conversation had them."""
+    return live.tool_set.specs if live.run.turns or live.run.accepted.inherits else ()
 
 
 class SamplingOptions(TypedDict):

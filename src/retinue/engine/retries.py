@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from dataclasses import replace as replace_in
 
 from msgspec.structs import replace
 
 from retinue.core.errors import ProviderError
 from retinue.core.log_context import logger
-from retinue.core.messages import MAX_CALLS, Delta, Reply, StartDelta
+from retinue.core.messages import MAX_CALLS, Delta, Reply, StartDelta, UserMessage
 from retinue.core.ports import Provider, Request
 from retinue.core.run import Limits
 from retinue.core.usage import MAX_COST
@@ -76,8 +77,22 @@ async def reply_with_retries(
         else:
             raise _given_up(failure, attempt + throttled)
         successes = rate_limiter.successes
+        if failure.slip:
+            request = _told_of_slip(request, failure.slip)
         live.discard_attempt()
         await asyncio.sleep(pause if failure.retry_after is None else pause + _jitter(pause))
+
+
+SLIP = (
+    "[Your last reply was rejected by the server of the model and has no effect. What was wrong: {slip} "
+    "Reply again; call only functions that are offered, with arguments as their schemas demand.]"
+)
+"""What the model reads after it wrote something that its own server rejected."""
+
+
+def _told_of_slip(request: Request, slip: str) -> Request:
+    """The request of the next attempt, which tells the model what was wrong; the run's history stays as it is."""
+    return replace_in(request, messages=(*request.messages, UserMessage(SLIP.format(slip=slip), origin="engine")))
 
 
 def _given_up(failure: ProviderError, attempts: int) -> ProviderError:

@@ -22,7 +22,14 @@ from retinue.net.http import CONNECT_SECONDS, Http, ProxyFailed, UnknownProxy
 from retinue.net.http1 import BadResponse, Content, Disconnected, Response
 from retinue.net.sse import MAX_EVENT_BYTES, EventReader, EventTooLarge
 from retinue.providers.encryption import check_encrypted
-from retinue.providers.http_errors import EndpointInfo, display_text, error_response, mask_secrets, with_advice
+from retinue.providers.http_errors import (
+    SLIP_CHARS,
+    EndpointInfo,
+    display_text,
+    error_response,
+    mask_secrets,
+    with_advice,
+)
 from retinue.providers.key_mask import AnswerMask
 from retinue.providers.stream_decoder import StreamDecoder
 from retinue.providers.unsupported_options import NONE, UnsupportedOptions
@@ -130,6 +137,7 @@ class Endpoint:
                 retry_after=error.retry_after,
                 partial=mask.text(decoder.partial),
                 busy=error.busy,
+                slip=display_text(error.slip, secrets, SLIP_CHARS),
             )
         except UnknownProxy as error:
             failure = ProviderError(f"cannot reach {self.info.base_url}: {error}", fault="internal")
@@ -391,10 +399,14 @@ class HttpProvider(ABC):
                     max_output=request.max_output,
                 )
             except ProviderError as error:
-                rejected = self._unsupported.learn(model, self.options(request, unsupported), error)
-                if rejected is None:
+                rejected = self.rejected(request, unsupported, error)
+                if rejected is None or rejected in unsupported:
                     raise
                 rejected_now |= {rejected}
+
+    def rejected(self, request: Request, unsupported: Collection[str], error: ProviderError) -> str | None:
+        """The part of a request that an error rejects, if it can be left out; it is remembered for the model."""
+        return self._unsupported.learn(request.model, self.options(request, unsupported), error)
 
     async def close(self) -> None:
         """Close the connections, unless the caller owns the session."""

@@ -23,6 +23,9 @@ from retinue.providers.key_mask import HARMLESS_PREFIX, MASK, mask_forms
 MESSAGE_CHARS = 500
 """How many characters of a server's message an error repeats."""
 
+SLIP_CHARS = 2000
+"""How many characters of what a model wrote wrongly are repeated to it."""
+
 READ_PER_SHOWN = 8
 """How many characters of a text are read for each one that is shown; the rest may be whitespace or keys."""
 
@@ -35,6 +38,8 @@ _FILTERED = re.compile(r"content_?(filter|policy)|moderation|safety")
 _NO_MONEY = re.compile(
     r"insufficient_(quota|balance|credits?)|billing|exceeded your current quota|insufficient balance|credit balance"
 )
+_SLIP = re.compile(r"\b(?:tool_use_failed|json_validate_failed)\b")
+"""Groq's words for an answer of the model that it could not read, with status 400 or inside a stream."""
 _RATE = re.compile(r"rate.?limit|too.many.requests|resource_exhausted|throttl")
 _BUSY = re.compile(r"overload|unavailable|capacity")
 _BUSY_MESSAGE = re.compile(r"overloaded|temporarily unavailable|try again later")
@@ -84,6 +89,8 @@ class ErrorBody:
     retry_after: float | None = None
     param: str = ""
     """The part of the request it is about, where the server names one."""
+    generation: str = ""
+    """What the model wrote, where the server rejects that and repeats it."""
 
 
 class ErrorResponse(ProviderError):
@@ -100,8 +107,9 @@ class ErrorResponse(ProviderError):
         kind: str = "",
         param: str = "",
         busy: bool | None = None,
+        slip: str = "",
     ) -> None:
-        super().__init__(message, fault=fault, status=status, retry_after=retry_after, busy=busy)
+        super().__init__(message, fault=fault, status=status, retry_after=retry_after, busy=busy, slip=slip)
         self.server_message = message if server_message is None else server_message
         self.kind = kind
         self.param = param
@@ -111,7 +119,7 @@ def parse_error_body(value: object) -> ErrorBody:
     """The error in a decoded JSON value, wherever vendors put it.
 
     >>> parse_error_body({"error": {"message": "no", "type": "server_error", "code": 503}})
-    ErrorBody(message='no', kind='server_error 503', status=503, retry_after=None, param='')
+    ErrorBody(message='no', kind='server_error 503', status=503, retry_after=None, param='', generation='')
     >>> parse_error_body({"detail": "Not Found"}).message
     'Not Found'
     """
@@ -129,13 +137,14 @@ def parse_error_body(value: object) -> ErrorBody:
     numbers = (int(kind) for kind in kinds if str(kind).isdecimal() and len(str(kind)) == 3)
     status = next((number for number in numbers if 400 <= number < 600), None)
     reasons, retry_seconds = _google_details(body.get("details"))
-    param = body.get("param")
+    param, generation = body.get("param"), body.get("failed_generation")
     return ErrorBody(
         message or _json(body),
         " ".join(map(str, (*kinds, *reasons))).lower(),
         status,
         retry_seconds,
         param if isinstance(param, str) else "",
+        generation if isinstance(generation, str) else "",
     )
 
 
@@ -157,6 +166,8 @@ def fault_of(status: int | None, body: ErrorBody) -> ProviderFault:
 
     An error without a status came inside a stream, and only what is sure to pass is called transient.
     """
+    if slip_of(body):
+        return "cut"
     kind, message = body.kind, body.message.lower()
     either = f"{kind} {message}"
     match status:
@@ -172,6 +183,19 @@ def fault_of(status: int | None, body: ErrorBody) -> ProviderFault:
             return _fault_by_kind(kind, message)
         case _:
             return _BY_STATUS.get(status, "overloaded" if status >= 500 else "bad_request")
+
+
+def slip_of(body: ErrorBody) -> str:
+    """What was wrong with the model's answer, if the server rejects that and not the request; in words for the model.
+
+    >>> slip_of(ErrorBody("Failed to call a function.", "tool_use_failed", generation="<function=ls>"))
+    'Failed to call a function. It wrote: <function=ls>'
+    >>> slip_of(ErrorBody("Bad tools", "invalid_request_error"))
+    ''
+    """
+    if _SLIP.search(body.kind) is None:
+        return ""
+    return f"{body.message} It wrote: {body.generation}" if body.generation else body.message
 
 
 def is_busy(body: ErrorBody) -> bool:
@@ -228,6 +252,7 @@ def error_response(
         kind=body.kind,
         param=body.param,
         busy=is_busy(body),
+        slip=display_text(slip_of(body), secrets, SLIP_CHARS),
     )
 
 
@@ -240,6 +265,7 @@ def stream_error(value: object) -> ProviderError:
         status=body.status,
         retry_after=body.retry_after,
         busy=is_busy(body),
+        slip=slip_of(body),
     )
 
 

@@ -188,6 +188,14 @@ class MessageEncoder(ABC):
     def encode_results(self, calls: Sequence[PendingCall]) -> list[bytes]:
         """The results of calls."""
 
+    def accepts_id(self, call_id: str) -> bool:
+        """Whether the vendor accepts a call id."""
+        return self.valid_id.fullmatch(call_id) is not None
+
+    def replacement_id(self, reply: int, index: int) -> str:
+        """An id for call `index` of a reply, which is counted from 1."""
+        return f"{self.id_prefix}_{reply}_{index}"
+
     def append(self, role: Role, pieces: Iterable[bytes]) -> None:
         for piece in pieces:
             if self.encoded:
@@ -233,8 +241,8 @@ class MessageEncoder(ABC):
         wire_id = call.id
         if not wire_id and not self.needs_ids:
             return ""
-        if wire_id in self._used_ids or not self.valid_id.fullmatch(wire_id):
-            wire_id = f"{self.id_prefix}_{self._replies}_{index}"
+        if wire_id in self._used_ids or not self.accepts_id(wire_id):
+            wire_id = self.replacement_id(self._replies, index)
             while wire_id in self._used_ids:
                 wire_id += "_"
         self._used_ids.add(wire_id)

@@ -88,6 +88,11 @@ class StreamDecoder(ABC):
         when = "in the middle of the answer" if begun else "without an answer"
         return ProviderError(f"the stream ended {when}", fault="cut", partial=self.partial)
 
+    def _incomplete_error(self, reason: str) -> ProviderError:
+        """The error for an answer whose finish reason is not known as an end: another attempt may be complete."""
+        message = f"the answer is incomplete: the server ended it with the reason {reason[:MAX_NAME_CHARS]!r}"
+        return ProviderError(message, fault="cut", partial=self.partial)
+
     def _reply(
         self, calls: tuple[ToolCall, ...], thinking: Sequence[Thinking], *, usage: Usage | None, stop: Stop | None
     ) -> Reply:

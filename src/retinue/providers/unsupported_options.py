@@ -48,8 +48,11 @@ class UnsupportedOptions:
         """The sent option that the error rejects, if any; it is not sent again, unless only its schema is rejected."""
         rejected = rejected_option(sent, error)
         if rejected is not None and not _INVALID_SCHEMA.search(str(error)):
-            self._by_model[model] = self.for_model(model) | {rejected}
+            self.add(model, rejected)
         return rejected
+
+    def add(self, model: str, option: str) -> None:
+        self._by_model[model] = self.for_model(model) | {option}
 
 
 def is_supported(option: str, unsupported: Collection[str]) -> bool:

@@ -33,12 +33,16 @@ class Request:
     sent to a vendor. `memo` is the provider's own, for the lifetime of the run: a place for what it has already
     encoded. `alive` is called for whatever arrives without being part of the answer, so that no timeout for silence
     expires.
+
+    `withheld_tools` are the tools of earlier turns, in a turn that may not call any: `tools` is then empty. A provider
+    may send them and forbid calls, so that the vendor's prompt cache still fits.
     """
 
     model: str
     system: str
     messages: Sequence[Message]
     tools: tuple[ToolSpec, ...] = ()
+    withheld_tools: tuple[ToolSpec, ...] = ()
     max_output: int | None = None
     temperature: float | None = None
     top_p: float | None = None

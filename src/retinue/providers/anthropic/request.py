@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import ClassVar, Literal, TypeAlias, cast
+from typing import ClassVar, Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -70,8 +70,6 @@ def ordered_blocks(message: AssistantMessage) -> Iterable[Thinking | str | ToolC
 
 MEMO = "anthropic"
 """The key of the encoded conversation in a request's memo."""
-TOOLS = "anthropic.tools"
-"""The key of the tools of the last turn that had any."""
 
 MAX_TOKENS = 8192
 MAX_TOKENS_THINKING = 32000
@@ -92,6 +90,7 @@ _VERSION = re.compile(r"claude-[a-z]+-(\d+)(?:[-.](\d{1,2})(?!\d))?")
 CACHE_CONTROL = "cache_control"
 """The name of cache marks in the errors of servers that reject them."""
 _MARK = b',"cache_control":{"type":"ephemeral"}'
+TOOL_CHOICE = "tool_choice"
 _NO_CALLS = b',"tool_choice":{"type":"none"}'
 
 _BUDGET, _ADAPTIVE = _THINKING = ("thinking.type.enabled", "thinking.type.adaptive")
@@ -126,7 +125,7 @@ def encode(request: Request, *, version: str = "", unsupported: Collection[str] 
             b'{"%b":%b,"max_tokens":%d,"stream":true'
             % (key.encode(), msgspec.json.encode(value), _max_tokens(request)),
             _encode_options(fields),
-            _tools_field(request, encoder, mark),
+            _tools_field(request, unsupported, mark),
             _system(
                 message_encoder.system_prompt(request)
                 if has_format
@@ -174,9 +173,10 @@ def options(request: Request, unsupported: Collection[str] = ()) -> dict[str, ob
 
 
 def sent_options(request: Request, unsupported: Collection[str]) -> list[str]:
-    """The names of what a server may reject in a request: the options, and the cache marks."""
+    """The names of what a server may reject in a request: options, cache marks, and the ban on calls."""
     marks = (CACHE_CONTROL,) if is_supported(CACHE_CONTROL, unsupported) else ()
-    return [*options(request, unsupported), *marks]
+    choice = (TOOL_CHOICE,) if _forbids_calls(request, unsupported) else ()
+    return [*options(request, unsupported), *marks, *choice]
 
 
 def _encode_options(found: Mapping[str, object]) -> bytes:
@@ -188,19 +188,19 @@ def _max_tokens(request: Request) -> int:
     return request.max_output or (MAX_TOKENS_THINKING if request.think else MAX_TOKENS)
 
 
-def _tools_field(request: Request, encoder: Encoder, mark: bytes) -> bytes:
+def _tools_field(request: Request, unsupported: Collection[str], mark: bytes) -> bytes:
     """The tools of a request.
 
-    A turn without tools in a conversation with calls repeats the tools of earlier turns and forbids calls: otherwise
-    the vendor's cache would miss, and some servers reject calls without declared tools.
+    A turn without tools repeats the tools of earlier turns and forbids calls: otherwise the vendor's cache would miss,
+    and some servers reject calls without declared tools.
     """
     if request.tools:
-        request.memo[TOOLS] = request.tools
         return _tools(request.tools, mark)
-    earlier = request.memo.get(TOOLS)
-    if not earlier or not encoder.has_calls:
-        return b""
-    return _tools(cast("tuple[ToolSpec, ...]", earlier), mark) + _NO_CALLS
+    return _tools(request.withheld_tools, mark) + _NO_CALLS if _forbids_calls(request, unsupported) else b""
+
+
+def _forbids_calls(request: Request, unsupported: Collection[str]) -> bool:
+    return bool(request.withheld_tools) and not request.tools and is_supported(TOOL_CHOICE, unsupported)
 
 
 def has_adaptive_thinking(model: str) -> bool:

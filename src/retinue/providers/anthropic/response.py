@@ -173,7 +173,12 @@ def _larger(one: int | None, other: int | None) -> int | None:
 
 
 _NO_DELTA = BlockDelta()
-_STOPS: dict[str, Stop] = {"max_tokens": "length", "model_context_window_exceeded": "length", "refusal": "refusal"}
+_STOPS: dict[str, Stop | None] = {
+    **dict.fromkeys(("end_turn", "stop_sequence", "tool_use", "stop")),
+    **dict.fromkeys(("max_tokens", "model_context_window_exceeded"), "length"),
+    "refusal": "refusal",
+}
+"""Stop reasons of a complete answer (None), and of one that was cut or refused."""
 
 
 class _ThinkingBlock:
@@ -270,7 +275,7 @@ class Decoder(StreamDecoder):
             case "content_block_stop":
                 return self._end(event.index)
             case "message_start" if event.message is not None:
-                self._add_message(event.message)
+                return self._start(event.message)
             case "message_delta":
                 self._stop = (event.delta or _NO_DELTA).stop_reason or self._stop
                 self._counts = self._counts.updated(event.usage)
@@ -291,17 +296,14 @@ class Decoder(StreamDecoder):
         self.done = True
         if message.content is None:
             return ()
-        self._add_message(message)
         self._stop = message.stop_reason or ""
-        deltas: list[Delta] = []
-        for index, block in enumerate(message.content):
-            deltas += self._begin(index, block)
-            deltas += self._end(index)
-        return deltas
+        return self._start(message)
 
     def finish(self) -> Reply:
         if not self._begun or not (self.done or self._stop):
             raise self._cut_error(begun=self._begun)
+        if self._stop and self._stop not in _STOPS:
+            raise self._incomplete_error(self._stop)
         calls = tuple(call.finished() for call in self._calls)
         thinking = [part.finished() for part in self._parts if isinstance(part, _ThinkingBlock) and part]
         note = order_note(self._steps())
@@ -309,11 +311,21 @@ class Decoder(StreamDecoder):
             calls, [*thinking, note] if note else thinking, usage=self._counts.usage(), stop=_STOPS.get(self._stop)
         )
 
-    def _add_message(self, message: Message) -> None:
+    def _start(self, message: Message) -> Sequence[Delta]:
+        """Begin the message with the blocks that it has; raises `ProviderError` if another one had begun."""
+        if message.id and self._id not in ("", message.id):
+            raise ProviderError("a second answer began inside the stream", fault="cut", partial=self.partial)
         self._begun = True
         self._id = message.id or self._id
         self._model = message.model or self._model
         self._counts = self._counts.updated(message.usage)
+        if not message.content:
+            return ()
+        deltas: list[Delta] = []
+        for index, block in enumerate(message.content):
+            deltas += self._begin(index, block)
+            deltas += self._end(index)
+        return deltas
 
     def _begin(self, index: int, block: Block) -> Sequence[Delta]:
         self._begun = True

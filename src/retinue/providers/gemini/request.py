@@ -31,6 +31,9 @@ UNSIGNED_CALL = "skip_thought_signature_validator"
 _NEEDS_SIGNATURES = re.compile(r"(?:.*/)?gemini-(?:[3-9]|\d\d|.*latest)")
 _NEEDS_BUDGET = re.compile(r"(?:.*/)?gemini-2\.5")
 
+TOOL_CONFIG = "toolConfig"
+_NO_CALLS = b'"toolConfig":{"functionCallingConfig":{"mode":"NONE"}},'
+
 _SIGNED, _UNSIGNED = "signed", "unsigned"
 
 
@@ -55,6 +58,8 @@ def encode(request: Request, *, unsupported: Collection[str] = ()) -> bytes:
     variant = _SIGNED if _NEEDS_SIGNATURES.match(request.model) else _UNSIGNED
     contents = Encoder.of(request, MEMO, variant).body()
     found = options(request, unsupported)
+    forbids_calls = TOOL_CONFIG in found
+    found.pop(TOOL_CONFIG, None)
     output = request.output
     has_format = (
         output is None or ("responseJsonSchema" if output.mode == "json_schema" else "responseMimeType") in found
@@ -63,7 +68,8 @@ def encode(request: Request, *, unsupported: Collection[str] = ()) -> bytes:
         (
             b"{",
             _system(request.system if has_format else system_prompt_with_format(request)),
-            _tools(request.tools),
+            _tools(request.withheld_tools if forbids_calls else request.tools),
+            _NO_CALLS if forbids_calls else b"",
             b'"generationConfig":' + msgspec.json.encode(nested(found)) + b"," if found else b"",
             b'"contents":[',
             contents,
@@ -157,11 +163,22 @@ def _content(role: Literal["user", "model"], parts: Iterable[bytes]) -> bytes:
 
 def _has_format_field(request: Request) -> bool:
     """Whether a request may set the output format: before version 3, not together with tools."""
-    return not request.tools or _NEEDS_SIGNATURES.match(request.model) is not None
+    return not request.tools or _takes_format_and_tools(request.model)
+
+
+def _takes_format_and_tools(model: str) -> bool:
+    return _NEEDS_SIGNATURES.match(model) is not None
+
+
+def _forbids_calls(request: Request) -> bool:
+    """Whether the tools of earlier turns are sent, and calls forbidden."""
+    if request.tools or not request.withheld_tools:
+        return False
+    return request.output is None or _takes_format_and_tools(request.model)
 
 
 def options(request: Request, unsupported: Collection[str] = ()) -> dict[str, object]:
-    """The generation config of a request, without unsupported options.
+    """The generation config of a request, without unsupported options, and `toolConfig` if calls are forbidden.
 
     >>> request = Request(model="gemini-2.5-flash", system="", messages=[], max_output=9, think=True)
     >>> options(request, {"maxOutputTokens"})
@@ -183,6 +200,8 @@ def options(request: Request, unsupported: Collection[str] = ()) -> dict[str, ob
         found["responseMimeType"] = "application/json"
         if request.output.mode == "json_schema":
             found["responseJsonSchema"] = restricted(request.output.schema, GEMINI)
+    if _forbids_calls(request):
+        found[TOOL_CONFIG] = "NONE"
     return without_unsupported(found, unsupported)
 
 

@@ -27,9 +27,20 @@ _REFUSALS = (
     *("SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "MODEL_ARMOR"),
     *("IMAGE_SAFETY", "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION"),
 )
-_STOPS: dict[str, Stop] = {"MAX_TOKENS": "length", **dict.fromkeys(_REFUSALS, "refusal")}
+_STOPS: dict[str, Stop | None] = {
+    "STOP": None,
+    **dict.fromkeys(("MAX_TOKENS", "CONTINUATION"), "length"),
+    **dict.fromkeys(_REFUSALS, "refusal"),
+}
+"""Finish reasons of a complete answer (None), and of one that was cut or refused."""
+
 # The model wrote something that its own server could not read; another attempt mostly succeeds.
 _BROKEN = frozenset({"MALFORMED_FUNCTION_CALL", "MALFORMED_RESPONSE", "UNEXPECTED_TOOL_CALL", "OTHER"})
+_SLIPS = {
+    "MALFORMED_FUNCTION_CALL": "the function call was malformed.",
+    "UNEXPECTED_TOOL_CALL": "a function was called that was not offered.",
+}
+"""Mistakes of the model, in words for the model."""
 _BAD_REQUEST = frozenset({"MISSING_THOUGHT_SIGNATURE", "TOO_MANY_TOOL_CALLS"})
 _UNSPECIFIED = frozenset({"FINISH_REASON_UNSPECIFIED", "BLOCK_REASON_UNSPECIFIED"})
 
@@ -153,8 +164,12 @@ class Decoder(StreamDecoder):
         if self._stop in _BROKEN or self._stop in _BAD_REQUEST:
             detail = f": {self._stop_message}" if self._stop_message else ""
             message = f"the server gave up the model's answer ({self._stop}){detail}"
-            fault = "cut" if self._stop in _BROKEN else "bad_request"
-            raise ProviderError(message, fault=fault, partial=self.partial)
+            if self._stop in _BAD_REQUEST:
+                raise ProviderError(message, fault="bad_request", partial=self.partial)
+            slip = " ".join(filter(None, (_SLIPS[self._stop], self._stop_message))) if self._stop in _SLIPS else ""
+            raise ProviderError(message, fault="cut", partial=self.partial, slip=slip)
+        if self._stop and self._stop not in _STOPS:
+            raise self._incomplete_error(self._stop)
         return self._reply(
             tuple(self._calls),
             [_thinking(part) for part in self._thinking_parts],

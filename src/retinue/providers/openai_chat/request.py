@@ -8,12 +8,19 @@ from functools import lru_cache
 from typing import ClassVar
 
 import msgspec
+from msgspec import Struct
 
 from retinue.core.agent import Output, ToolSpec
-from retinue.core.messages import AssistantMessage
+from retinue.core.messages import AssistantMessage, Thinking
 from retinue.core.ports import Request
 from retinue.providers.lenient_json import as_json_object, utf8_safe
-from retinue.providers.message_encoder import MessageEncoder, PendingCall, system_prompt, system_prompt_with_format
+from retinue.providers.message_encoder import (
+    MessageEncoder,
+    PendingCall,
+    read_note,
+    system_prompt,
+    system_prompt_with_format,
+)
 from retinue.providers.schema_subset import OPENAI_STRICT, complete, restricted
 from retinue.providers.unsupported_options import encode_fields, without_unsupported
 
@@ -26,8 +33,40 @@ _COUNTS_REASONING = re.compile(r"(?:.*/)?(?:o\d|gpt-5)")
 _CHAT_VARIANT = re.compile(r"(?:.*/)?gpt-5(?:\.\d+)?-chat")
 _ACCEPTS_NO_EFFORT = re.compile(r"(?:.*/)?gpt-5\.1(?!\d)")
 
-_REASONING = "reasoning"
-"""The variant in which a reply's thinking is sent back with its calls."""
+NOTE_SIGNATURE = "openai-chat"
+"""The signature of thinking with a note of this wire."""
+
+CALL_IDS = "tool_call_id"
+"""The name of the call ids in the errors of servers that accept only some; ids are then replaced by short ones."""
+
+TOOL_CHOICE = "tool_choice"
+
+_SENDS_ALL = "all"
+"""The variant in which all thinking of a reply is sent back with its calls, whichever server it came from."""
+
+REASONING_FIELDS = ("reasoning_content", "reasoning")
+"""The fields in which servers send thinking as text; the text goes back in the same field."""
+
+_DETAILS, _BLOCKS, _EXTRA = "reasoning_details", "thinking_blocks", "extra_content"
+_RETURNED = (*REASONING_FIELDS, _DETAILS, _BLOCKS, _EXTRA)
+"""The fields in which thinking goes back."""
+
+
+class SentReasoning(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="chat.reasoning"):
+    """How the server sent the thinking of a reply, so that it can go back in the same form.
+
+    `field` is the field of the text. `details` and `blocks` are the lists `reasoning_details` (OpenRouter) and
+    `thinking_blocks` (LiteLLM). `extras` has the `extra_content` of calls by their number, such as a thought signature
+    of Google.
+    """
+
+    field: str = ""
+    details: tuple[msgspec.Raw, ...] = ()
+    blocks: tuple[msgspec.Raw, ...] = ()
+    extras: dict[int, msgspec.Raw] = {}
+
+
+_decode_reasoning = msgspec.json.Decoder(SentReasoning).decode
 
 _USAGE = {"include_usage": True}
 """A stream ends with usage only on request; some servers reject the option."""
@@ -47,6 +86,8 @@ def options(request: Request, unsupported: Collection[str] = (), *, explicit: bo
     counts_reasoning = _COUNTS_REASONING.match(request.model) is not None
     is_reasoning = counts_reasoning and not _CHAT_VARIANT.match(request.model)
     found: dict[str, object] = {"stream_options": _USAGE}
+    if request.withheld_tools and not request.tools:
+        found[TOOL_CHOICE] = "none"
     if is_reasoning:
         found["developer"] = True
     if request.max_output is not None:
@@ -78,10 +119,11 @@ def encode(
     '{"model":"m","stream":true,"stream_options":{"include_usage":true},"messages":[{"role":"user","content":"hi"}]}'
     """
     found = options(request, unsupported, explicit=explicit)
+    tools = request.tools or (request.withheld_tools if TOOL_CHOICE in found else ())
     role = "developer" if found.pop("developer", False) else "system"
     prompt = system_prompt(request) if "response_format" in found else system_prompt_with_format(request)
     system = _system(prompt, role)
-    messages = Encoder.of(request, MEMO, _REASONING if sends_reasoning else "").body()
+    messages = encoder_of(request, unsupported, sends_reasoning=sends_reasoning, explicit=explicit).body()
     parts = (
         b'{"model":',
         msgspec.json.encode(utf8_safe(request.model)),
@@ -92,46 +134,108 @@ def encode(
         b"," if system and messages else b"",
         messages,
         b"]",
-        _tools(request.tools),
+        _tools(tools),
         b"}",
     )
     return b"".join(parts)  # a long conversation is copied here, once
 
 
+def encoder_of(
+    request: Request, unsupported: Collection[str], *, sends_reasoning: bool = False, explicit: bool = False
+) -> Encoder:
+    """The encoder of a request's messages; what the server rejected in earlier messages is left out of all.
+
+    With `explicit`, replies have the documented fields alone.
+    """
+    variant = _SENDS_ALL if sends_reasoning else ""
+    if unsupported or explicit:
+        left_out = [name for name in _RETURNED if explicit or name in unsupported]
+        left_out += [CALL_IDS] if CALL_IDS in unsupported else []
+        variant = " ".join((variant, *left_out))
+    return Encoder.of(request, MEMO, variant)
+
+
 class Encoder(MessageEncoder):
-    """The messages of a run as chat messages."""
+    """The messages of a run as chat messages; `variant` names what is left out, and whether all thinking is sent."""
 
-    __slots__ = ()
+    __slots__ = ("_field", "_words", "sent")
 
-    valid_id: ClassVar[re.Pattern[str]] = re.compile(r"[\x00-\x7f]{1,40}")
+    short_id: ClassVar[re.Pattern[str]] = re.compile(r"[a-zA-Z0-9]{9}")
+    """Call ids that every server accepts: OpenAI takes 40 characters, Mistral exactly nine letters and digits."""
+
+    def __init__(self, variant: str = "") -> None:
+        super().__init__(variant)
+        self._words = variant.split()
+        self.sent: dict[str, None] = {}
+        """The fields of messages that a server may reject, as far as they were sent; their order is kept."""
+        self._field = ""
+        """The field in which the server sent thinking so far."""
 
     def encode_user(self, text: str) -> bytes:
         return _message("user", text)
 
     def encode_reply(self, message: AssistantMessage, calls: Sequence[PendingCall]) -> Iterable[bytes]:
-        if not calls:
+        note = _note(message.thinking) if message.thinking else None
+        if not calls and note is None:
             return (_message("assistant", message.text),)
-        reply: dict[str, object] = {"role": "assistant", "content": utf8_safe(message.text) or None}
-        reasoning = "".join(block.text for block in message.thinking) if self.variant == _REASONING else ""
-        if reasoning:
-            reply["reasoning_content"] = utf8_safe(reasoning)
-        reply["tool_calls"] = [
-            {
-                "id": pending.wire_id,
-                "type": "function",
-                "function": {"name": utf8_safe(pending.call.name), "arguments": as_json_object(pending.call.arguments)},
-            }
-            for pending in calls
-        ]
+        reply: dict[str, object] = {"role": "assistant", "content": utf8_safe(message.text) or (None if calls else "")}
+        if note is not None or self._field or self._words:
+            self._add_reasoning(reply, message, note, has_calls=bool(calls))
+        if calls:
+            extras = note.extras if note is not None and self._sends(_EXTRA) else {}
+            reply["tool_calls"] = [self._call(pending, extras.get(index)) for index, pending in enumerate(calls)]
         return (msgspec.json.encode(reply),)
+
+    def _add_reasoning(
+        self, reply: dict[str, object], message: AssistantMessage, note: SentReasoning | None, *, has_calls: bool
+    ) -> None:
+        if note is not None:
+            self._field = note.field or self._field
+            for name, pieces in ((_DETAILS, note.details), (_BLOCKS, note.blocks)):
+                if pieces and self._sends(name):
+                    reply[name] = pieces
+                    self.sent[name] = None
+        sends_all = _SENDS_ALL in self._words
+        field = REASONING_FIELDS[0] if sends_all else self._field
+        if not has_calls or not field or not self._sends(field) or _DETAILS in reply:
+            return
+        text = "".join(block.text for block in message.thinking) if sends_all or note is not None else ""
+        # A server that wants the reasoning of replies with calls back wants the field also where there was none.
+        if text or (field == REASONING_FIELDS[0] and not sends_all):
+            reply[field] = utf8_safe(text)
+            self.sent[field] = None
+
+    def _call(self, pending: PendingCall, extra: msgspec.Raw | None) -> dict[str, object]:
+        function = {"name": utf8_safe(pending.call.name), "arguments": as_json_object(pending.call.arguments)}
+        call: dict[str, object] = {"id": utf8_safe(pending.wire_id), "type": "function", "function": function}
+        if extra is not None:
+            call[_EXTRA] = extra
+            self.sent[_EXTRA] = None
+        if CALL_IDS not in self.sent and not self.short_id.fullmatch(pending.wire_id):
+            self.sent[CALL_IDS] = None
+        return call
+
+    def _sends(self, field: str) -> bool:
+        return field not in self._words
+
+    def accepts_id(self, call_id: str) -> bool:
+        return bool(call_id) and (self._sends(CALL_IDS) or self.short_id.fullmatch(call_id) is not None)
+
+    def replacement_id(self, reply: int, index: int) -> str:
+        return super().replacement_id(reply, index) if self._sends(CALL_IDS) else f"{reply % 10**5:05}{index:04}"
 
     def encode_results(self, calls: Sequence[PendingCall]) -> list[bytes]:
         return [
             msgspec.json.encode(
-                {"role": "tool", "tool_call_id": pending.wire_id, "content": utf8_safe(pending.result_text)}
+                {"role": "tool", "tool_call_id": utf8_safe(pending.wire_id), "content": utf8_safe(pending.result_text)}
             )
             for pending in calls
         ]
+
+
+def _note(thinking: Sequence[Thinking]) -> SentReasoning | None:
+    notes = (read_note(_decode_reasoning, block) for block in thinking)
+    return next(filter(None, notes), None)
 
 
 def _message(role: str, text: str) -> bytes:

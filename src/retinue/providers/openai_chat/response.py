@@ -7,6 +7,7 @@ these and ignores unknown fields.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
@@ -19,10 +20,20 @@ from retinue.core.text import NOT_JSON
 from retinue.core.usage import Usage
 from retinue.net.http import Http
 from retinue.providers.http import Endpoint, HttpProvider
-from retinue.providers.http_errors import stream_error
+from retinue.providers.http_errors import ErrorResponse, stream_error
 from retinue.providers.lenient_json import decode_or_none, json_text
+from retinue.providers.message_encoder import make_note
 from retinue.providers.openai_chat import COMPLETIONS_PATH
-from retinue.providers.openai_chat.request import encode, options
+from retinue.providers.openai_chat.reasoning import block_text, merged_blocks
+from retinue.providers.openai_chat.request import (
+    CALL_IDS,
+    NOTE_SIGNATURE,
+    REASONING_FIELDS,
+    SentReasoning,
+    encode,
+    encoder_of,
+    options,
+)
 from retinue.providers.stream_decoder import (
     NO_DETAILS,
     NULL,
@@ -32,12 +43,19 @@ from retinue.providers.stream_decoder import (
     normalized_usage,
 )
 
-_STOPS: dict[str, Stop] = {
-    "length": "length",
-    "max_tokens": "length",
-    "content_filter": "refusal",
-    "refusal": "refusal",
+_STOPS: dict[str, Stop | None] = {
+    **dict.fromkeys(("stop", "tool_calls", "function_call", "eos", "eos_token", "end", "complete", "completed")),
+    **dict.fromkeys(("end_turn", "stop_sequence", "tool_use", "tool_call")),
+    **dict.fromkeys(("length", "max_tokens", "model_length", "max_output_tokens"), "length"),
+    **dict.fromkeys(("content_filter", "refusal", "sensitive", "safety"), "refusal"),
 }
+"""Finish reasons of a complete answer (None), and of one that was cut or refused; servers vary in spelling."""
+
+_GAVE_UP = frozenset({"error", "network_error", "insufficient_system_resource"})
+"""Finish reasons of servers that failed or had no capacity in the middle of an answer."""
+
+EMPTY = msgspec.Raw(b"")
+"""The value of a raw field that was absent, in an event of which nearly all fields are."""
 
 # ---- events ---------------------------------------------------------------------------------------------------------
 
@@ -54,6 +72,7 @@ class _CallPart(Struct, gc=False):
     index: int | None = None
     id: str | int | None = None
     function: _Function | None = None
+    extra_content: msgspec.Raw = EMPTY
 
 
 class _Part(Struct, gc=False):
@@ -67,6 +86,8 @@ class _ChoiceMessage(Struct, gc=False):
     reasoning: str | None = None
     refusal: str | None = None
     tool_calls: list[_CallPart] | None = None
+    reasoning_details: msgspec.Raw = EMPTY
+    thinking_blocks: msgspec.Raw = EMPTY
 
 
 class _Choice(Struct, gc=False):
@@ -101,6 +122,8 @@ _decode = msgspec.json.Decoder(_Chunk).decode
 _decode_first = msgspec.json.Decoder(_FirstChunk).decode
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
+_CALL_ID = re.compile(r"\btool[ _]call[ _]id\b|\btool_calls(?:\[\d+\])?\.id\b", re.IGNORECASE)
+
 MAX_EXAMINED = 16 * 1024 * 1024
 """How many characters of arguments are decoded in one reply to find out where calls end."""
 
@@ -130,6 +153,10 @@ class _Call:
         """Whether the arguments are a complete JSON object, so that nothing can follow."""
         return self.ends_like_an_object() and decode_or_none(_decode_object, self.arguments) is not None
 
+    def is_named_in_pieces(self, call_id: str, name: str, in_event: set[int]) -> bool:
+        """Whether `name` is the next piece of this call's name: nothing else of it came yet, and nothing repeats it."""
+        return bool(name and self.name) and not (self.pieces or call_id or name == self.name or self.index in in_event)
+
     def ends_like_an_object(self) -> bool:
         return bool(self.pieces) and self.pieces[-1].rstrip().endswith("}")
 
@@ -146,12 +173,23 @@ class Decoder(StreamDecoder):
     ('hello', None)
     """
 
-    __slots__ = ("_by_id", "_by_index", "_calls", "_examined", "_refused", "_stop", "_thinking", "_usage")
+    # fmt: off
+    __slots__ = (
+        "_blocks", "_by_id", "_by_index", "_calls", "_details", "_examined", "_extras", "_field", "_refused",
+        "_stop", "_thinking", "_usage",
+    )
+    # fmt: on
 
     def __init__(self, *, model: str = "") -> None:
         super().__init__(model=model)
         self._thinking: list[str] = []
+        self._field = ""
+        """The field in which the server sends thinking as text."""
+        self._details: list[bytes] = []
+        self._blocks: list[bytes] = []
+        """The lists of reasoning details and of thinking blocks, as they came with each event."""
         self._calls: list[_Call] = []
+        self._extras: dict[int, msgspec.Raw] = {}
         self._by_index: dict[int, _Call] = {}
         self._by_id: dict[str, _Call] = {}
         self._examined = 0
@@ -188,27 +226,38 @@ class Decoder(StreamDecoder):
             return ()
         content = message.content
         has_more = message.tool_calls or message.reasoning_content or message.reasoning or message.refusal
-        if has_more or not isinstance(content, str):
+        if has_more or message.reasoning_details or not content or not isinstance(content, str):
             return tuple(self._add(message))
-        # Nearly every event is a piece of text and nothing else.
-        if not content:
-            return ()
+        # Nearly every event is a piece of text and nothing else; thinking blocks come without text.
         self._text.append(content)
         return (TextDelta(content),)
 
     def finish(self) -> Reply:
         if not self._begun or not (self.done or self._stop):
             raise self._cut_error(begun=self._begun)
-        if self._stop == "error":
-            raise ProviderError("the server gave up in the middle of the answer", fault="overloaded", busy=False)
+        stop = self._stop.lower()
+        if stop in _GAVE_UP:
+            reason = "" if stop == "error" else f" ({self._stop})"
+            raise ProviderError(
+                f"the server gave up in the middle of the answer{reason}", fault="overloaded", busy=False
+            )
+        if stop and stop not in _STOPS:
+            raise self._incomplete_error(self._stop)
         calls = tuple(ToolCall(call.name, call.arguments, call.id) for call in self._calls)
-        thinking = "".join(self._thinking)
         return self._reply(
             calls,
-            (Thinking(thinking),) if thinking else (),
+            self._noted_thinking(),
             usage=_usage(self._usage),
-            stop="refusal" if self._refused else _STOPS.get(self._stop),
+            stop="refusal" if self._refused else _STOPS.get(stop),
         )
+
+    def _noted_thinking(self) -> tuple[Thinking, ...]:
+        """The thinking, with a note of the form in which the server sent it."""
+        text = "".join(self._thinking)
+        if not (self._field or self._details or self._blocks or self._extras):
+            return (Thinking(text),) if text else ()
+        sent = SentReasoning(self._field, merged_blocks(self._details), merged_blocks(self._blocks), self._extras)
+        return (make_note(sent, NOTE_SIGNATURE, text),)
 
     def _begin(self, chunk: _FirstChunk) -> _Chunk:
         self._id = chunk.id or ""
@@ -219,6 +268,10 @@ class Decoder(StreamDecoder):
         """Add thinking, text and calls, in this order, which is the one in which models produce them."""
         deltas: list[Delta] = []
         thinking, text = message.reasoning_content or message.reasoning or "", ""
+        if thinking:
+            self._field = REASONING_FIELDS[0 if message.reasoning_content else 1]
+        if message.reasoning_details or message.thinking_blocks:
+            thinking += self._collect_blocks(message)
         if isinstance(message.content, str):
             text = message.content
         elif message.content:
@@ -240,6 +293,15 @@ class Decoder(StreamDecoder):
                 deltas.append(delta)
         return deltas
 
+    def _collect_blocks(self, message: _ChoiceMessage) -> str:
+        """Keep the blocks of an event; returns their text, unless the server sends it in a field of its own as well."""
+        text = ""
+        for raw, collected in ((message.reasoning_details, self._details), (message.thinking_blocks, self._blocks)):
+            if len(raw) > len(NULL):  # not null, and no empty list
+                collected.append(bytes(raw))
+                text += "" if self._field else block_text(collected[-1])
+        return text
+
     def _add_call(self, part: _CallPart, in_event: set[int]) -> CallDelta:
         """Add a piece of a call; `in_event` are the indexes of the calls that this event has had before."""
         function = part.function or _NO_FUNCTION
@@ -249,6 +311,10 @@ class Decoder(StreamDecoder):
             json_text(function.arguments),
         )
         call = self._find_call(part.index, call_id, in_event)
+        if name and call is not None and part.index is not None and call.is_named_in_pieces(call_id, name, in_event):
+            call.name += name
+            in_event.add(call.index)
+            return CallDelta(call.index, name, "")
         begins = call is None or (bool(name) and self._is_new_call(call, call_id, name, piece, in_event))
         if call is None or begins:
             call = _Call(len(self._calls), call_id, name)
@@ -263,6 +329,8 @@ class Decoder(StreamDecoder):
         if call_id:
             self._by_id[call_id] = call
         in_event.add(call.index)
+        if part.extra_content:
+            self._extras[call.index] = part.extra_content
         if piece:
             call.add(piece)
         return CallDelta(call.index, name if begins else "", piece, call.id if begins else "")
@@ -315,12 +383,24 @@ def _usage(raw: msgspec.Raw) -> Usage | None:
     )
 
 
+def _rejects_call_ids(error: ProviderError) -> bool:
+    """Whether a server rejects the ids of calls, because of their length or characters.
+
+    >>> _rejects_call_ids(ErrorResponse("Tool call id was x but must be a-z", fault="bad_request", status=400))
+    True
+    """
+    if not isinstance(error, ErrorResponse) or error.status not in (400, 422):
+        return False
+    return _CALL_ID.search(f"{error.param} {error.server_message}") is not None
+
+
 class OpenAIChatProvider(HttpProvider):
     """A provider for chat completions at `base_url`, such as `https://api.openai.com/v1`.
 
-    With `sends_reasoning`, the thinking of a reply is sent back together with its calls, as some reasoning models
-    require and other servers reject. With `explicit`, requests to reasoning models state their defaults: text as the
-    output format, and the reasoning effort. `HttpProvider` describes the other arguments.
+    Thinking goes back in the form in which the server sent it, unless the server rejects that. With `sends_reasoning`,
+    thinking that came from elsewhere is sent back too, together with the calls of its reply. With `explicit`, requests
+    to reasoning models state their defaults: text as the output format, and the reasoning effort. `HttpProvider`
+    describes the other arguments.
 
     >>> OpenAIChatProvider("http://localhost:11434/v1")
     <OpenAIChatProvider http://localhost:11434/v1>
@@ -347,7 +427,14 @@ class OpenAIChatProvider(HttpProvider):
         return encode(request, sends_reasoning=self._sends_reasoning, explicit=self._explicit, unsupported=unsupported)
 
     def options(self, request: Request, unsupported: Collection[str]) -> Iterable[str]:
-        return options(request, unsupported, explicit=self._explicit)
+        encoder = encoder_of(request, unsupported, sends_reasoning=self._sends_reasoning, explicit=self._explicit)
+        return (*options(request, unsupported, explicit=self._explicit), *encoder.sent)
+
+    def rejected(self, request: Request, unsupported: Collection[str], error: ProviderError) -> str | None:
+        if _rejects_call_ids(error) and CALL_IDS in self.options(request, unsupported):
+            self._unsupported.add(request.model, CALL_IDS)
+            return CALL_IDS
+        return super().rejected(request, unsupported, error)
 
     def decoder(self, model: str) -> Decoder:
         return Decoder(model=model)
