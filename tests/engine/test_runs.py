@@ -240,6 +240,7 @@ async def test_a_view_shows_the_state_from_acceptance_to_end() -> None:
         state="queued",
         usage=Usage(),
         started_at=NEW_YEAR,
+        task="go",
     )
     assert (working.state, working.waiting_for, working.turns) == ("working", None, 0)
     assert (ended.state, ended.outcome, ended.turns, ended.usage) == ("ended", outcome, 1, TWO)
