@@ -65,8 +65,9 @@ def _grammar() -> Any:
 def programs_in(command: str) -> set[str]:
     """Plain names of stubs that are commands in the grammar of bash; empty if it does not understand the command."""
     grammar = _grammar()
-    # The grammar ends here-documents at indented markers, too, and does not join broken lines.
-    if grammar is None or len(command) > 300 or "<<" in command or "\\\n" in command:
+    # The grammar ends here-documents at indented markers, too, does not join broken lines, and begins a group at the
+    # brace of `x={`.
+    if grammar is None or len(command) > 300 or any(sign in command for sign in ("<<", "\\\n", "={")):
         return set()
     root = grammar.parse(command.encode()).root_node
     if root.has_error:
