@@ -28,7 +28,7 @@ READY := $(VENV)/.installed
 SITE ?= build/docs
 
 .DEFAULT_GOAL := help
-.PHONY: help venv python test lint check fix titles hooks docs docs-site picture stress fuzz bench demo constraints dist clean
+.PHONY: help venv python test lint check fix titles hooks docs docs-site picture stress fuzz bench demo constraints model-data dist clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -107,6 +107,9 @@ demo:  ## watch an incident, four agents and a crash; needs no model and no key
 
 constraints: venv  ## pin the newest releases in constraints.txt (PYTHONS="python3.11 python3.14")
 	@"$(BIN)/python" scripts/constraints.py $(PYTHONS)
+
+model-data: venv  ## write the prices and context windows of models anew, from two public data sets
+	@"$(BIN)/python" scripts/model_data.py
 
 dist: venv  ## build the sdist and the wheel in dist/
 	@rm -rf dist

@@ -87,6 +87,8 @@ class PriceList(Struct, frozen=True):
 
     as_of: str
     models: dict[str, Rates]
+    sources: dict[str, str] = {}
+    """The data sets that they were read from, with their versions."""
     aliases: dict[str, str] = {}
 
     def rates(self, model: str) -> Rates | None:
@@ -216,6 +218,7 @@ class WindowList(Struct, frozen=True):
 
     as_of: str
     models: dict[str, int]
+    sources: dict[str, str] = {}
 
     def window(self, model: str) -> int | None:
         """The window of a model, by its name or the name of one of its versions.
