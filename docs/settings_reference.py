@@ -32,7 +32,7 @@ def settings_page() -> str:
 
 def _section(section: Section) -> Iterator[str]:
     name = f"{section.name}.{section.named.example}" if section.named else section.name
-    yield f"## {section.name}"
+    yield f"## {section.name or 'Keys at the top'}"
     yield section.about
     if section.named:
         yield f"Each table has a name of its own, as `[{name}]`: {section.named.expected}."

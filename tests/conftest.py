@@ -26,6 +26,8 @@ pytest.register_assert_rewrite("retinue.testing.contracts")
 STRESS: bool = os.environ.get("RETINUE_STRESS") == "1"
 """Whether `make stress` asked for full sizes."""
 
+os.environ["RETINUE_CONFIG_HOME"] = "/nonexistent"  # the settings of the person who runs the tests do not count
+
 hypothesis.settings.register_profile("daily", derandomize=True, deadline=None, max_examples=50, database=None)
 hypothesis.settings.register_profile("stress", parent=hypothesis.settings.get_profile("daily"), max_examples=2000)
 hypothesis.settings.load_profile("stress" if STRESS else "daily")

@@ -6,11 +6,13 @@ import pytest
 from msgspec.structs import replace
 
 from retinue.app.launch.model_choice import choose_model, override_provider, unpriced
+from retinue.config.defaults import FileDefaults, RunDefaults
 from retinue.config.precedence import Flags
 from retinue.config.providers import PriceSettings, ProviderSettings
 from retinue.config.settings import Settings
 from retinue.core.errors import BadInput
 from retinue.providers.catalog import WIRES
+from retinue.providers.pricing import list_prices, listed_windows
 from retinue.testing.fake_server import FakeResponse, FakeServer, ReceivedRequest
 
 VENDOR = "https://api.openai.com/v1"
@@ -57,7 +59,7 @@ async def test_flags_precede_environment_and_settings() -> None:
     [
         (Flags(), {}, "no model is configured"),
         (Flags(model="antropic:m"), {}, "'antropic' is not a provider; known: anthropic, "),
-        (Flags(), {"OPENAI_API_KEY": "k"}, f"no model is named for {VENDOR}"),
+        (Flags(base_url="http://far/v1"), {"OPENAI_API_KEY": "k"}, "no model is named for http://far/v1"),
         (Flags(provider="openai-chat", model="m"), {}, "OPENAI_API_KEY is not set"),
         (Flags(provider="openai-chat", model="m"), {"OPENAI_API_KEY": " "}, "OPENAI_API_KEY is not set"),
     ],
@@ -65,6 +67,81 @@ async def test_flags_precede_environment_and_settings() -> None:
 async def test_missing_choices_are_errors(flags: Flags, environ: dict[str, str], message: str) -> None:
     with pytest.raises(BadInput, match=message):
         await choose_model(flags, Settings(), environ=environ)
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("variable", ["ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY"])
+async def test_one_key_is_enough_for_a_model_with_a_price_and_a_window(variable: str) -> None:
+    name, address, key, model = await chosen(Flags(), **{variable: "k"})
+
+    assert (address, key) == (WIRES[name].base_url, variable)
+    assert list_prices().rates(model) is not None
+    assert listed_windows().window(model) is not None
+
+
+def with_defaults(*defaults: RunDefaults, profile: RunDefaults | None = None) -> Settings:
+    layers = tuple(FileDefaults(each, "retinue.toml") for each in defaults)
+    found = replace(NEAR, defaults=layers, profiles={} if profile is None else {"p": profile})
+    return found.with_profile(None if profile is None else "p")
+
+
+AT_B = ("openai-chat", "http://b/v1", "", "m")
+FAR = RunDefaults(model="far", provider="openai-chat", base_url="http://far/v1")
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize(
+    ("flags", "settings", "environ", "expected"),
+    [
+        (Flags(), with_defaults(FAR), {}, ("openai-chat", "http://far/v1", "", "far")),
+        (Flags(), with_defaults(RunDefaults(model="m")), {}, ("near", "http://near/v1", "", "m")),
+        (Flags(), with_defaults(RunDefaults(model="near:m")), {}, ("near", "http://near/v1", "", "m")),
+        (
+            Flags(),
+            with_defaults(RunDefaults(base_url="http://b/v1", model="m")),
+            {},
+            ("openai-chat", "http://b/v1", "", "m"),
+        ),
+        (Flags(model="o"), with_defaults(FAR), {}, ("openai-chat", "http://far/v1", "", "o")),
+        (Flags(), with_defaults(FAR), {"RETINUE_MODEL": "near:e"}, ("near", "http://near/v1", "", "e")),
+        (Flags(), with_defaults(RunDefaults(model="p"), FAR), {}, ("openai-chat", "http://far/v1", "", "p")),
+        (Flags(), with_defaults(RunDefaults(provider="near", model="n"), FAR), {}, ("near", "http://near/v1", "", "n")),
+        (Flags(), with_defaults(FAR, profile=RunDefaults(model="near:p")), {}, ("near", "http://near/v1", "", "p")),
+        (
+            Flags(),
+            with_defaults(FAR, profile=RunDefaults(model="p")),
+            {"RETINUE_MODEL": "e"},
+            ("openai-chat", "http://far/v1", "", "p"),
+        ),
+        (Flags(model="f"), with_defaults(profile=RunDefaults(model="near:p")), {}, ("near", "http://near/v1", "", "f")),
+        (Flags(base_url="http://b/v1", model="m"), with_defaults(FAR), {}, AT_B),
+    ],
+)
+async def test_defaults_are_below_flags_profile_and_environment(
+    flags: Flags, settings: Settings, environ: dict[str, str], expected: tuple[str, str, str, str]
+) -> None:
+    assert await chosen(flags, settings, **environ) == expected
+
+
+@pytest.mark.real_time
+async def test_a_default_model_is_not_asked_of_another_provider() -> None:
+    name, _, _, model = await chosen(Flags(provider="anthropic"), with_defaults(FAR), ANTHROPIC_API_KEY="k")
+
+    assert (name, model) == ("anthropic", WIRES["anthropic"].default_model)
+
+
+@pytest.mark.real_time
+async def test_a_default_address_gets_no_key_of_a_vendor() -> None:
+    evil = RunDefaults(provider="openai", base_url="https://evil.example/v1", model="m")
+
+    assert await chosen(Flags(), with_defaults(evil), OPENAI_API_KEY="k") == (
+        "openai",
+        "https://evil.example/v1",
+        "",
+        "m",
+    )
+    with pytest.raises(BadInput, match=r"the key in OPENAI_API_KEY is not sent to evil\.example"):
+        await chosen(Flags(api_key_env="OPENAI_API_KEY"), with_defaults(evil), OPENAI_API_KEY="k")
 
 
 def models(*names: str) -> FakeResponse:

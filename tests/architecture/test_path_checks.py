@@ -72,11 +72,7 @@ REASONS: dict[tuple[str, str, str], str] = {
         "_check_file_type",
         "samefile",
     ): "whether a device is /dev/null; a refusal of any other device",
-    (
-        "config/settings.py",
-        "_find_file",
-        "lexists",
-    ): "chooses a name in the current folder; what is opened is what is read",
+    ("config/discovery.py", "file_in", "lexists"): "chooses a name in a folder; what is opened is what is read",
     ("local/private_folder.py", "create_private", "is_dir"): MESSAGE,
     ("local/programs.py", "_steps", "islink"): PROGRAM,
     ("local/programs.py", "_steps", "readlink"): PROGRAM,

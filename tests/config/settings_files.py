@@ -19,6 +19,11 @@ def settings(folder: Path, text: str, sections: Sequence[Section] = SECTIONS) ->
     return load(cwd=folder, sections=sections)
 
 
+def section(name: str) -> Section:
+    """The section with this name; the one without a name has the keys at the top of a file."""
+    return next(each for each in SECTIONS if each.name == name)
+
+
 def error_message(folder: Path, text: str | None = None, *, path: str | Path | None = None) -> str:
     """The error message for a `retinue.toml` with this text, or for the file `path`."""
     if text is not None:

@@ -12,7 +12,7 @@ import pytest
 from retinue.app.settings_sections import SECTIONS
 from retinue.config.settings import load
 from retinue.core.errors import BadInput, ConfigError, Problem
-from tests.config.settings_files import error_message
+from tests.config.settings_files import error_message, section
 
 AGENT_KEYS = (
     "description, system_prompt, tools, model, fallback, max_turns, model_provider, risk_profile, runtime_profile, "
@@ -22,8 +22,8 @@ LIMIT_KEYS = (
     "max_tokens, max_input_tokens, max_output_tokens, max_cost, max_calls, "
     "timeout, model_timeout, first_timeout, idle_timeout, tool_timeout, wrap_up"
 )
-NAMES = ", ".join(section.name for section in SECTIONS)
-WIRES = ", ".join(SECTIONS[1].choices["wire"])
+NAMES = ", ".join(each.name for each in SECTIONS if each.name)
+WIRES = ", ".join(section("providers").choices["wire"])
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,12 @@ def test_duplicate_keys(tmp_path: Path, text: str, message: str) -> None:
             f"retinue.toml:1: agent.subagnet: unknown section, did you mean agent.subagent? Known: {NAMES}",
         ),
         ("[provider.x]", f"retinue.toml:1: provider: unknown section, did you mean providers? Known: {NAMES}"),
-        ("model = 'gpt'", f"retinue.toml:1: model: unknown key; settings belong in sections: {NAMES}"),
+        (
+            "modell = 'gpt'",
+            "retinue.toml:1: modell: unknown key, did you mean model? Known: model, provider, base_url, dialects; "
+            f"other settings belong in sections: {NAMES}",
+        ),
+        ("model = 3", "retinue.toml:1: model: found 3 (a whole number); expected a string that is not empty"),
         (
             "[agents.researcher]\nmax_turn = 3\n",
             f"retinue.toml:2: agents.researcher.max_turn: unknown key, did you mean max_turns? Known: {AGENT_KEYS}",

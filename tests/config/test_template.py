@@ -16,7 +16,7 @@ from retinue.config.settings import load
 from retinue.config.template import template
 from retinue.config.validation import expected_type
 from retinue.dialects.meerkat.settings import MeerkatSettings
-from tests.config.settings_files import settings
+from tests.config.settings_files import section, settings
 
 
 def uncommented(text: str) -> str:
@@ -46,12 +46,14 @@ def test_the_uncommented_template_is_valid_and_complete(tmp_path: Path) -> None:
     assert (list(found.agents), list(found.providers)) == (["researcher"], ["local"])
     assert found.tool_modules == (tmp_path / "mytools.py",)
     tables = tomllib.loads(text)
-    assert set(tables) == {section.name.partition(".")[0] for section in SECTIONS}
-    assert keys(tables["agents"]["researcher"]) == declared(SECTIONS[0].type)
+    at_top = declared(section("").type)
+    assert set(tables) == {each.name.partition(".")[0] for each in SECTIONS if each.name} | at_top
+    assert keys(tables["profiles"]["fast"]) == at_top | keys(tables["defaults"])
+    assert keys(tables["agents"]["researcher"]) == declared(section("agents").type)
     examples = {"headers.X-Team", "prices.qwen3", "prices.qwen3.input", "prices.qwen3.output", "prices.qwen3.cached"}
-    assert keys(tables["providers"]["local"]) - examples == declared(SECTIONS[1].type)
-    assert keys(tables["tools"]) == declared(SECTIONS[2].type)
-    assert keys(tables["agent"]["subagent"]) == declared(SECTIONS[3].type)
+    assert keys(tables["providers"]["local"]) - examples == declared(section("providers").type)
+    assert keys(tables["tools"]) == declared(section("tools").type)
+    assert keys(tables["agent"]["subagent"]) == declared(section("agent.subagent").type)
     families = {"allowed_models.anthropic", "allowed_models.gemini", "allowed_models.openai"}
     assert keys(tables["sub_agents"]) - families == declared(MeerkatSettings)
     assert keys(tables["risk_profiles"]["careful"]) == declared(RISK_PROFILES.type)

@@ -119,7 +119,7 @@ def open(
     if config is not None:
         from retinue.app import settings_file, tool_modules
 
-        settings = settings_file.load_settings(config, home=_folder(home))
+        settings = settings_file.load_settings(config, home=_folder(home), user=False)
         agents = (*settings.core_agents(), *agents)
         provider_configs = (*settings_file.provider_configs(settings), *provider_configs)
         tools = (*tool_modules.load_tools(settings.tool_modules, home=_folder(home)), *tools)

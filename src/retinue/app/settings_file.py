@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,7 @@ from pathlib import Path
 from retinue.app.settings_sections import DIALECT_SECTIONS, SECTIONS
 from retinue.app.state_folder import default_home
 from retinue.app.store_url import is_sqlite
+from retinue.config.discovery import searched_folders, user_file
 from retinue.config.other_programs import Translate, Translated
 from retinue.config.settings import MAX_BYTES, Settings, load
 from retinue.config.store import STORE, StoreSettings
@@ -47,8 +48,18 @@ TRANSLATIONS: dict[str, Translate] = {
 """The settings files of other programs that are read leniently, by their names."""
 
 
-def load_settings(path: str | Path | None = None, *, cwd: Path | None = None, home: Path | None = None) -> Settings:
-    """The settings in a file, or in the `retinue.toml` or `retinue.yaml` of the current folder.
+def load_settings(
+    path: str | Path | None = None,
+    *,
+    cwd: Path | None = None,
+    home: Path | None = None,
+    user: bool = True,
+    project: bool = True,
+) -> Settings:
+    """The settings in a file, or in the `retinue.toml` or `retinue.yaml` of the current folder or of one above it.
+
+    Folders above are searched up to the root of the repository. What is set in the user's own file holds where the
+    project's file does not set it, unless `user` is false. Without `project`, the user's file alone is read.
 
     A file with the name of another program's settings file, `config.yaml` or `config.toml`, is translated and read
     leniently if its path is given. See `retinue.config.settings.load`. Warnings about ignored keys are logged.
@@ -56,32 +67,46 @@ def load_settings(path: str | Path | None = None, *, cwd: Path | None = None, ho
     A file in a folder in which agents may write is refused unless a person has accepted it as it is. `home` is the
     state folder that has the records of that, by default the one of this process.
     """
-    settings = _load(path, cwd or Path.cwd(), home or default_home())
+    settings = _load(path, cwd or Path.cwd(), home or default_home(), user=user, project=project)
     for warning in settings.warnings:
         log.warning("%s", warning)
     return settings
 
 
-def _load(path: str | Path | None, cwd: Path, home: Path) -> Settings:
-    from retinue.tools.settings_trust import check_trusted
+def _load(path: str | Path | None, cwd: Path, home: Path, *, user: bool = True, project: bool = True) -> Settings:
+    from retinue.tools.settings_trust import check_trusted, recorded_roots
 
-    check = partial(check_trusted, home=home)
-    return load(path, cwd=cwd, sections=SECTIONS, translations=TRANSLATIONS, check=check)
+    user_path = user_file() if user else None
+    folders: list[Path] = []
+    if path is None and project:
+        folders = searched_folders(cwd, recorded_roots(home))
+    elif path is None:
+        if user_path is None:
+            return Settings()
+        path, user_path = user_path, None
+    return load(
+        path,
+        cwd=cwd,
+        sections=SECTIONS,
+        translations=TRANSLATIONS,
+        check=partial(check_trusted, home=home),
+        user=user_path,
+        folders=folders,
+    )
 
 
 def store_in_settings(path: str | None) -> str | None:
-    """The address of the store in a settings file, or in that of the current folder; None if it names none.
+    """The address of the store in a settings file, or in those that are found from here; None if they name none.
 
     A file without such an address is not parsed, and errors in it are left to the commands that need it. A pipe is not
     read: that is possible only once.
     """
-    names = SETTINGS_FILES if path is None else (path,)
-    for name in names:
+    for name in _files_to_look_at(path):
         try:
             # Without O_NONBLOCK, opening a named pipe would wait for its writer.
             with os.fdopen(os.open(name, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
                 if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                    return None
+                    continue
                 text = file.read(MAX_BYTES)
         except (OSError, ValueError):
             continue
@@ -89,6 +114,19 @@ def store_in_settings(path: str | None) -> str | None:
             with suppress(ConfigError):
                 return store_url(_load(path, Path.cwd(), default_home()))
     return None
+
+
+def _files_to_look_at(path: str | None) -> Iterator[str | Path]:
+    from retinue.tools.settings_trust import recorded_roots
+
+    if path is not None:
+        yield path
+    else:
+        for folder in searched_folders(Path.cwd(), recorded_roots(default_home())):
+            yield from (folder / name for name in SETTINGS_FILES)
+    with suppress(ConfigError):  # two files, which the commands that need it report
+        if (own := user_file()) is not None:
+            yield own
 
 
 def store_url(settings: Settings) -> str | None:

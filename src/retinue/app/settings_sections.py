@@ -6,7 +6,10 @@ from collections.abc import Sequence
 
 from retinue.config.agents import AGENTS
 from retinue.config.cron import CRON
+from retinue.config.defaults import RunDefaults, TopSettings, default_sections
+from retinue.config.error_texts import one_of, quoted
 from retinue.config.memory import MEMORY
+from retinue.config.precedence import BARE_ADDRESS
 from retinue.config.profiles import RISK_PROFILES, RUNTIME_PROFILES
 from retinue.config.providers import ProviderSettings, providers_section
 from retinue.config.section_type import Section
@@ -37,7 +40,11 @@ DIALECT_SECTIONS: dict[str, Section] = {
 }
 """The settings section of each dialect that has one, by the dialect's name."""
 
+_TOP, _DEFAULTS, _PROFILES = default_sections(lambda table: _default_errors(table))
+
 SECTIONS: tuple[Section, ...] = (
+    _TOP,
+    _DEFAULTS,
     AGENTS,
     providers_section(tuple(WIRES), cross_key_errors=lambda provider: _provider_errors(provider)),
     TOOLS,
@@ -47,7 +54,23 @@ SECTIONS: tuple[Section, ...] = (
     MEMORY,
     CRON,
     STORE,
+    _PROFILES,
 )
+
+
+def _default_errors(table: TopSettings | RunDefaults) -> Sequence[tuple[str, str]]:
+    """Errors in defaults, each with its key: an unknown dialect, or an unusable address."""
+    known = [entry.name for entry in registry.entries()]
+    for name in table.dialects or ():
+        if name not in known:
+            return (("dialects", f"found {quoted(name)}; expected {one_of(known)}, or [] for none"),)
+    if table.base_url is None:
+        return ()
+    try:
+        provider_config(BARE_ADDRESS, base_url=table.base_url)
+    except BadInput as error:
+        return (("base_url", str(error)),)
+    return ()
 
 
 def _provider_errors(provider: ProviderSettings) -> Sequence[tuple[str, str]]:

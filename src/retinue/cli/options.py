@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
-from retinue.dialects.registry import root_tools
-
 if TYPE_CHECKING:
     from retinue.app.run_spec import DetachedApprovals
     from retinue.core.agent import Output, Sampling
@@ -69,7 +67,10 @@ ModelFlag = Annotated[
     option("--model", metavar="M", help="The model's name, or PROVIDER:NAME. [RETINUE_MODEL]", panel=ANSWERS),
 ]
 ConfigFlag = Annotated[
-    str | None, option("--config", metavar="FILE", help="A settings file, TOML or YAML, in place of ./retinue.toml.")
+    str | None, option("--config", metavar="FILE", help="A settings file, TOML or YAML, in place of retinue.toml.")
+]
+ProfileFlag = Annotated[
+    str | None, option("--profile", metavar="NAME", help="Defaults of the settings to use: [profiles.NAME].")
 ]
 ToolsFlag = Annotated[
     str | None,
@@ -208,11 +209,6 @@ def tools_of(names: str | None, *, agent: str | None) -> tuple[str, ...] | None:
     """The tools in `--tools`; without the flag those of the agent (None), or none without an agent."""
     tools = split_names(names)
     return () if tools is None and agent is None else tools
-
-
-def default_tools_of(names: str | None, dialects: tuple[str, ...] | None) -> tuple[str, ...]:
-    """The tools of a root whose agent names none: those of the dialects, unless `--tools` has a list."""
-    return root_tools(dialects or ()) if names is None else ()
 
 
 def exclude(flags: dict[str, bool]) -> None:

@@ -14,6 +14,7 @@ from retinue.dialects.registry import DEFAULT, prompt_named
 
 if TYPE_CHECKING:
     from retinue.app.launch.start import LaunchOptions
+    from retinue.config.settings import Settings
     from retinue.config.store import StoreSettings
     from retinue.core.agent import Output
 
@@ -29,7 +30,7 @@ def run(
         option(
             "--dialect",
             metavar="D",
-            help=f"The delegation tools to offer: {DEFAULT} (default), another dialect, or none. Repeatable.",
+            help=f"Delegation tools to offer, or none. Repeatable. [{DEFAULT} if the settings have agents, else none]",
         ),
     ] = None,
     agent: Annotated[str | None, option("--agent", metavar="NAME", help="The agent of the settings to run.")] = None,
@@ -51,6 +52,7 @@ def run(
     max_cost: Annotated[float | None, option("--max-cost", metavar="USD", min=0, help="Dollars.", panel=LIMITS)] = None,
     timeout: Annotated[float | None, option("--timeout", metavar="S", min=0, help="Seconds.", panel=LIMITS)] = None,
     config: options.ConfigFlag = None,
+    profile: options.ProfileFlag = None,
     approvals: options.ApprovalsFlag = None,
     yes: options.YesFlag = False,
     no_sandbox: options.NoSandboxFlag = False,
@@ -75,23 +77,27 @@ def run(
 
     The answer alone goes to stdout. Exit status: 0 answered, 1 failed, 2 bad usage or settings, 130 interrupted.
     """
-    from retinue.app.launch.start import LaunchOptions, LimitOptions
+    from retinue.app.launch.start import LaunchOptions, LimitOptions, default_tools_for, dialects_for, settings_for
     from retinue.config.precedence import Flags
 
     output = options.OutputOptions(json=json, sse=sse, brief=brief, quiet=quiet, verbose=verbose)
     options.exclude({"--sse": sse, "--detach": detach})
     task = options.prompt_text(prompt)
-    dialects = options.dialects_of(dialect)
+    required = options.required_output(output_schema, output_json)
+    approval = options.approval_options(approvals, yes=yes, detach=detach)
+    settings = settings_for(config, agent=agent, profile=profile)
+    agent = agent or settings.default_agent
+    dialects = dialects_for(options.dialects_of(dialect), settings)
     system, more_tools = _system(system)
     launch_options = LaunchOptions(
         flags=Flags(model=model, provider=provider, base_url=base_url, api_key_env=api_key_env),
         agent=agent,
-        dialects=(DEFAULT,) if dialects is None else dialects,
+        dialects=dialects,
         session=session,
         system=system,
         tools=options.tools_of(tools, agent=agent),
         tools_are_ceiling=tools is not None,
-        default_tools=options.default_tools_of(tools, dialects),
+        default_tools=default_tools_for(agent, dialects, settings) if tools is None else (),
         more_tools=more_tools,
         think=think,
         sampling=options.sampling_of(temperature, top_p, max_output_tokens),
@@ -103,15 +109,13 @@ def run(
         ),
         no_sandbox=no_sandbox,
     )
-    approval = options.approval_options(approvals, yes=yes, detach=detach)
-    required = options.required_output(output_schema, output_json)
-    return perform(_run(task, launch_options, config, approval, required, output, detach=detach))
+    return perform(_run(task, launch_options, settings, approval, required, output, detach=detach))
 
 
 async def _run(
     task: str,
     launch_options: LaunchOptions,
-    config: str | None,
+    settings: Settings,
     approval: options.ApprovalOptions,
     required: Output | None,
     output: options.OutputOptions,
@@ -119,11 +123,10 @@ async def _run(
     detach: bool,
 ) -> int:
     """Start the run, and follow it to its end or leave it to a background process; the exit code."""
-    from retinue.app.launch.start import prepare, settings_for
+    from retinue.app.launch.start import prepare
     from retinue.app.retention import prune_at_end, store_settings
     from retinue.cli.output.progress import approver_for, follow, print_interrupted, print_outcome
 
-    settings = settings_for(config, agent=launch_options.agent)
     with interrupts() as stop, stdout_for_answers_alone():
         launch = await prepare(settings, launch_options)
         if not output.quiet:

@@ -235,6 +235,12 @@ def reference_issues(
         yield from backend_issues((*here, "memory", "backend"), agent.memory.backend)
 
 
+def default_agent_issues(named: Mapping[KeyPath, str | None], known: Sequence[str]) -> Iterator[Issue]:
+    """Issues about default agents that are unknown, by the path of the table that names them."""
+    for path, name in named.items():
+        yield from _reference_issue((*path, "agent"), name, known, AGENTS.name)
+
+
 def _reference_issue(path: KeyPath, name: str | None, known: Sequence[str], section: str) -> Iterator[Issue]:
     if name is None or name in known:
         return

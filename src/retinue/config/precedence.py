@@ -1,13 +1,17 @@
-"""Resolve model, provider, address and API key variable: flags override the environment, which overrides the file."""
+"""Resolve model, provider, address and API key variable.
+
+Flags override the chosen profile, which overrides the environment, which overrides the files.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from retinue.config.defaults import FileDefaults
 from retinue.config.settings import Settings
 from retinue.core.agent import split_model
 
@@ -43,8 +47,11 @@ class ModelSelection(Struct, frozen=True, kw_only=True):
     origins: Mapping[str, str] = {}
 
 
-FLAGS, ENVIRONMENT, FILE = range(3)
-"""Ranks of the sources, the highest priority first."""
+FLAGS, PROFILE, ENVIRONMENT, FILE, DEFAULTS = range(5)
+"""Ranks of the sources, the highest priority first; the defaults of several files have ranks from `DEFAULTS` on."""
+
+BARE_ADDRESS = "openai-chat"
+"""The wire of an address without a provider: that of nearly every server."""
 
 
 class SourcedValue(Struct, frozen=True):
@@ -74,18 +81,31 @@ def resolve(
     providers to their names.
 
     An address and a key variable belong to the provider they were set with, and a key to its address: those that a
-    lower source sets for another provider or address are ignored, so that no key is sent to the wrong server.
+    lower source sets for another provider or address are ignored, so that no key is sent to the wrong server. So is the
+    default model of a file, if a higher source chooses another provider.
 
     >>> selection = resolve(Flags(model="vllm:qwen3"), {"RETINUE_PROVIDER": "openai-chat"}, Settings(), wires=["vllm"])
     >>> selection.provider, selection.model, selection.origins["provider"]
     ('vllm', 'qwen3', '--model')
     """
+    known = {*wires, *settings.providers}
     from_flags = _canonical(_flags(flags), canonical)
     from_environment = _canonical(_environment(environ), canonical)
-    model = _first("model", from_flags, from_environment, _agent(settings, agent))
-    provider = _first("provider", from_flags, from_environment)
-    model, provider = _split(model, provider, {*wires, *settings.providers}, canonical)
-    candidates = (from_flags, from_environment, _provider(settings, provider))
+    profile, files = _layers(settings)
+    given = [from_flags, *(_of_defaults(each, PROFILE, known, canonical) for each in profile), from_environment]
+    defaults = [_of_defaults(each, DEFAULTS + index, known, canonical) for index, each in enumerate(files)]
+    model = _first("model", *given, _agent(settings, agent))
+    provider = _first("provider", *given)
+    model, provider = _split(model, provider, known, canonical)
+    address = _first("base_url", *given)
+    for source in defaults:
+        own = source.get("provider")
+        if provider is None and (own is None or address is None):
+            provider = own
+        elif own is None or provider is None or own.value != provider.value:
+            continue  # its model is one of another provider
+        model = model or source.get("model")
+    candidates = (*given, *defaults, _provider(settings, provider))
     sources = [source for source in candidates if _applies_to(source, provider)]
     base_url = _first("base_url", *sources)
     resolved: dict[Option, SourcedValue | None] = {
@@ -108,6 +128,32 @@ def _flags(flags: Flags) -> Source:
 def _environment(environ: Mapping[str, str]) -> Source:
     given: dict[Option, str] = {option: name for option, name in VARIABLES.items() if environ.get(name)}
     return {option: SourcedValue(environ[name], name, ENVIRONMENT) for option, name in given.items()}
+
+
+def _layers(settings: Settings) -> tuple[Sequence[FileDefaults], Sequence[FileDefaults]]:
+    """The defaults of the chosen profile, if any, and those of the files."""
+    count = 0 if settings.profile is None else 1
+    return settings.defaults[:count], settings.defaults[count:]
+
+
+def _of_defaults(
+    defaults: FileDefaults, rank: int, known: Collection[str], canonical: Callable[[str], str]
+) -> dict[Option, SourcedValue]:
+    """The defaults of one place as a source, with the provider that its model or its bare address names."""
+    values: dict[Option, str | None] = {
+        "model": defaults.values.model,
+        "provider": defaults.values.provider,
+        "base_url": defaults.values.base_url,
+    }
+    source: dict[Option, SourcedValue] = {
+        key: SourcedValue(value, defaults.origin, rank) for key, value in values.items() if value is not None
+    }
+    model, provider = _split(source.get("model"), _canonical(source, canonical).get("provider"), known, canonical)
+    if provider is None and "base_url" in source:
+        provider = SourcedValue(BARE_ADDRESS, defaults.origin, rank)
+    split: dict[Option, SourcedValue | None] = {"model": model, "provider": provider}
+    source.update({key: each for key, each in split.items() if each is not None})
+    return source
 
 
 def _canonical(source: Source, canonical: Callable[[str], str]) -> Source:

@@ -33,7 +33,7 @@ class NamedTables:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A section `[name]`, or `[name.<anything>]` if it is `named`.
+    """A section `[name]`, or `[name.<anything>]` if it is `named`; without a name, keys at the top of the file.
 
     `choices` are the allowed values of keys that are known only at run time, such as the wires. `implied` returns the
     values that follow from the name of a table. `unsupported` are keys of similar tools: they are ignored with a
@@ -67,6 +67,8 @@ def tree_of(sections: Sequence[Section]) -> Tree:
     """
     tree: Tree = {}
     for section in sections:
+        if not section.name:
+            continue
         *above, last = section.name.split(".")
         branch = tree
         for part in above:

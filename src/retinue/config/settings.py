@@ -6,12 +6,14 @@ import os
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias, TypeVar, cast
+from typing import TypeAlias, TypeGuard, TypeVar, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from retinue.config.agents import AGENTS, AgentSettings, reference_issues
+from retinue.config.agents import AGENTS, AgentSettings, default_agent_issues, reference_issues
+from retinue.config.defaults import FileDefaults, MoreDefaults, RunDefaults, TopSettings, run_defaults
+from retinue.config.discovery import project_file
 from retinue.config.error_texts import Document, dotted
 from retinue.config.memory import MEMORY, MemoryDefaults, backend_issues
 from retinue.config.other_programs import LenientDocument, Translate, translated
@@ -19,11 +21,12 @@ from retinue.config.profiles import RISK_PROFILES, RUNTIME_PROFILES, RiskSetting
 from retinue.config.providers import ProviderSettings
 from retinue.config.root import ROOT, RootDefaults
 from retinue.config.section_type import Section
+from retinue.config.store import SQLITE, STORE
 from retinue.config.toml import read_toml
 from retinue.config.tools import TOOLS, ToolsSettings, module_files, module_issues
 from retinue.config.validation import Issue, check
 from retinue.core.agent import Agent
-from retinue.core.errors import ConfigError, Problem
+from retinue.core.errors import ConfigError, Problem, UnknownName
 from retinue.core.key_paths import KeyPath
 from retinue.core.policy import Policy, Rules
 from retinue.core.settings_file_names import SETTINGS_FILES
@@ -102,10 +105,43 @@ class Settings(Struct, frozen=True, kw_only=True):
     unusable_provider: Problem | None = None
     """The provider of `root` if retinue does not have it; an error where no flag names another one."""
     source: Path | None = None
+    user_tables: frozenset[tuple[str, str]] = frozenset()
+    """Section and name of tables that are from `user_source`."""
+    user_source: Path | None = None
+    """The user's settings file, whose tables and keys hold where `source` does not have them."""
+    defaults: tuple[FileDefaults, ...] = ()
+    """Defaults of new runs: those of the chosen profile, of `source` and of `user_source`."""
+    profile: RunDefaults | None = None
+    """The chosen profile, which is the first of `defaults` as well."""
+    profiles: Mapping[str, RunDefaults] = {}
     warnings: tuple[Problem, ...] = ()
     """Settings in the file that are ignored."""
     tool_references: tuple[Problem, ...] = ()
     """Every place where the file names a tool, as `found`; whether the tools exist is not checked here."""
+
+    def with_profile(self, name: str | None) -> Settings:
+        """The settings with the defaults of a profile before their own; raises `UnknownName`."""
+        if name is None:
+            return self
+        if name not in self.profiles:
+            raise UnknownName("profile", name, tuple(self.profiles))
+        chosen = self.profiles[name]
+        return replace(self, profile=chosen, defaults=(FileDefaults(chosen, f"[profiles.{name}]"), *self.defaults))
+
+    @property
+    def default_agent(self) -> str | None:
+        """The agent of runs for which none is named."""
+        return next((each.values.agent for each in self.defaults if each.values.agent is not None), None)
+
+    @property
+    def default_tools(self) -> tuple[str, ...] | None:
+        """The tools of runs without an agent for which none are named; None if no place sets them."""
+        return next((each.values.tools for each in self.defaults if each.values.tools is not None), None)
+
+    @property
+    def default_dialects(self) -> tuple[str, ...] | None:
+        """The dialects of runs for which none is named; None if no place sets them."""
+        return next((each.values.dialects for each in self.defaults if each.values.dialects is not None), None)
 
     def section(self, name: str, kind: type[S]) -> S:
         section = self.sections.get(name)
@@ -121,7 +157,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             name,
             policy=self._policy(agent.risk_profile, agent.runtime_profile),
             runtime=runtime.profile(risk),
-            folder=self._folder,
+            folder=self._folder_of(AGENTS.name, name),
         )
 
     @property
@@ -139,7 +175,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         if risk_profile is None and runtime_profile is None:
             return None
         risk, runtime = self._profiles(risk_profile, runtime_profile)
-        return risk.policy(runtime, self._folder)
+        return risk.policy(runtime, self._folder_of(RISK_PROFILES.name, risk_profile or ""))
 
     def _profiles(self, risk_profile: str | None, runtime_profile: str | None) -> tuple[RiskSettings, RuntimeSettings]:
         return (
@@ -147,9 +183,10 @@ class Settings(Struct, frozen=True, kw_only=True):
             self.runtime_profiles.get(runtime_profile or "", RuntimeSettings()),
         )
 
-    @property
-    def _folder(self) -> Path:
-        return self.source.parent if self.source is not None else Path()
+    def _folder_of(self, section: str, name: str) -> Path:
+        """The folder of the file that has a table: its paths are relative to that."""
+        source = self.user_source if (section, name) in self.user_tables else self.source
+        return source.parent if source is not None else Path()
 
 
 def load(
@@ -159,36 +196,102 @@ def load(
     sections: Sequence[Section],
     translations: Mapping[str, Translate] = NO_TRANSLATIONS,
     check: FileCheck | None = None,
+    user: Path | None = None,
+    folders: Sequence[Path] = (),
 ) -> Settings:
-    """The settings in `path`, or in `retinue.toml` or `retinue.yaml` in the folder `cwd` if there is one.
+    """The settings in `path`, else in the `retinue.toml` or `retinue.yaml` of the first of `folders` that has one.
+
+    Without `folders`, it is looked for in `cwd` alone. `user` is the file of the user's settings: what it has and the
+    other file does not have holds as well. A table with a name and each key of another section count as a whole.
 
     A file whose name is in `translations` is the settings file of another program if its path is given: it is
-    translated and read leniently, so that what retinue does not have is ignored with one warning.
+    translated and read leniently, so that what retinue does not have is ignored with one warning; `user` is not read
+    then.
 
     `check` gets the open file after it was read. Raises `ConfigError` for a missing, unreadable or invalid file, with
     all errors.
     """
     named = path is not None
     if path is None:
-        path = _find_file(cwd)
-    if path is None:
-        return _settings(EMPTY, None, FILE, sections)
-    source = Path(os.path.abspath(cwd / path))
-    _check_file_type(source, str(path), named=named)
-    translate = translations.get(source.name) if named else None
-    document = _parse(source, str(path), check, lenient=translate is not None)
-    if translate is not None:
-        lenient = translated(document, translate)
-        return _settings(lenient.document, source, str(path), (*sections, ROOT), lenient)
-    return _settings(document, source, str(path), sections)
+        path = project_file(cwd, list(folders) or [cwd])
+    source = None if path is None else Path(os.path.abspath(cwd / path))
+    translate = translations.get(source.name) if named and source is not None else None
+    if source is not None:
+        _check_file_type(source, str(path), named=named)
+        document = _parse(source, str(path), check, lenient=translate is not None)
+        if translate is not None:
+            lenient = translated(document, translate)
+            others = tuple(section for section in sections if section.name)  # a program's own keys are at the top
+            return _settings(lenient.document, source, str(path), (*others, ROOT), lenient)
+    else:
+        document = EMPTY
+    below = _user_settings(user, sections, check) if user is not None and user != source else None
+    return _settings(document, source, str(path or FILE), sections, below=below)
 
 
-def _find_file(cwd: Path) -> str | None:
-    existing = [name for name in SETTINGS_FILES if os.path.lexists(cwd / name)]
-    if len(existing) > 1:
-        complaint = f"{' and '.join(existing)} both exist; keep one of them"
-        raise ConfigError(Problem(file=existing[0], complaint=complaint))
-    return existing[0] if existing else None
+class _UserDocument(Struct, frozen=True):
+    """The parsed file of the user's settings, which is valid by itself."""
+
+    source: Path
+    values: Mapping[str, object]
+    settings: Settings
+
+
+def _user_settings(user: Path, sections: Sequence[Section], check: FileCheck | None) -> _UserDocument:
+    _check_file_type(user, str(user), named=False)
+    document = _parse(user, str(user), check, lenient=False)
+    return _UserDocument(user, document.values, _settings(document, user, str(user), sections))
+
+
+def _over(values: Mapping[str, object], below: Mapping[str, object], sections: Sequence[Section]) -> dict[str, object]:
+    """The values of the project's file with those of the user's file that it does not have.
+
+    Defaults at the top and in `[defaults]` are not merged: each file's are kept apart, because an address belongs to
+    the provider that is named with it.
+    """
+    merged = dict(values)
+    for section in sections:
+        if section.name and section.type is not MoreDefaults:
+            path = section.name.split(".")
+            own, other = _at(values, path), _at(below, path)
+            if _is_table(other) and (own is None or _is_table(own)):
+                _put(merged, path, {**other, **(own or {})})
+    return merged
+
+
+def _is_table(value: object) -> TypeGuard[dict[str, object]]:
+    return isinstance(value, dict)
+
+
+def _at(values: Mapping[str, object], path: Sequence[str]) -> object:
+    found: object = values
+    for part in path:
+        found = found.get(part) if _is_table(found) else None
+    return found
+
+
+def _put(values: dict[str, object], path: Sequence[str], table: object) -> None:
+    first, *rest = path
+    if not rest:
+        values[first] = table
+        return
+    below = values.get(first)
+    inner = {**cast("dict[str, object]", below)} if isinstance(below, dict) else dict[str, object]()
+    _put(inner, rest, table)
+    values[first] = inner
+
+
+def _with_absolute_paths(values: Mapping[str, object], folder: Path) -> Mapping[str, object]:
+    """The values of the user's file, whose modules and store are relative to its own folder."""
+    tools, store = values.get(TOOLS.name), values.get(STORE.name)
+    if _is_table(tools) and "modules" in tools:
+        modules = [str(path) for path in module_files(cast("list[str]", tools["modules"]), folder)]
+        values = {**values, TOOLS.name: {**tools, "modules": modules}}
+    if _is_table(store) and str(store.get("url", "")).startswith(SQLITE):
+        path = str(store["url"]).removeprefix(SQLITE)
+        if not path.startswith(("/", "~")):
+            values = {**values, STORE.name: {**store, "url": f"{SQLITE}{folder / path}"}}
+    return values
 
 
 def _check_file_type(source: Path, file: str, *, named: bool) -> None:
@@ -238,8 +341,11 @@ def _settings(
     file: str,
     sections: Sequence[Section],
     lenient: LenientDocument | None = None,
+    below: _UserDocument | None = None,
 ) -> Settings:
-    values = document.values
+    own_values = values = document.values
+    if below is not None:
+        values = _over(values, _with_absolute_paths(below.values, below.source.parent), sections)
     checked, issues = check(values, sections, lenient=lenient is not None)
     named_tables = {name: tables for name, tables in checked.items() if isinstance(tables, dict)}
     tools = checked.pop(TOOLS.name, None)
@@ -248,6 +354,10 @@ def _settings(
     memory = memory if isinstance(memory, MemoryDefaults) else MemoryDefaults()
     root = checked.pop(ROOT.name, None)
     root = root if isinstance(root, RootDefaults) else RootDefaults()
+    top, more = checked.pop("", None), checked.pop("defaults", None)
+    top = top if isinstance(top, TopSettings) else TopSettings()
+    defaults = run_defaults(top, more if isinstance(more, MoreDefaults) else MoreDefaults())
+    profiles = _tables(checked.pop("profiles", None), RunDefaults)
     folder = source.parent if source is not None else Path()
     modules = module_files(tools.modules, folder)
     issues += module_issues(modules)
@@ -263,12 +373,17 @@ def _settings(
         providers,
         {section: _names(values, section) for section in (AGENTS.name, RISK_PROFILES.name, RUNTIME_PROFILES.name)},
     )
+    issues += default_agent_issues(
+        {("defaults",): defaults.agent, **{("profiles", name): each.agent for name, each in profiles.items()}},
+        _names(values, AGENTS.name),
+    )
     for section in sections:
         for name, table in named_tables.get(section.name, {}).items():
             found = section.cross_key_errors(table)
             issues += [Issue(path=(section.name, name, key), message=message) for key, message in found]
-        path = tuple(section.name.split("."))
-        if _has_section(path, values) and isinstance(table := checked.get(section.name), Struct):
+        path = tuple(section.name.split(".")) if section.name else ()
+        table = checked.get(section.name) if path else top
+        if _has_section(path, values) and isinstance(table, Struct):
             found = (*section.cross_key_errors(table), *section.unknown_providers(table, tuple(providers)))
             issues += [
                 Issue(path=(*path, key), message=message, is_complete=section.has_complete_messages)
@@ -277,26 +392,53 @@ def _settings(
     issues += lenient.errors if lenient is not None else ()
     if errors := [issue for issue in issues if not issue.is_warning]:
         raise ConfigError(*_sorted_problems(errors, file, document))
-    references = [issue for issue in _tool_references(agents, risk_profiles) if _is_written(issue.path, values)]
+    if below is not None:  # what stands in the user's file was reported with that file
+        issues = [issue for issue in issues if _at(own_values, tuple(map(str, issue.path))) is not None]
+    references = [issue for issue in _tool_references(agents, risk_profiles) if _is_written(issue.path, own_values)]
+    user_settings = below.settings if below is not None else Settings()
     return Settings(
         agents=agents,
         providers=providers,
         risk_profiles=risk_profiles,
         runtime_profiles=runtime_profiles,
-        warnings=tuple(_sorted_problems(issues, file, document) if lenient is None else lenient.warnings(issues, file)),
-        tool_references=tuple(_sorted_problems(references, file, document)),
+        warnings=(
+            *user_settings.warnings,
+            *(_sorted_problems(issues, file, document) if lenient is None else lenient.warnings(issues, file)),
+        ),
+        tool_references=(*_sorted_problems(references, file, document), *user_settings.tool_references),
         tool_modules=modules,
         tool_options=replace(
             tools.options(),
             memory=memory.backend_over(tools.memory),
-            protected=tuple(map(os.path.abspath, (*filter(None, (source,)), *modules))),
+            protected=tuple(
+                dict.fromkeys(
+                    (
+                        *map(os.path.abspath, (*filter(None, (source,)), *modules)),
+                        *user_settings.tool_options.protected,
+                    )
+                )
+            ),
         ),
         memory=memory,
         root=root,
         unusable_provider=_unusable_provider(root.provider, {*providers, *_wires(sections)}, file, document),
         sections={name: value for name, value in checked.items() if isinstance(value, Struct)},
         source=source,
+        user_source=None if below is None else below.source,
+        user_tables=_tables_below(own_values, below.values) if below is not None else frozenset(),
+        defaults=(*_file_defaults(defaults, file), *user_settings.defaults),
+        profiles=profiles,
     )
+
+
+def _file_defaults(defaults: RunDefaults, file: str) -> tuple[FileDefaults, ...]:
+    return () if defaults == RunDefaults() else (FileDefaults(defaults, file),)
+
+
+def _tables_below(own: Mapping[str, object], below: Mapping[str, object]) -> frozenset[tuple[str, str]]:
+    """Section and name of the tables that only the user's file has."""
+    sections = (AGENTS.name, RISK_PROFILES.name)
+    return frozenset((name, table) for name in sections for table in {*_names(below, name)} - {*_names(own, name)})
 
 
 def _wires(sections: Sequence[Section]) -> Iterator[str]:
@@ -328,7 +470,8 @@ def _tool_references(agents: Mapping[str, AgentSettings], risk_profiles: Mapping
 def _is_written(path: KeyPath, values: Mapping[str, object]) -> bool:
     """Whether the value is from the file, not a default."""
     section, name, key = map(str, path[:3])
-    return key in cast("dict[str, dict[str, object]]", values[section])[name]
+    table = _at(values, (section, name))
+    return isinstance(table, dict) and key in table
 
 
 def _has_section(path: KeyPath, values: object) -> bool:

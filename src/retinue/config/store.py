@@ -8,6 +8,9 @@ from msgspec import Meta, Struct
 
 from retinue.config.section_type import Section
 
+SQLITE = "sqlite:"
+"""The beginning of the address of a store in a file, whose path may be relative to the settings file."""
+
 
 class StoreSettings(Struct, frozen=True, kw_only=True):
     """The address of the store, automatic pruning of ended runs, and the size of log files."""

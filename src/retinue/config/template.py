@@ -34,7 +34,8 @@ def template(sections: Sequence[Section]) -> str:
 
 
 def _table(name: str, kind: type[Struct]) -> Iterator[str]:
-    yield f"#[{name}]"
+    if name:
+        yield f"#[{name}]"
     below: list[str] = []
     for field in fields_of(kind):
         about, example = description_and_example(field.type)

@@ -70,9 +70,16 @@ def check(
     With `lenient`, unknown keys and sections are warnings.
     """
     checked: Checked = {section.name: {} if section.named else section.type() for section in sections}
-    known = [section.name for section in sections]
+    known = [section.name for section in sections if section.name]
     issues = _Issues(lenient)
-    for section, path, value in _written_sections(values, tree_of(sections), (), known, issues):
+    keys: list[str] = []
+    for top in (section for section in sections if not section.name):
+        keys = _field_names(top)
+        own = {key: value for key, value in values.items() if key in keys and not isinstance(value, dict)}
+        values = {key: value for key, value in values.items() if key not in own}
+        if (table := _checked_table(top, (), own, issues)) is not None:
+            checked[top.name] = table
+    for section, path, value in _written_sections(values, tree_of(sections), (), known, issues, keys):
         if section.named is None:
             if (table := _checked_table(section, path, value, issues)) is not None:
                 checked[section.name] = table
@@ -96,9 +103,14 @@ def expected_type(declared: inspect.Type) -> ExpectedType:
 
 
 def _written_sections(
-    values: Mapping[str, object], tree: Tree, above: KeyPath, known: Sequence[str], issues: _Issues
+    values: Mapping[str, object],
+    tree: Tree,
+    above: KeyPath,
+    known: Sequence[str],
+    issues: _Issues,
+    keys: Sequence[str] = (),
 ) -> Iterator[tuple[Section, KeyPath, object]]:
-    """The sections in the file; adds an issue for everything else in it."""
+    """The sections in the file; adds an issue for everything else in it. `keys` may stand outside of sections."""
     for name, value in values.items():
         path = (*above, name)
         branch = tree.get(name)
@@ -112,8 +124,13 @@ def _written_sections(
             message = error_texts.unknown_name("section", dotted(path), known)
             issues.add(_unknown_issue(path, message, known))
         else:
-            message = f"unknown key; settings belong in sections: {', '.join(known)}"
-            issues.add(_unknown_issue(path, message, known))
+            belong = f"settings belong in sections: {', '.join(known)}"
+            others = f"{error_texts.unknown_name('key', name, keys)}; other {belong}"
+            issues.add(_unknown_issue(path, others if keys else f"unknown key; {belong}", known))
+
+
+def _field_names(section: Section) -> list[str]:
+    return [key.name for key in cast("inspect.StructType", inspect.type_info(section.type)).fields]
 
 
 def _unknown_issue(path: KeyPath, message: str, known: Sequence[str]) -> Issue:

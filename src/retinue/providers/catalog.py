@@ -31,7 +31,7 @@ SCRIPTED = "scripted"
 
 def _local_server(base_url: str) -> Wire:
     """The record of a model server that listens at `base_url` by default and needs no key."""
-    return replace(openai_chat.WIRE, kind="local", base_url=base_url, api_key_env="")
+    return replace(openai_chat.WIRE, kind="local", base_url=base_url, api_key_env="", default_model="")
 
 
 WIRES: dict[str, Wire] = {
@@ -316,6 +316,17 @@ def create_provider(config: ProviderConfig, *, explicit: bool = False) -> Provid
             base_url=config.base_url, api_key_env=config.api_key_env or None, headers=dict(config.headers), **options
         )
     return PricedProvider(provider, model_prices(config), context_windows(config).window)
+
+
+def vendor_model(config: ProviderConfig) -> str | None:
+    """The model of a vendor where none is named; None at any other address.
+
+    >>> vendor_model(provider_config("anthropic"))
+    'claude-sonnet-5'
+    >>> vendor_model(provider_config("openai", base_url="http://localhost:9/v1"))
+    """
+    wire = WIRES[config.wire]
+    return wire.default_model or None if config.base_url == wire.base_url else None
 
 
 def request_url(config: ProviderConfig, model: str) -> str:

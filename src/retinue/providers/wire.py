@@ -33,6 +33,8 @@ class Wire(Struct, frozen=True, kw_only=True):
     """An example of such an address, for error messages."""
     api_key_env: str = ""
     """The environment variable of the vendor's key; it is sent to `base_url` only."""
+    default_model: str = ""
+    """The vendor's model where none is named: a current one of middle price."""
     host: str = ""
     """The end of the vendor's hosts, where every customer has another address."""
     aliases: tuple[str, ...] = ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from retinue.app.launch.start import dialects_for
 from retinue.app.settings_file import dialect_settings
 from retinue.config.settings import Settings
 from retinue.dialects import registry
@@ -61,7 +62,14 @@ def texts() -> ChatDelegation:
 
 
 def delegation_for(dialects: tuple[str, ...] | None, settings: Settings) -> Delegation:
-    """The switch at the start of a chat: on if a dialect is named, or if the settings say so; () is no dialect."""
+    """The switch at the start of a chat: on if a dialect is named, or if the settings say so; () is no dialect.
+
+    With agents in the settings it is on as well, so that the model can delegate to them.
+    """
     if dialects is None:
-        return Delegation(is_on=texts().starts_on(dialect_settings(settings)[registry.CHAT]))
+        dialects = settings.default_dialects
+    if dialects is None:
+        starts_on = texts().starts_on(dialect_settings(settings)[registry.CHAT])
+        own = () if starts_on else dialects_for(None, settings)
+        return Delegation(chosen=own, is_on=True) if own else Delegation(is_on=starts_on)
     return Delegation(chosen=dialects or (registry.CHAT,), is_on=bool(dialects), by_words=bool(dialects))

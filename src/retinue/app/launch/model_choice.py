@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from retinue.app.settings_file import default_model, default_provider, provider_configs
-from retinue.config.precedence import Flags, ModelSelection, resolve
+from retinue.config.precedence import BARE_ADDRESS, Flags, ModelSelection, resolve
 from retinue.config.settings import Settings
 from retinue.core.agent import Agent, split_model
 from retinue.core.errors import BadInput, UnknownName
@@ -56,7 +56,7 @@ class ModelChoice(Struct, frozen=True, kw_only=True):
 async def choose_model(
     flags: Flags, settings: Settings, *, agent: str | None = None, environ: Mapping[str, str] | None = None
 ) -> ModelChoice:
-    """The model by flags, then RETINUE_* variables, then the settings, then keys, then a server on this machine."""
+    """The model by flags, profile, RETINUE_* variables, settings, the key of a vendor, or a server on this machine."""
     environ = os.environ if environ is None else environ
     choice = resolve(
         flags,
@@ -79,7 +79,8 @@ async def choose_model(
     else:
         catalog.check_key_address(chosen, configured)
         check_key(chosen, environ)
-        model = choice.model or default_model(settings, chosen.name) or await _only_model(chosen)
+        named = choice.model or default_model(settings, chosen.name) or catalog.vendor_model(chosen)
+        model = named or await _only_model(chosen)
         if chosen.wire == SCRIPTED:
             model = script_of(model)
     others = tuple(each for each in configured if each.name != chosen.name)
@@ -122,7 +123,7 @@ def _named(choice: ModelSelection, configured: Sequence[ProviderConfig]) -> Prov
     if name is None and configured and choice.base_url is None:
         name = configured[0].name
     if name is None and choice.base_url is not None:
-        name = "openai-chat"  # the wire of nearly every server
+        name = BARE_ADDRESS
     if name is None:
         return None
     known = next((each for each in configured if each.name == name), None)

@@ -144,10 +144,10 @@ def _settings_of(launch_config: LaunchConfig, config: str | None, warn: Callable
     if config is not None:
         return load_settings(config)
     if not launch_config.config:
-        return Settings()
+        return load_settings(project=False)
     if not os.path.lexists(launch_config.config):
         warn(f"the settings file {launch_config.config} does not exist any more; continuing without it")
-        return Settings()
+        return load_settings(project=False)
     return load_settings(launch_config.config)
 
 

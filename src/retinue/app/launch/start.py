@@ -36,6 +36,7 @@ from retinue.core.policy import Policy
 from retinue.core.ports import Provider
 from retinue.core.run import HistoryRef, Limits
 from retinue.core.usage import NANO
+from retinue.dialects import registry
 from retinue.engine import Approver
 from retinue.providers.catalog import ProviderConfig, check_temperature
 from retinue.tools.builtin import with_reader
@@ -73,6 +74,7 @@ class LaunchOptions:
     agent: str | None = None
     """An agent of the settings; None is an agent without instructions of its own."""
     dialects: tuple[str, ...] = ()
+    """See `dialects_for` for those of a run for which none is named."""
     session: SessionId | None = None
     system: str = ""
     tools: tuple[str, ...] | None = None
@@ -90,12 +92,34 @@ class LaunchOptions:
     """Programs of the tools run without a sandbox, whatever the settings say now and on resume."""
 
 
-def settings_for(config: str | None, *, agent: str | None) -> Settings:
-    """The settings in `config` or in the current folder; raises `UnknownName` if they lack the named agent."""
-    settings = load_settings(config)
+def settings_for(config: str | None, *, agent: str | None, profile: str | None = None) -> Settings:
+    """The settings in `config` or those found from the current folder, with a profile.
+
+    Raises `UnknownName` if they lack the named agent or profile.
+    """
+    settings = load_settings(config).with_profile(profile)
     if agent is not None and agent not in settings.agents:
         raise UnknownName("agent", agent, tuple(settings.agents))
     return settings
+
+
+def dialects_for(named: tuple[str, ...] | None, settings: Settings) -> tuple[str, ...]:
+    """The named dialects, else those of the settings; else the default dialect if there are agents to delegate to.
+
+    Tools for delegation cost tokens in every call, and a small model uses whatever it is offered.
+    """
+    if named is not None:
+        return named
+    if settings.default_dialects is not None:
+        return settings.default_dialects
+    return (registry.DEFAULT,) if any(agent.enabled for agent in settings.agents.values()) else ()
+
+
+def default_tools_for(agent: str | None, dialects: tuple[str, ...], settings: Settings) -> tuple[str, ...]:
+    """The tools of a run for which none are named and whose agent names none."""
+    if agent is None and settings.default_tools is not None:
+        return settings.default_tools
+    return registry.root_tools(dialects)
 
 
 async def prepare(settings: Settings, options: LaunchOptions) -> Launch:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from retinue.cli import options
 from retinue.cli.options import LIMITS, option
-from retinue.dialects.registry import CHAT
+from retinue.dialects.registry import CHAT, DEFAULT
 
 __all__ = ["chat"]
 
@@ -21,7 +21,8 @@ def chat(
         option(
             "--dialect",
             metavar="D",
-            help=f"Enable delegation from the start, in this dialect, or none. [/subagents on enables {CHAT}]",
+            help=f"Enable delegation from the start, in this dialect, or none. "
+            f"[{DEFAULT} if the settings have agents; else /subagents on enables {CHAT}]",
         ),
     ] = None,
     agent: Annotated[str | None, option("--agent", metavar="NAME", help="The agent of the settings to run.")] = None,
@@ -41,6 +42,7 @@ def chat(
         float | None, option("--max-cost", metavar="USD", min=0, help="Dollars for one answer.", panel=LIMITS)
     ] = None,
     config: options.ConfigFlag = None,
+    profile: options.ProfileFlag = None,
     approvals: options.ApprovalsFlag = None,
     yes: options.YesFlag = False,
     no_sandbox: options.NoSandboxFlag = False,
@@ -57,7 +59,7 @@ def chat(
     the exit status is that of the last answer.
     """
     from retinue.app.chat.delegation import delegation_for
-    from retinue.app.launch.start import LaunchOptions, LimitOptions, settings_for
+    from retinue.app.launch.start import LaunchOptions, LimitOptions, default_tools_for, dialects_for, settings_for
     from retinue.app.retention import prune_at_end, prunes, store_settings
     from retinue.cli.chat.repl import run_chat
     from retinue.cli.event_loop import perform
@@ -68,7 +70,8 @@ def chat(
         max_turns=max_turns, max_tokens=max_tokens, max_cost=options.countable("--max-cost", max_cost)
     )
     approval = options.approval_options(approvals, yes=yes)
-    settings = settings_for(config, agent=agent)
+    settings = settings_for(config, agent=agent, profile=profile)
+    agent = agent or settings.default_agent
     delegation = delegation_for(dialects, settings)
     launch_options = LaunchOptions(
         flags=Flags(model=model, provider=provider, base_url=base_url, api_key_env=api_key_env),
@@ -78,7 +81,7 @@ def chat(
         system=system,
         tools=options.tools_of(tools, agent=agent),
         tools_are_ceiling=tools is not None,
-        default_tools=options.default_tools_of(tools, dialects),
+        default_tools=default_tools_for(agent, dialects_for(dialects, settings), settings) if tools is None else (),
         think=think,
         sampling=options.sampling_of(temperature, top_p, max_output_tokens),
         limits=limits,

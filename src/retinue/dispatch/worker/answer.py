@@ -275,7 +275,7 @@ def _settings_here() -> Settings | None:
         return None
     from retinue.app.settings_file import load_settings
 
-    return load_settings()
+    return load_settings(user=False)
 
 
 def _default_grant(request: ResolvedCall, settings: Settings | None) -> child_process.Grant:

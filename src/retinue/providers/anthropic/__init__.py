@@ -28,6 +28,7 @@ WIRE = Wire(
     family="anthropic",
     base_url="https://api.anthropic.com",
     api_key_env="ANTHROPIC_API_KEY",
+    default_model="claude-sonnet-5",
     aliases=("claude",),
     call_name="anthropic",
     request_path=MESSAGES_PATH,

@@ -17,5 +17,6 @@ WIRE = Wire(
     family="gemini",
     base_url="https://generativelanguage.googleapis.com",
     api_key_env="GEMINI_API_KEY",
+    default_model="gemini-3.5-flash",
     aliases=("google",),
 )

@@ -19,6 +19,7 @@ WIRE = Wire(
     family="openai",
     base_url="https://api.openai.com/v1",
     api_key_env="OPENAI_API_KEY",
+    default_model="gpt-5.4",
     aliases=("gpt", "chatgpt"),
     call_name="openai-responses",
     request_path=RESPONSES_PATH,

@@ -1,0 +1,106 @@
+"""Defaults of new runs: keys at the top of a settings file, `[defaults]`, and `[profiles.<name>]`.
+
+`tools` and `agent` are names of other tables at the top of a file, so these two defaults are in `[defaults]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from retinue.config.providers import Address
+from retinue.config.section_type import NamedTables, Section
+
+Name = Annotated[str, Meta(min_length=1)]
+Names = tuple[Name, ...]
+
+Model = Annotated[
+    Name | None, Meta(description="The model: PROVIDER:NAME, or a name at the provider.", examples=["local:qwen3"])
+]
+ProviderName = Annotated[
+    Name | None, Meta(description="The provider: a wire, a local server or [providers.NAME].", examples=["local"])
+]
+BaseUrl = Annotated[Address | None, Meta(description="The provider's address.", examples=["http://localhost:8000/v1"])]
+Dialects = Annotated[
+    Names | None,
+    Meta(description="Delegation tools that runs are offered; [] is none.", examples=[[]]),
+]
+Tools = Annotated[
+    Names | None, Meta(description="Tools of runs without an agent and without --tools.", examples=[["file_read"]])
+]
+AgentName = Annotated[Name | None, Meta(description="The agent of runs without --agent.", examples=["researcher"])]
+
+
+class TopSettings(Struct, frozen=True, kw_only=True):
+    """The keys at the top of a settings file; None where it does not set them."""
+
+    model: Model = None
+    provider: ProviderName = None
+    base_url: BaseUrl = None
+    dialects: Dialects = None
+
+
+class MoreDefaults(Struct, frozen=True, kw_only=True):
+    """The section `[defaults]`."""
+
+    tools: Tools = None
+    agent: AgentName = None
+
+
+class RunDefaults(Struct, frozen=True, kw_only=True):
+    """What one place of the settings says about new runs: a file, or a profile; None where it says nothing.
+
+    `origin` names the place, for messages.
+    """
+
+    model: Model = None
+    provider: ProviderName = None
+    base_url: BaseUrl = None
+    dialects: Dialects = None
+    tools: Tools = None
+    agent: AgentName = None
+
+
+class FileDefaults(Struct, frozen=True):
+    """The defaults of one settings file, and the name of the file."""
+
+    values: RunDefaults
+    origin: str
+
+
+def run_defaults(top: TopSettings, more: MoreDefaults) -> RunDefaults:
+    return RunDefaults(
+        model=top.model,
+        provider=top.provider,
+        base_url=top.base_url,
+        dialects=top.dialects,
+        tools=more.tools,
+        agent=more.agent,
+    )
+
+
+CrossKeyErrors = Callable[[TopSettings | RunDefaults], Sequence[tuple[str, str]]]
+
+
+def default_sections(cross_key_errors: CrossKeyErrors = lambda table: ()) -> tuple[Section, Section, Section]:
+    """The three sections; `cross_key_errors` checks providers and dialects, which this package does not know."""
+    return (
+        Section(
+            name="",
+            type=TopSettings,
+            about="Defaults of new runs. They stand before the first section.",
+            cross_key_errors=cross_key_errors,
+        ),
+        Section(name="defaults", type=MoreDefaults, about="More defaults of new runs."),
+        Section(
+            name="profiles",
+            type=RunDefaults,
+            about="Other defaults, which --profile NAME puts in place of those above.",
+            named=NamedTables(
+                example="fast", pattern=r"[A-Za-z0-9_-]{1,64}", expected="1 to 64 letters, digits, _ and -"
+            ),
+            cross_key_errors=cross_key_errors,
+        ),
+    )
