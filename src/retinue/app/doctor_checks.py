@@ -12,18 +12,21 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from retinue.app.launch.model_choice import find_servers
+from retinue.app.launch.model_choice import ModelChoice, choose_model
+from retinue.app.model_lists import AskedProvider, ask_provider, ask_providers
 from retinue.app.open import STORE, default_home, open_read_only, writable_folders
 from retinue.app.settings_file import load_settings, provider_configs
 from retinue.app.store_files import Work, WorkStopped, check_store
 from retinue.app.store_url import chosen_url, shown_url
 from retinue.app.tool_modules import load_tools
 from retinue.app.validation import unknown_in_settings
+from retinue.config.precedence import VARIABLES, Flags
 from retinue.config.settings import FILE, Settings
 from retinue.core.errors import RetinueError
 from retinue.core.text import plural
 from retinue.net.http import UnknownProxy, named_proxies
-from retinue.providers.catalog import LOCAL_SERVERS, api_key_variables, provider_config
+from retinue.providers.catalog import LOCAL_SERVERS, api_key_variables
+from retinue.providers.model_list import has_list
 from retinue.tools.settings_trust import recorded_roots
 from retinue.version import __version__
 
@@ -38,6 +41,13 @@ CHECK_SECONDS = 2.0
 """Seconds of the quick check of the store."""
 
 
+ASK_SECONDS = 5.0
+"""How long one provider may take to list its models."""
+
+VERDICT = "verdict"
+"""The name of the last finding: ready, or the next thing to do."""
+
+
 class Finding(Struct, frozen=True):
     """The result of one check."""
 
@@ -49,7 +59,8 @@ class Finding(Struct, frozen=True):
 async def run_checks() -> list[Finding]:
     """The results of all checks, in the order in which they are printed."""
     settings, about_settings = _settings()
-    return [
+    asked = await ask_providers(settings, seconds=ASK_SECONDS)
+    findings = [
         Finding("retinue", __version__),
         Finding("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
         Finding("sqlite", _sqlite()),
@@ -61,9 +72,12 @@ async def run_checks() -> list[Finding]:
         *_tools(settings),
         await _sandbox(settings),
         *(Finding(f"key {name}", "set" if there else "not set") for name, there in _keys(settings).items()),
+        *_variables(),
         *_proxies(),
-        Finding("local servers", await _servers(settings)),
+        *(_provider(each) for each in asked),
+        *_no_server(asked),
     ]
+    return [*findings, await _verdict(findings, settings, asked)]
 
 
 def _sqlite() -> str:
@@ -188,10 +202,11 @@ def _settings() -> tuple[Settings, Finding]:
         settings = load_settings()
     except RetinueError as error:
         return Settings(), Finding("settings", str(error), broken=True)
-    if settings.source is None:
+    files = [str(file) for file in (settings.source, settings.user_source) if file is not None]
+    if not files:
         return settings, Finding("settings", f"no {FILE} here; retinue init writes one")
     facts = f"{plural(len(settings.agents), 'agent')}, {plural(len(settings.providers), 'provider')}"
-    return settings, Finding("settings", f"{settings.source} is valid ({facts})")
+    return settings, Finding("settings", f"{' and '.join(files)} {'is' if len(files) == 1 else 'are'} valid ({facts})")
 
 
 def _tools(settings: Settings) -> list[Finding]:
@@ -237,11 +252,46 @@ def _proxies() -> list[Finding]:
     return [Finding("proxy", ", ".join(f"{proxy} ({variable})" for variable, proxy in named.items()))] if named else []
 
 
-async def _servers(settings: Settings) -> str:
-    configured = {each.name: each for each in provider_configs(settings)}
-    servers = await find_servers([configured.get(name) or provider_config(name) for name in LOCAL_SERVERS])
-    listed = (
-        f"{each.provider_config.name} at {each.provider_config.base_url} ({plural(len(each.models), 'model')})"
-        for each in servers
-    )
-    return ", ".join(listed) or f"none responds ({', '.join(LOCAL_SERVERS)})"
+def _variables() -> list[Finding]:
+    """The variables that choose a model, where they are set; their values are no secrets."""
+    named = {name: os.environ[name] for name in VARIABLES.values() if os.environ.get(name)}
+    return [Finding(name, value) for name, value in named.items()]
+
+
+def _provider(asked: AskedProvider) -> Finding:
+    config = asked.config
+    key = f", key in {config.api_key_env}" if config.api_key_env else ""
+    where = f" at {config.base_url}" if config.base_url else ""
+    found = asked.error or plural(len(asked.models), "model")
+    return Finding(f"provider {config.name}", f"{found}{where if not asked.error else ''}{key}")
+
+
+def _no_server(asked: list[AskedProvider]) -> list[Finding]:
+    if any(each.config.name in LOCAL_SERVERS for each in asked):
+        return []
+    return [Finding("local servers", f"none responds ({', '.join(LOCAL_SERVERS)})")]
+
+
+async def _verdict(findings: list[Finding], settings: Settings, asked: list[AskedProvider]) -> Finding:
+    """Ready, or the next thing to do: what is broken first, then the model."""
+    broken = next((finding for finding in findings if finding.broken), None)
+    if broken is not None:
+        return Finding(VERDICT, f"not ready: {broken.name}: {broken.found}", broken=True)
+    try:
+        chosen = await choose_model(Flags(), settings, agent=settings.default_agent)
+    except RetinueError as error:
+        return Finding(VERDICT, f"not ready: {error}", broken=True)
+    answered = next((each for each in asked if _is_same(each, chosen)), None)
+    if answered is None and has_list(chosen.provider_config):
+        answered = await ask_provider(chosen.provider_config, settings, seconds=ASK_SECONDS)
+    if answered is not None and answered.error and has_list(answered.config):
+        return Finding(VERDICT, f"not ready: {answered.config.name}: {answered.error}", broken=True)
+    names = [model.name for model in answered.models] if answered is not None else []
+    is_listed = not names or any(name.startswith(chosen.model) for name in names)
+    note = "" if is_listed else "; the server does not list this model, see retinue models"
+    return Finding(VERDICT, f"ready: {chosen}{note}")
+
+
+def _is_same(asked: AskedProvider, chosen: ModelChoice) -> bool:
+    config = chosen.provider_config
+    return (asked.config.base_url, asked.config.api_key_env) == (config.base_url, config.api_key_env)

@@ -17,7 +17,9 @@ ROOM = 40
 
 
 def doctor(json: JsonFlag = False) -> int:
-    """Check versions, state, settings, keys and local servers; exit 1 if something is broken.
+    """Check versions, state, settings and keys, and ask every provider; the last line is a verdict.
+
+    Exit status: 0 if a run can start, else 1, and the verdict says what to do next.
 
     Keys are reported by the name of their variable, never by their value.
     """

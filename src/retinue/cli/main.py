@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from retinue.cli import context, cron, daemon, memory, runs, store
+from retinue.cli.agents import agents
 from retinue.cli.approvals import approvals, approve, deny
 from retinue.cli.buzz import buzz
 from retinue.cli.call import call
@@ -18,6 +19,7 @@ from retinue.cli.chat import chat
 from retinue.cli.demo import demo
 from retinue.cli.doctor import doctor
 from retinue.cli.init import init
+from retinue.cli.models import models
 from retinue.cli.output.terminal import INTERRUPTED, answer_lines, discard, never_fail_to_print, say, say_text
 from retinue.cli.replay import HELP as REPLAY_HELP
 from retinue.cli.replay import replay
@@ -85,6 +87,8 @@ app.add_typer(memory.app)
 app.add_typer(cron.app)
 app.add_typer(daemon.app)
 app.add_typer(store.app)
+app.command(epilog="Examples:\n\nretinue models\n\nretinue models anthropic --json")(models)
+app.command(epilog="Example: retinue agents --json")(agents)
 app.command(epilog="Example: retinue tools --json")(tools)
 app.command(epilog="Example: retinue init && retinue doctor")(init)
 app.command(epilog="Examples:\n\nretinue trust\n\nretinue trust ops.toml --yes")(trust)

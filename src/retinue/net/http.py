@@ -53,10 +53,20 @@ class Http:
         loop = asyncio.get_running_loop()
         if (proxy := self.proxy(url)) is not None:
             return _Proxied(self._sessions.get(loop) or self._open_session(loop), proxy, url, body, headers)
+        return self._pool(loop).post(url, body, headers)
+
+    def get(self, url: URL, headers: Mapping[str, str]) -> AbstractAsyncContextManager[Response]:
+        """Request a URL; the block and its errors are those of `post`."""
+        loop = asyncio.get_running_loop()
+        if (proxy := self.proxy(url)) is not None:
+            return _Proxied(self._sessions.get(loop) or self._open_session(loop), proxy, url, None, headers)
+        return self._pool(loop).get(url, headers)
+
+    def _pool(self, loop: asyncio.AbstractEventLoop) -> Pool:
         pool = self._pools.get(loop)
         if pool is None:
             pool = self._pools[loop] = Pool(connect_seconds=CONNECT_SECONDS, headers=_DEFAULT_HEADERS)
-        return pool.post(url, body, headers)
+        return pool
 
     async def close(self) -> None:
         here = asyncio.get_running_loop()
@@ -97,17 +107,18 @@ class ProxyFailed(RetinueError):
 class _Proxied:
     """A request through a proxy, by aiohttp, whose errors are raised as those of a direct request.
 
-    They are raised outside of the handlers: an exception of aiohttp could show the headers of the request, and with
-    them the key.
+    Without a body it is a GET. Errors are raised outside of the handlers: an exception of aiohttp could show the
+    headers of the request, and with them the key.
     """
 
     def __init__(
-        self, session: aiohttp.ClientSession, proxy: str, url: URL, body: bytes, headers: Mapping[str, str]
+        self, session: aiohttp.ClientSession, proxy: str, url: URL, body: bytes | None, headers: Mapping[str, str]
     ) -> None:
         # aiohttp sends a large body in chunks if it is a file, and warns if it is bytes.
-        data = body if len(body) <= _LARGE else io.BytesIO(body)
+        data = body if body is None or len(body) <= _LARGE else io.BytesIO(body)
         self._proxy = proxy
-        self._request = session.post(url, data=data, headers=headers, proxy=proxy, allow_redirects=False)
+        method = "GET" if body is None else "POST"
+        self._request = session.request(method, url, data=data, headers=headers, proxy=proxy, allow_redirects=False)
 
     async def __aenter__(self) -> Response:
         import aiohttp

@@ -1,7 +1,7 @@
 """A client of HTTP/1.1 for streamed answers: one request at a time on each connection, and a pool of idle connections.
 
-It does what requests to models need, and no more: POST, a body in memory, no redirects, no cookies, no proxies. A
-general client takes more time for such a request than the rest of a model turn.
+It does what requests to models need, and no more: POST with a body in memory, GET, no redirects, no cookies, no
+proxies. A general client takes more time for such a request than the rest of a model turn.
 """
 
 from __future__ import annotations
@@ -470,21 +470,25 @@ class Pool:
         self._open: set[Connection] = set()
         self._addresses: dict[tuple[str, int], tuple[float, Sequence[_AddressInfo]]] = {}
         self._lookups: dict[tuple[str, int], asyncio.Task[Sequence[_AddressInfo]]] = {}
-        self._heads: dict[tuple[URL, tuple[tuple[str, str], ...]], bytes] = {}
+        self._heads: dict[tuple[str, URL, tuple[tuple[str, str], ...]], bytes] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
 
     def post(self, url: URL, body: bytes, headers: Mapping[str, str]) -> Exchange:
         """Send `body`; the `async with` block has the response, and leaving it early closes the connection."""
-        return Exchange(self, url, b"%s%d\r\n\r\n%s" % (self._head(url, headers), len(body), body))
+        return Exchange(self, url, b"%s%d\r\n\r\n%s" % (self._head("POST", url, headers), len(body), body))
 
-    def _head(self, url: URL, headers: Mapping[str, str]) -> bytes:
-        known = (url, tuple(headers.items()))
+    def get(self, url: URL, headers: Mapping[str, str]) -> Exchange:
+        """Request a URL; the block is as that of `post`."""
+        return Exchange(self, url, b"%s0\r\n\r\n" % self._head("GET", url, headers))
+
+    def _head(self, method: str, url: URL, headers: Mapping[str, str]) -> bytes:
+        known = (method, url, tuple(headers.items()))
         head = self._heads.get(known)
         if head is None:
             if len(self._heads) >= _MAX_HEADS:
                 self._heads.clear()
-            head = self._heads[known] = _head(url, self._default_headers, headers)
+            head = self._heads[known] = _head(method, url, self._default_headers, headers)
         return head
 
     async def connection(self, url: URL) -> Connection:
@@ -625,7 +629,7 @@ def tls_context() -> ssl.SSLContext:
     return context
 
 
-def _head(url: URL, default_headers: Mapping[str, str], headers: Mapping[str, str]) -> bytes:
+def _head(method: str, url: URL, default_headers: Mapping[str, str], headers: Mapping[str, str]) -> bytes:
     """The beginning of a request, up to the length of its body."""
     host = url.host_port_subcomponent or ""
     merged = {"host": ("Host", host), "accept": ("Accept", "*/*")}
@@ -633,7 +637,7 @@ def _head(url: URL, default_headers: Mapping[str, str], headers: Mapping[str, st
         merged |= {name.lower(): (name, value) for name, value in given.items()}
     for name in ("content-length", "transfer-encoding", "connection", "expect"):
         merged.pop(name, None)  # a request has one body, of known length, and says nothing else about it
-    lines = [f"POST {url.raw_path_qs} HTTP/1.1", *(f"{name}: {value}" for name, value in merged.values())]
+    lines = [f"{method} {url.raw_path_qs} HTTP/1.1", *(f"{name}: {value}" for name, value in merged.values())]
     if any("\r" in line or "\n" in line or "\0" in line for line in lines):
         raise ValueError("a header has a line break in it")
     return ("\r\n".join((*lines, "Content-Length: "))).encode()

@@ -145,6 +145,30 @@ class Endpoint:
             failure = connection_error(error, self.info, secrets)
         raise failure
 
+    async def fetch(self, max_bytes: int) -> bytes:
+        """The body of a GET request, up to so many bytes, or a `ProviderError`."""
+        key = self._key()
+        headers = self._headers | {self._key_header: self._key_prefix + key} if key else self._headers
+        secrets = (*self._secrets, key) if key else self._secrets
+        try:
+            async with self._http.get(self._url, headers) as response:
+                if 200 <= response.status < 300:
+                    content = _BoundedContent(response.content, max_bytes)
+                    return await _rest(content, b"")
+                failure = error_response(
+                    response.status,
+                    response.headers,
+                    await _read_error(response),
+                    reason=response.reason or "",
+                    endpoint=self.info,
+                    secrets=secrets,
+                )
+        except UnknownProxy as error:
+            failure = ProviderError(f"cannot reach {self.info.base_url}: {error}", fault="internal")
+        except (BadResponse, Disconnected, ProxyFailed, OSError) as error:
+            failure = connection_error(error, self.info, secrets)
+        raise failure
+
     def _key(self) -> str:
         """The key from its environment variable; empty if none is configured."""
         name = self.info.api_key_env

@@ -39,6 +39,13 @@ class Wire(Struct, frozen=True, kw_only=True):
     """The end of the vendor's hosts, where every customer has another address."""
     aliases: tuple[str, ...] = ()
     """Other names of the vendor that a user may give."""
+    models_path: str = ""
+    """What is added to the base URL, without its version, for the list of models; empty if the vendor has none."""
+    models_query: str = ""
+    key_header: str = "Authorization"
+    key_prefix: str = "Bearer "
+    fixed_headers: dict[str, str] = {}
+    """Headers that the vendor requires in every request."""
     call_name: str = ""
     """The name of this wire in requests of `retinue call`; empty if that command does not support it."""
     request_path: str = ""

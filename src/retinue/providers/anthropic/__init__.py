@@ -19,6 +19,7 @@ __getattr__ = lazy_names(
     },
 )
 
+API_VERSION = "2023-06-01"
 VERSION_PATH = "/v1"
 MESSAGES_PATH = "/v1/messages"
 VERTEX_PATH = "/publishers/anthropic/models/{model}:streamRawPredict"
@@ -30,6 +31,11 @@ WIRE = Wire(
     api_key_env="ANTHROPIC_API_KEY",
     default_model="claude-sonnet-5",
     aliases=("claude",),
+    models_path="/v1/models",
+    models_query="limit=1000",
+    key_header="x-api-key",
+    key_prefix="",
+    fixed_headers={"anthropic-version": API_VERSION},
     call_name="anthropic",
     request_path=MESSAGES_PATH,
     version_path=VERSION_PATH,

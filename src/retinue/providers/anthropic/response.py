@@ -19,7 +19,7 @@ from retinue.core.ports import Request
 from retinue.core.text import NOT_JSON
 from retinue.core.usage import Usage
 from retinue.net.http import Http
-from retinue.providers.anthropic import MESSAGES_PATH, VERSION_PATH
+from retinue.providers.anthropic import API_VERSION, MESSAGES_PATH, VERSION_PATH
 from retinue.providers.anthropic.request import Step, encode, order_note, sent_options
 from retinue.providers.http import Endpoint, HttpProvider
 from retinue.providers.http_errors import stream_error
@@ -406,7 +406,6 @@ def _arguments(raw: msgspec.Raw) -> str:
     return text if text.startswith("{") else "{}"
 
 
-VERSION = "2023-06-01"
 _VERSION_HEADER = "anthropic-version"
 
 
@@ -431,7 +430,7 @@ class AnthropicProvider(HttpProvider):
         super().__init__(http)
         headers = dict(headers or {})
         if all(name.lower() != _VERSION_HEADER for name in headers):
-            headers[_VERSION_HEADER] = VERSION
+            headers[_VERSION_HEADER] = API_VERSION
         self._endpoint = Endpoint(
             # Other vendors' addresses end in /v1, so users write it here too.
             base_url if full_url else base_url.rstrip("/").removesuffix(VERSION_PATH),

@@ -19,4 +19,9 @@ WIRE = Wire(
     api_key_env="GEMINI_API_KEY",
     default_model="gemini-3.5-flash",
     aliases=("google",),
+    models_path="/v1beta/models",
+    models_query="pageSize=1000",
+    version_path="/v1beta",
+    key_header="x-goog-api-key",
+    key_prefix="",
 )

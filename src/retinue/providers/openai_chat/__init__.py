@@ -17,6 +17,7 @@ COMPLETIONS_PATH = "/chat/completions"
 WIRE = Wire(
     provider="retinue.providers.openai_chat.response:OpenAIChatProvider",
     family="openai",
+    models_path="/models",
     base_url="https://api.openai.com/v1",
     api_key_env="OPENAI_API_KEY",
     default_model="gpt-5.4",
