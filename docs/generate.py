@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 import typer
@@ -20,6 +20,8 @@ from retinue.app.open import builtin_tools
 from retinue.cli.main import app
 from retinue.config.profiles import RISK_PROFILES, RUNTIME_PROFILES
 from retinue.config.template import description_and_example, fields_of, toml
+from retinue.core.agent import Agent
+from retinue.core.compaction import CHARACTERS_PER_TOKEN
 from retinue.core.errors import PolicyError
 from retinue.core.policy import DEFAULT_AUTO_APPROVE, Policy, narrow
 from retinue.core.ports import Tool
@@ -39,6 +41,7 @@ def pages() -> dict[Path, str]:
     """Every generated page, by its file."""
     made = {
         REFERENCE / "cli.md": command_line_page(),
+        REFERENCE / "delegation-cost.md": delegation_cost_page(),
         REFERENCE / "errors.md": errors_page(),
         REFERENCE / "events.md": events_page(),
         REFERENCE / "policy.md": policy_page(),
@@ -289,11 +292,56 @@ def dialect_page(name: str) -> str:
         f"# The dialect {name}",
         f'{MADE} Choose the dialect with `--dialect {name}`, or with `dialects=["{name}"]` in Python.',
         _first_line(package.__doc__ or ""),
+        f"Its tools and its part of the system text add about {_added(name).total} tokens to every request of a run "
+        "that is offered them; [see the others](../delegation-cost.md).",
         "## Tools",
         *(part for tool in tools.values() for part in _tool(tool)),
         "## Promises",
         "Each has an id, the section of the dialect's published document that says so, and a test that proves it.",
         _table(("id", "section", "promise"), ([f"`{each.id}`", each.section, _spans(each.text)] for each in listed)),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+class Added(NamedTuple):
+    """Tokens that a dialect adds to each request of the root, by the estimate of the engine."""
+
+    tools: int
+    system: int
+
+    @property
+    def total(self) -> int:
+        return self.tools + self.system
+
+
+def _added(name: str) -> Added:
+    dialect = registry.entry(name).make(dialect_context())
+    tools = dialect.tools()
+    offered = dialect.offered(depth=0)
+    described = [tools[each].spec for each in offered]
+    text = dialect.system_text([Agent(name="researcher", description="Finds sources")], offered)
+    return Added(
+        tools=sum(len(spec.parameters) + len(spec.description) for spec in described) // CHARACTERS_PER_TOKEN,
+        system=len(text) // CHARACTERS_PER_TOKEN,
+    )
+
+
+def delegation_cost_page() -> str:
+    """What the tools of each dialect add to every request."""
+    costs = {name: _added(name) for name in registry.names()}
+    rows = [
+        [f"[`{name}`](dialects/{name}.md)", f"{cost.tools:,}", f"{cost.system:,}", f"{cost.total:,}"]
+        for name, cost in costs.items()
+    ]
+    parts = [
+        "# What delegation costs",
+        f"{MADE} A run that is offered the tools of a dialect sends their descriptions with every request, whether it "
+        "delegates or not. `retinue run` and `retinue chat` therefore offer them only if `--dialect` or `dialects` of "
+        "the settings name a dialect, or if the settings have agents to delegate to.",
+        "Tokens in every request of the root, with one agent in the settings, by the estimate of "
+        f"{CHARACTERS_PER_TOKEN} characters a token. A vendor's cache makes the repeated part cheaper.",
+        _table(("dialect", "tools", "system text", "together"), rows),
+        "`--dialect none` adds nothing.",
     ]
     return "\n\n".join(parts) + "\n"
 

@@ -101,13 +101,6 @@ def test_errors_in_a_file_above_name_its_path(repository: Path) -> None:
         found(repository / "src")
 
 
-def test_a_file_that_was_replaced_by_a_program_above_is_an_error(repository: Path) -> None:
-    write(repository / "retinue.toml.replaced-while-a-program-ran", "")
-
-    with pytest.raises(ConfigError, match="it was replaced while a program of an agent ran"):
-        found(repository / "src")
-
-
 # ---- the user's file -------------------------------------------------------------------------------------------------
 
 

@@ -72,7 +72,7 @@ async def test_missing_choices_are_errors(flags: Flags, environ: dict[str, str],
 @pytest.mark.real_time
 @pytest.mark.parametrize("variable", ["ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY"])
 async def test_one_key_is_enough_for_a_model_with_a_price_and_a_window(variable: str) -> None:
-    name, address, key, model = await chosen(Flags(), **{variable: "k"})
+    name, address, key, model = await chosen(Flags(), NOTHING, **{variable: "k"})
 
     assert (address, key) == (WIRES[name].base_url, variable)
     assert list_prices().rates(model) is not None
@@ -102,6 +102,7 @@ FAR = RunDefaults(model="far", provider="openai-chat", base_url="http://far/v1")
             {},
             ("openai-chat", "http://b/v1", "", "m"),
         ),
+        (Flags(), with_defaults(RunDefaults(model="near:m", provider="near")), {}, ("near", "http://near/v1", "", "m")),
         (Flags(model="o"), with_defaults(FAR), {}, ("openai-chat", "http://far/v1", "", "o")),
         (Flags(), with_defaults(FAR), {"RETINUE_MODEL": "near:e"}, ("near", "http://near/v1", "", "e")),
         (Flags(), with_defaults(RunDefaults(model="p"), FAR), {}, ("openai-chat", "http://far/v1", "", "p")),

@@ -37,7 +37,9 @@ def vendor_of(silent: SilentOnce) -> FakeChat:
 
 
 async def begun(vendor: FakeChat, silent: SilentOnce, *flags: str) -> Command:
-    command = await Command.start("run", "--base-url", vendor.base_url, "--model", "m", *flags, "Why?")
+    command = await Command.start(
+        "run", "--base-url", vendor.base_url, "--model", "m", "--dialect", "spec", *flags, "Why?"
+    )
     await silent.fell_silent.wait()
     return command
 

@@ -80,17 +80,28 @@ def test_the_cost_of_a_priced_model_is_printed_and_limited(cli: Cli, folder: Pat
     assert "warning" not in within.stderr
     assert (beyond.code, beyond.json["status"], beyond.json["end_reason"]) == (1, "exhausted", "max_cost")
     assert re.fullmatch(
-        r"exhausted: the cost limit is too small for the first call: limit \$0\.0001, needed at least \$\d+\.\d+",
+        r"exhausted: the cost limit is too small for the first call: limit \$0\.0001, of which \$0\.00002 is reserved "
+        r"for a final answer, needed at least \$\d+\.\d+",
         beyond.stderr.splitlines()[-1],
     )
     assert len(vendor.requests) == 1
 
 
-def test_a_cost_limit_without_a_known_price_is_a_warning(cli: Cli) -> None:
+def test_a_cost_limit_without_a_known_price_is_refused_unless_it_is_accepted(cli: Cli) -> None:
     with serving(says("Yes.")) as vendor:
-        ended = cli(*asking(vendor), "--quiet", "--max-cost", "0.01", "Is it?")
+        refused = cli(*asking(vendor), "--quiet", "--max-cost", "0.01", "Is it?")
+        in_chat = cli("chat", *asking(vendor)[1:], "--max-cost", "0.01", stdin=b"Is it?\n")
+        asked = len(vendor.requests)
+        wrong = cli(*asking(vendor), "--unpriced", "yes", "Is it?")
+        ended = cli(*asking(vendor), "--quiet", "--max-cost", "0.01", "--unpriced", "ok", "Is it?")
         unlimited = cli(*asking(vendor), "--quiet", "Is it?")
 
+    assert (refused.code, in_chat.code, wrong.code, asked) == (2, 2, 2, 0)
+    assert refused.stderr == (
+        "error: no price known for model fake-1 (provider openai-chat), so a limit on cost cannot be enforced; set it "
+        "in the settings ([providers.openai-chat] prices), or limit --max-tokens instead, or accept it with "
+        "--unpriced ok\n"
+    )
     assert (ended.code, ended.stdout) == (0, "Yes.\n")
     assert "warning: no price known for model fake-1 (provider openai-chat)" in ended.stderr
     assert unlimited == Ended(0, "Yes.\n", "")
@@ -131,8 +142,11 @@ def test_every_model_that_may_be_called_is_checked_for_a_price(
 ) -> None:
     with serving(says("Yes.")) as vendor:
         (folder / "retinue.toml").write_text(MONEY.format(url=vendor.base_url))
-        ended = cli("run", "--quiet", "--model", "priced:known", *flags, "--max-cost", "1", "Is it?")
+        command = ("run", "--quiet", "--model", "priced:known", *flags, "--max-cost", "1", "Is it?")
+        refused = cli(*command)
+        ended = cli(*command[:-1], "--unpriced", "ok", "Is it?")
 
+    assert refused.code == (2 if without_a_price else 0)
     assert (ended.code, ended.stdout) == (0, "Yes.\n")
     warned = [line.partition(", so a limit")[0] for line in ended.stderr.splitlines()]
     assert warned == [f"warning: no price known for model {model}" for model in without_a_price]
@@ -217,7 +231,7 @@ UNKNOWN = (
     ("flags", "warned"),
     [
         (("--agent", "lead", "--dialect", "none"), UNKNOWN),
-        (("--agent", "lead", "--dialect", "none", "--max-cost", "1"), UNKNOWN),
+        (("--agent", "lead", "--dialect", "none", "--max-cost", "1", "--unpriced", "ok"), UNKNOWN),
         (("--agent", "lead"), UNKNOWN + UNKNOWN.replace("unknown", "other")),
         (("--model", "priced:unknown"), UNKNOWN),
         (("--model", "priced:known", "--agent", "lead", "--dialect", "none"), ""),
@@ -267,13 +281,18 @@ def test_a_dash_reads_the_prompt_from_stdin(cli: Cli) -> None:
 
 def test_flags_set_tools_and_system_prompt(cli: Cli) -> None:
     with serving(says("Done.")) as vendor:
-        cli(*asking(vendor), "--quiet", "--system", "Be brief.", "hello")
+        cli(*asking(vendor), "--quiet", "--dialect", "spec", "--system", "Be brief.", "hello")
         cli(*asking(vendor), "--quiet", "--dialect", "none", "--system", "Be brief.", "hello")
         cli(*asking(vendor), "--quiet", "--dialect", "xzatoma", "hello")
+        cli(*asking(vendor), "--quiet", "hello")
 
-    spec, plain, xzatoma = (heard.body for heard in vendor.requests)
+    spec, plain, xzatoma, usual = (heard.body for heard in vendor.requests)
     assert [tool["function"]["name"] for tool in spec["tools"]] == ["subagent", "shared_context"]
     assert "tools" not in plain
+    assert usual["messages"] == [{"role": "user", "content": "hello"}], (
+        "delegation costs nothing where it is not wanted"
+    )
+    assert "tools" not in usual
     declared = {tool["function"]["name"]: tool["function"]["parameters"] for tool in xzatoma["tools"]}
     assert "label" in declared["subagent"]["properties"]
     assert spec["messages"][0]["content"].startswith("Be brief.")
@@ -349,7 +368,7 @@ def test_running_tasks_are_cancelled_with_their_root_and_named(cli: Cli) -> None
         .play(FakeResponse(delay=60.0), words="You are a spade.")
     )
     with serving(script) as vendor:
-        ended = cli(*asking(vendor), "Go.")
+        ended = cli(*asking(vendor), "--dialect", "spec", "Go.")
 
     assert (ended.code, ended.stdout) == (0, "I did not wait.\n")
     assert "cancelled 1 running task(s): t_01\n" in ended.stderr
@@ -378,7 +397,7 @@ def test_a_session_is_found_again_by_its_name(cli: Cli) -> None:
         calls("shared_context", action="write", key="fact", value="the well is dry"), says("Noted.")
     )
     with serving(script) as vendor:
-        cli(*asking(vendor), "--quiet", "--session", "wells", "Note it.")
+        cli(*asking(vendor), "--quiet", "--dialect", "spec", "--session", "wells", "Note it.")
     context = cli("context", "show", "wells", "--json")
     runs = cli("runs", "--session", "wells", "--json")
 
@@ -389,7 +408,7 @@ def test_a_session_is_found_again_by_its_name(cli: Cli) -> None:
 def test_log_lines_are_turned_on_by_the_environment(cli: Cli) -> None:
     script = ChatScript().play(calls("shared_context", action="list_keys"), says("Nothing."))
     with serving(script) as vendor:
-        loud = cli(*asking(vendor), "--quiet", "hi", env={"RETINUE_LOG": "info"})
+        loud = cli(*asking(vendor), "--quiet", "--dialect", "spec", "hi", env={"RETINUE_LOG": "info"})
         wrong = cli(*asking(vendor), "--quiet", "hi", env={"RETINUE_LOG": "loud"})
 
     assert " INFO retinue.spec " in loud.stderr

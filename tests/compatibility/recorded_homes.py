@@ -122,7 +122,7 @@ def _resume_tree(stage: Stage) -> None:
     )
     flags = ("--base-url", server.url, "--quiet")
     stage.run("runs", "resume", _oldest_root(stage), *flags)
-    stage.forked("run", *flags, "--model", "m", "--session", "incident", "Why again?")
+    stage.forked("run", *flags, "--model", "m", "--dialect", "spec", "--session", "incident", "Why again?")
     stage.show_requests()
 
 

@@ -411,3 +411,41 @@ async def test_a_pipe_in_a_folder_of_programs_is_no_settings_file(project: Proje
     with pytest.raises(ConfigError, match="it is no file, and agents may write in"):
         load(inside)
     load(outside)
+
+
+async def test_settings_above_are_found_although_an_agent_removed_the_repository(project: Project) -> None:
+    root = project.workspace
+    (root / ".git").mkdir()
+    (root / "sub").mkdir()
+    file = root / "retinue.toml"
+    file.write_text("[tools]\nnetwork = false\n")
+    await project.shell("echo hello")
+    (root / ".git").rmdir()
+    (root / "sub" / ".git").mkdir()
+
+    assert load_settings(cwd=root / "sub", home=project.home).source == file
+
+
+async def test_settings_that_a_program_made_above_the_current_folder_are_not_obeyed(project: Project) -> None:
+    root = project.workspace
+    (root / ".git").mkdir()
+    (root / "sub" / "deep").mkdir(parents=True)
+    (root / "cfg.toml").write_text(SETTINGS)
+    await project.shell("cat cfg.toml > sub/retinue.toml")
+
+    found = None
+    with contextlib.suppress(ConfigError):  # as root, the program has a user of its own, and the file is ignored
+        found = load_settings(cwd=root / "sub" / "deep", home=project.home).source
+    assert found is None
+
+
+async def test_settings_of_the_user_are_not_obeyed_if_a_program_wrote_them(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RETINUE_CONFIG_HOME", str(project.workspace / "config"))
+    (project.workspace / "config").mkdir()
+    (project.workspace / "cfg.toml").write_text(SETTINGS)
+    await project.shell("cat cfg.toml > config/retinue.toml")
+
+    with pytest.raises(ConfigError, match="agents may write in"):
+        load_settings(cwd=project.workspace, home=project.home)

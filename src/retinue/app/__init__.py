@@ -10,6 +10,7 @@ __all__ = [
     "json_rows",
     "launch",
     "memories",
+    "model_lists",
     "open",
     "read_only",
     "registries",

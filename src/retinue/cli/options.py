@@ -106,6 +106,15 @@ MaxOutputTokensFlag = Annotated[
 NoSandboxFlag = Annotated[
     bool, option("--no-sandbox", help="Let programs of shell, terminal and python_execute run without a sandbox.")
 ]
+UnpricedFlag = Annotated[
+    str | None,
+    option(
+        "--unpriced",
+        metavar="ok",
+        help="Start with --max-cost although the price of a model is unknown: the limit does not bind then.",
+        panel=LIMITS,
+    ),
+]
 OutputSchemaFlag = Annotated[
     str | None,
     option(
@@ -145,6 +154,13 @@ def countable(flag: str, number: float | None, *, zero: bool = True) -> float | 
         least = "from 0 to" if zero else "above 0 and up to"
         raise typer.BadParameter(f"{flag}: found {number:g}; expected a number {least} {MAX_AMOUNT}")
     return number
+
+
+def accepts_unpriced(unpriced: str | None) -> bool:
+    """Whether `--unpriced ok` is given; raises for any other value."""
+    if unpriced not in (None, "ok"):
+        raise typer.BadParameter(f"--unpriced {unpriced!r}: expected ok")
+    return unpriced == "ok"
 
 
 def sampling_of(temperature: float | None, top_p: float | None, max_output_tokens: int | None) -> Sampling:

@@ -50,6 +50,7 @@ def run(
         int | None, option("--max-tokens", metavar="N", min=1, help="Tokens, input and output.", panel=LIMITS)
     ] = None,
     max_cost: Annotated[float | None, option("--max-cost", metavar="USD", min=0, help="Dollars.", panel=LIMITS)] = None,
+    unpriced: options.UnpricedFlag = None,
     timeout: Annotated[float | None, option("--timeout", metavar="S", min=0, help="Seconds.", panel=LIMITS)] = None,
     config: options.ConfigFlag = None,
     profile: options.ProfileFlag = None,
@@ -107,6 +108,7 @@ def run(
             max_cost=options.countable("--max-cost", max_cost),
             timeout=options.countable("--timeout", timeout, zero=False),
         ),
+        unpriced_ok=options.accepts_unpriced(unpriced),
         no_sandbox=no_sandbox,
     )
     return perform(_run(task, launch_options, settings, approval, required, output, detach=detach))

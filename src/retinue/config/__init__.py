@@ -6,6 +6,8 @@ This package parses and validates; the application declares which sections exist
 __all__ = [
     "agents",
     "cron",
+    "defaults",
+    "discovery",
     "error_texts",
     "memory",
     "other_programs",

@@ -149,6 +149,8 @@ def _of_defaults(
         key: SourcedValue(value, defaults.origin, rank) for key, value in values.items() if value is not None
     }
     model, provider = _split(source.get("model"), _canonical(source, canonical).get("provider"), known, canonical)
+    if model is not None and provider is not None:
+        model = replace(model, value=model.value.removeprefix(f"{provider.value}:"))
     if provider is None and "base_url" in source:
         provider = SourcedValue(BARE_ADDRESS, defaults.origin, rank)
     split: dict[Option, SourcedValue | None] = {"model": model, "provider": provider}

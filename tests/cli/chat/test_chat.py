@@ -317,7 +317,7 @@ def test_configured_agents_are_listed_and_can_be_chatted_with(chat: Opens, folde
     )
     talk = chat(says("Dear diary."), says("The end."))
 
-    ended = talk("/agents", "Begin.", "End.", flags=("--agent", "scribe"))
+    ended = talk("/agents", "Begin.", "End.", flags=("--agent", "scribe", "--dialect", "none"))
 
     assert ended.stdout.splitlines()[:2] == ["AGENT   WHAT IT DOES", "scribe  Writes."]
     assert [messages[0] for messages in talk.sent] == [("system", "You write.")] * 2

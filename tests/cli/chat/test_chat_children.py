@@ -42,7 +42,7 @@ FLAGS: dict[str, tuple[str, ...]] = {
     "plain": (),
     "agent": ("--agent", "lead"),
     "tokens": ("--max-tokens", "200000"),
-    "cost": ("--max-cost", "5"),
+    "cost": ("--max-cost", "5", "--unpriced", "ok"),
 }
 
 

@@ -90,7 +90,7 @@ def words(streamed: list[SseEvent], kind: str = "output_text") -> str:
 def test_replies_calls_and_results_are_streamed_in_order(cli: Cli, wire: Wire) -> None:
     asks = together(streams("Let me ", "look."), calls("shared_context", action="list_keys"))
     with open_in_a_thread(wire.vendor(one_by_one(asks, streams("Nothing ", "there.")))) as vendor:
-        ended = cli(*asking(wire, vendor))
+        ended = cli(*asking(wire, vendor, "--dialect", "spec"))
 
     streamed = joined(events(ended.stdout))
     first, second = (each for each in streamed if each.type == "response_start")

@@ -214,5 +214,5 @@ def run_settings(stage: Stage) -> None:
     stage.forked("run", "--config", "settings.yaml", "--agent", "off", "Dig.")
     variables = {"RETINUE_PROVIDER": "near", "RETINUE_MODEL": "other"}
     stage.forked("run", "--quiet", "--dialect", "none", "Dig.", env=variables)
-    stage.forked("run", "--quiet", "--dialect", "none", "--max-cost", "1", "Dig.", env=variables)
+    stage.forked("run", "--quiet", "--dialect", "none", "--max-cost", "1", "--unpriced", "ok", "Dig.", env=variables)
     stage.show_requests(whole=True)

@@ -30,7 +30,7 @@ from retinue.app.tool_modules import load_tools
 from retinue.config.precedence import Flags
 from retinue.config.settings import Settings
 from retinue.core.agent import NO_SAMPLING, Agent, RunSpec, Sampling
-from retinue.core.errors import UnknownName
+from retinue.core.errors import BadInput, UnknownName
 from retinue.core.ids import Key, RunId, SessionId
 from retinue.core.policy import Policy
 from retinue.core.ports import Provider
@@ -88,6 +88,8 @@ class LaunchOptions:
     think: bool = False
     sampling: Sampling = NO_SAMPLING
     limits: LimitOptions = LimitOptions()
+    unpriced_ok: bool = False
+    """Whether a limit on cost is accepted for a model whose price is unknown, to which it cannot apply."""
     no_sandbox: bool = False
     """Programs of the tools run without a sandbox, whatever the settings say now and on resume."""
 
@@ -104,7 +106,7 @@ def settings_for(config: str | None, *, agent: str | None, profile: str | None =
 
 
 def dialects_for(named: tuple[str, ...] | None, settings: Settings) -> tuple[str, ...]:
-    """The named dialects, else those of the settings; else the default dialect if there are agents to delegate to.
+    """The named dialects, else those of the settings; else the default dialect if the settings have agents.
 
     Tools for delegation cost tokens in every call, and a small model uses whatever it is offered.
     """
@@ -123,7 +125,10 @@ def default_tools_for(agent: str | None, dialects: tuple[str, ...], settings: Se
 
 
 async def prepare(settings: Settings, options: LaunchOptions) -> Launch:
-    """Choose the model and set the limits; nothing is opened or written yet."""
+    """Choose the model and set the limits; nothing is opened or written yet.
+
+    Raises `BadInput` if a limit on cost is given and a model that it shall apply to has no known price.
+    """
     model_choice = await choose_model(options.flags, settings, agent=options.agent)
     check_temperature(model_choice.provider_config, options.sampling.temperature)
     # A dialect's limits are exact; without a dialect the last turn is reserved for an answer.
@@ -133,7 +138,10 @@ async def prepare(settings: Settings, options: LaunchOptions) -> Launch:
     options = dataclasses.replace(options, sampling=settings.root.sampling_over(options.sampling))
     if options.agent is None:
         options = dataclasses.replace(options, system=options.system or settings.root.system_prompt)
-    return Launch(settings=settings, options=options, model_choice=model_choice, limits=options.limits.over(limits))
+    launch = Launch(settings=settings, options=options, model_choice=model_choice, limits=options.limits.over(limits))
+    if options.limits.max_cost is not None and not options.unpriced_ok and (unknown := launch.warnings()):
+        raise BadInput(f"{unknown[0]}, or accept it with --unpriced ok")
+    return launch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

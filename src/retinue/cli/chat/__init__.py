@@ -41,6 +41,7 @@ def chat(
     max_cost: Annotated[
         float | None, option("--max-cost", metavar="USD", min=0, help="Dollars for one answer.", panel=LIMITS)
     ] = None,
+    unpriced: options.UnpricedFlag = None,
     config: options.ConfigFlag = None,
     profile: options.ProfileFlag = None,
     approvals: options.ApprovalsFlag = None,
@@ -72,6 +73,7 @@ def chat(
     approval = options.approval_options(approvals, yes=yes)
     settings = settings_for(config, agent=agent, profile=profile)
     agent = agent or settings.default_agent
+    offered = dialects_for(dialects, settings)
     delegation = delegation_for(dialects, settings)
     launch_options = LaunchOptions(
         flags=Flags(model=model, provider=provider, base_url=base_url, api_key_env=api_key_env),
@@ -81,10 +83,11 @@ def chat(
         system=system,
         tools=options.tools_of(tools, agent=agent),
         tools_are_ceiling=tools is not None,
-        default_tools=default_tools_for(agent, dialects_for(dialects, settings), settings) if tools is None else (),
+        default_tools=() if tools is not None else default_tools_for(agent, offered, settings),
         think=think,
         sampling=options.sampling_of(temperature, top_p, max_output_tokens),
         limits=limits,
+        unpriced_ok=options.accepts_unpriced(unpriced),
         no_sandbox=no_sandbox,
     )
     output = options.OutputOptions(quiet=quiet, verbose=verbose)
