@@ -186,7 +186,8 @@ class TestCompleteInputExample:
         assert session.offered(1) == ["fetch", "grep", "subagent"]
         assert session.requests[1]["messages"][-1] == {"role": "user", "content": COMPLETE_INPUT["task_prompt"]}
         assert session.requests[2]["messages"][-1] == {"role": "user", "content": COMPLETE_INPUT["summary_prompt"]}
-        assert session.offered(2) == []
+        assert session.offered(2) == ["fetch", "grep", "subagent"]
+        assert session.requests[2]["tool_choice"] == "none"
         assert "subagent.max_turns=8 " in session.logged[0]
 
 
