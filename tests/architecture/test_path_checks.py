@@ -152,10 +152,9 @@ REASONS: dict[tuple[str, str, str], str] = {
     ("tools/settings_trust.py", "modules_in", "lexists"): "which files are recorded; each is opened once",
     ("tools/shell/repository.py", "_git_folder_of", "isdir"): GIT,
     ("tools/shell/repository.py", "_is_bare", "lexists"): GIT,
-    ("tools/shell/repository.py", "_is_surely_used", "isdir"): GIT,
     ("tools/shell/repository.py", "_may_start", "lexists"): GIT,
     ("tools/shell/repository.py", "_repositories_above", "lexists"): GIT,
-    ("tools/shell/repository.py", "_ways", "realpath"): GIT,
+    ("tools/shell/repository.py", "_real", "readlink"): GIT,
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import shutil
 import subprocess
@@ -630,3 +631,231 @@ async def test_a_reading_command_writes_no_index_and_starts_no_hook(repository: 
     assert [text for text in texts if text.startswith("Security policy")] == []
     assert (repository / ".git" / "index").read_bytes() == before
     assert not (repository / "ran").exists()
+
+
+# ---- repositories that git reads in another way than it seems --------------------------------------------------------
+
+TRAP = "#!/bin/sh\n>>{ran}\ncat\n"
+RUNS_TRAP = '[filter "x"]\n\tclean = {x}\n[diff "x"]\n\ttextconv = {x}\n[core]\n\tfsmonitor = {x}\n'
+
+
+class Trap:
+    """A program that leaves the file `ran`, and settings that let git start it."""
+
+    def __init__(self, repository: Path) -> None:
+        self.repository = repository
+        self.program = repository / "x"
+        self.program.write_text(TRAP.format(ran=repository / "ran"))
+        self.program.chmod(0o755)
+        self.settings = RUNS_TRAP.format(x=self.program)
+
+    def hostile(self, folder: Path) -> Path:
+        """A repository with a changed file and these settings."""
+        folder.mkdir(parents=True, exist_ok=True)
+        git("init", "-q", folder=folder)
+        (folder / "b.txt").write_text("b\n")
+        (folder / ".gitattributes").write_text("* filter=x diff=x\n")
+        git("add", ".", folder=folder)
+        git("commit", "-qm", "inner", folder=folder)
+        (folder / "b.txt").write_text("c\n")
+        self.append(folder / ".git" / "config", self.settings)
+        return folder
+
+    def append(self, file: Path, text: str) -> None:
+        with file.open("a") as opened:
+            opened.write(text)
+
+
+def signed_commit(trap: Trap) -> list[str]:
+    """A commit with a signature, which git shows to the program of the settings if a format asks for it."""
+    trap.append(trap.repository / ".git" / "config", f"[gpg]\n\tprogram = {trap.program}\n")
+    tree = subprocess.check_output(["git", "write-tree"], cwd=trap.repository, text=True).strip()
+    lines = [f"tree {tree}", "author A <a@b> 0 +0000", "committer A <a@b> 0 +0000"]
+    lines += ["gpgsig -----BEGIN PGP SIGNATURE-----", " ", " x", " -----END PGP SIGNATURE-----", "", "text", ""]
+    made = ["git", "hash-object", "-t", "commit", "-w", "--stdin"]
+    commit = subprocess.check_output(made, cwd=trap.repository, input="\n".join(lines), text=True).strip()
+    (trap.repository / ".git" / "refs" / "heads" / "main").write_text(f"{commit}\n")
+    return ["git log --format=%+GK", "git log --format='%-G?'", "git show --format='% GS'"]
+
+
+def submodule_with_a_monitor(trap: Trap) -> list[str]:
+    """git takes settings of its environment from a git that it starts in a submodule."""
+    sub = trap.repository / "sub"
+    trap.hostile(sub)
+    (sub / ".git" / "config").write_text(f"[core]\n\tfsmonitor = {trap.program}\n")
+    git("add", "sub", folder=trap.repository)
+    return ["git status", "git diff"]
+
+
+def summary_of_submodules(trap: Trap) -> list[str]:
+    """The submodule is in the last commit and no longer in the index."""
+    sub = trap.repository / "sub"
+    trap.hostile(sub)
+    git("add", "sub", folder=trap.repository)
+    (trap.repository / ".gitmodules").write_text('[submodule "sub"]\n\tpath = sub\n\turl = ./sub\n')
+    git("add", ".gitmodules", folder=trap.repository)
+    git("commit", "-qm", "sub", folder=trap.repository)
+    git("rm", "-q", "--cached", "sub", folder=trap.repository)
+    trap.append(trap.repository / ".git" / "config", "[status]\n\tsubmoduleSummary = true\n")
+    return ["git status"]
+
+
+def work_tree_elsewhere(trap: Trap) -> list[str]:
+    other = trap.repository / "other"
+    sub = other / "sub"
+    trap.hostile(sub)
+    git("--work-tree=other", "add", "sub", folder=trap.repository)
+    trap.append(trap.repository / ".git" / "config", "[core]\n\tworktree = ../other\n")
+    return ["git status", "git diff"]
+
+
+def _inner(trap: Trap) -> Path:
+    """A folder of the hostile repository with a `.git` that looks well."""
+    outer = trap.hostile(trap.repository / "outer")
+    inner = outer / "inner"
+    for name in ("objects", "refs"):
+        (inner / ".git" / name).mkdir(parents=True)
+    (inner / ".git" / "config").write_text("[core]\n\tbare = false\n")
+    (inner / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
+    return inner
+
+
+def common_folder_without_objects(trap: Trap) -> list[str]:
+    inner = _inner(trap)
+    (inner / "common").mkdir()
+    (inner / "common" / "config").write_text("[core]\n\tbare = false\n")
+    (inner / ".git" / "commondir").write_text("../common\n")
+    return ["cd outer/inner && git status", "git -C outer/inner diff"]
+
+
+def linked_head(trap: Trap) -> list[str]:
+    inner = _inner(trap)
+    (inner / ".git" / "HEAD").rename(inner / "head")
+    (inner / ".git" / "HEAD").symlink_to("../head")
+    return ["cd outer/inner && git status", "git -C outer/inner diff"]
+
+
+def closed_objects(trap: Trap) -> list[str]:
+    inner = _inner(trap)
+    (inner / ".git" / "objects").chmod(0)
+    return ["cd outer/inner && git status", "git -C outer/inner diff"]
+
+
+def folder_of_the_process(trap: Trap) -> list[str]:
+    """The same name is another repository for git, which works in the folder `sub`, than for the process that looks."""
+    (trap.repository / ".git").rename(trap.repository / "g")
+    (trap.repository / ".git").write_text("gitdir: /proc/self/cwd/g\n")
+    inner = trap.hostile(trap.repository / "sub")
+    (inner / ".git").rename(inner / "g")
+    (inner / ".git").write_text("gitdir: /proc/self/cwd/g\n")
+    return ["cd sub && git status", "git -C sub diff"]
+
+
+PREPARED = (
+    signed_commit,
+    submodule_with_a_monitor,
+    summary_of_submodules,
+    work_tree_elsewhere,
+    common_folder_without_objects,
+    linked_head,
+    closed_objects,
+    folder_of_the_process,
+)
+
+
+@NEEDS_GIT
+@pytest.mark.usefixtures("sandbox")
+@pytest.mark.real_time
+@pytest.mark.parametrize("prepare", PREPARED, ids=lambda prepare: prepare.__name__)
+async def test_a_prepared_repository_runs_no_code_without_approval(
+    prepare: Callable[[Trap], list[str]], repository: Path
+) -> None:
+    commands = prepare(Trap(repository))
+    texts = await results(*(calls("shell", command=command) for command in commands))
+
+    assert not (repository / "ran").exists(), texts
+    assert [text.startswith(NEEDS_APPROVAL) for text in texts] == [True] * len(commands), texts
+
+
+@NEEDS_GIT
+@pytest.mark.usefixtures("sandbox")
+@pytest.mark.real_time
+@pytest.mark.parametrize("link", ["l/../evil", "./l/.././evil/"])
+async def test_the_folder_of_a_call_is_the_one_that_the_kernel_finds(repository: Path, link: str) -> None:
+    trap = Trap(repository)
+    trap.hostile(repository / "deep" / "evil")
+    (repository / "deep" / "inner").mkdir()
+    (repository / "evil").mkdir()
+    (repository / "l").symlink_to("deep/inner")
+    (repository / "a").symlink_to("deep/inner")
+    (repository / "outer").mkdir()
+    (repository / "m").symlink_to("outer")
+    commands = (f"git -C {link} status", f"cd {link}; git status", "cd m/../a; git -C ../evil status")
+    texts = await results(
+        calls("shell", command="git status", working_dir=link), *(calls("shell", command=line) for line in commands)
+    )
+
+    assert not (repository / "ran").exists(), texts
+    assert [text.startswith(NEEDS_APPROVAL) for text in texts] == [True] * 4, texts
+
+
+@NEEDS_GIT
+@pytest.mark.usefixtures("sandbox")
+@pytest.mark.real_time
+async def test_settings_that_change_after_the_decision_are_noticed(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trap = Trap(repository)
+    (repository / ".gitattributes").write_text("* filter=x diff=x\n")
+    made = shell_tool.mounts_of
+
+    def mounts_after_a_change(*args: Any, **kwargs: Any) -> Any:
+        trap.append(repository / ".git" / "config", trap.settings)
+        return made(*args, **kwargs)
+
+    monkeypatch.setattr(shell_tool, "mounts_of", mounts_after_a_change)
+    (text,) = await results(calls("shell", command="git status"))
+
+    assert text == "the settings of the repository have changed since this was allowed; call again"
+    assert not (repository / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "git whatchanged",  # an alias can replace it in newer versions of git
+        "git for-each-ref --format '%(signature)'",
+        "git for-each-ref --sort signature:key",
+        "git shortlog --group format:%GK",
+        "git log --format=%+GK",
+    ],
+)
+def test_commands_that_git_lets_settings_replace_or_extend_are_not_of_low_risk(command: str) -> None:
+    assert risk_of(parse(command)) is Risk.MEDIUM
+
+
+@NEEDS_GIT
+@pytest.mark.usefixtures("sandbox")
+@pytest.mark.real_time
+async def test_a_repository_folder_without_objects_of_its_own_is_not_passed_over(repository: Path) -> None:
+    """Newer versions of git use such a folder below `.git/modules` although it is bare."""
+    evil = repository / ".git" / "modules" / "evil"
+    evil.mkdir(parents=True)
+    (evil / "HEAD").write_text("ref: refs/heads/main\n")
+    (evil / "commondir").write_text("../../../common\n")
+    (text,) = await results(calls("shell", command="cd .git/modules/evil && git log"))
+
+    assert text.startswith(NEEDS_APPROVAL)
+
+
+@NEEDS_GIT
+@pytest.mark.usefixtures("sandbox")
+@pytest.mark.real_time
+async def test_an_index_with_whole_folders_is_not_read_with_certainty(repository: Path) -> None:
+    index = repository / ".git" / "index"
+    body = bytearray(index.read_bytes()[:-20])
+    body[36:40] = (0o40000).to_bytes(4, "big")
+    index.write_bytes(bytes(body) + hashlib.sha1(body).digest())
+    (text,) = await results(calls("shell", command="git status"))
+
+    assert text.startswith(NEEDS_APPROVAL)

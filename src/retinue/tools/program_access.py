@@ -144,9 +144,17 @@ def environment_of(context: CallContext) -> Mapping[str, str]:
 
 
 def _git(passed: Mapping[str, str]) -> dict[str, str]:
-    """Variables that give git settings of its own, after those that are passed through, and let it write no index."""
+    """Variables that give git settings of its own, after those that are passed through, and let it write no index.
+
+    A git that git starts in a submodule is given no numbered settings; those of `-c`, in one variable, it keeps.
+    """
     count = int(given) if (given := passed.get("GIT_CONFIG_COUNT", "")).isdecimal() else 0
-    variables = {"GIT_OPTIONAL_LOCKS": "0", "GIT_CONFIG_COUNT": str(count + len(GIT_SETTINGS))}
+    options = (passed.get("GIT_CONFIG_PARAMETERS", ""), *(f"'{name}={value}'" for name, value in GIT_SETTINGS.items()))
+    variables = {
+        "GIT_OPTIONAL_LOCKS": "0",
+        "GIT_CONFIG_COUNT": str(count + len(GIT_SETTINGS)),
+        "GIT_CONFIG_PARAMETERS": " ".join(filter(None, options)),
+    }
     for place, (name, value) in enumerate(GIT_SETTINGS.items(), count):
         variables |= {f"GIT_CONFIG_KEY_{place}": name, f"GIT_CONFIG_VALUE_{place}": value}
     return variables

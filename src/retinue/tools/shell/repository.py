@@ -2,8 +2,9 @@
 
 `git status`, `diff`, `log` and others start filters, converters and diff programs that the repository's own settings
 name. A repository whose settings have none of these, or only settings that are listed here, starts nothing: the check
-fails closed for what it cannot read. The environment of programs (see `program_access`) covers the rest: a bare
-repository that lies in a folder is not used, and no index is written, after which git would start a hook.
+fails closed for what it cannot read. Which repository git uses is not predicted: all above the folder are examined.
+The environment of programs (see `program_access`) covers the rest: a bare repository that lies in a folder is not used,
+and no index is written, after which git would start a hook.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import re
 import stat
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from retinue.tools.shell.parser import ParsedCommand, Step
 
@@ -20,19 +21,20 @@ MAX_SETTINGS = 256 * 1024
 MAX_INDEX = 64 * 1024 * 1024
 MAX_FOLDERS = 16
 MAX_REPOSITORIES = 64
+MAX_LINKS = 40
 
 _BLANK = re.compile(r"[ \t\r]*(?:[#;].*)?")
 _SECTION = re.compile(r'[ \t]*\[([A-Za-z0-9.-]+)(?:[ \t]+"((?:[^"\\\n]|\\["\\])*)")?\][ \t\r]*(?:[#;].*)?')
 _KEY = re.compile(r"[ \t]*([A-Za-z][A-Za-z0-9-]*)[ \t]*(?:=(.*))?")
-_HEAD = re.compile(r"ref: refs/heads/[A-Za-z0-9][A-Za-z0-9/_-]*\n?|[0-9a-f]{40}(?:[0-9a-f]{24})?\n?")
+_PLAIN_VALUE = re.compile(r"[ \t]*([^\"\\#; \t\r]+)[ \t\r]*")
 
 _WHOLE_SECTIONS = frozenset(
     (
         *("user", "author", "committer", "branch", "color", "advice", "alias", "pull", "push", "fetch", "init"),
-        *("commit", "tag", "rebase", "rerere", "merge", "mergetool", "difftool", "status", "gc", "pack", "maintenance"),
+        *("commit", "tag", "rebase", "rerere", "merge", "mergetool", "difftool", "gc", "pack", "maintenance"),
         *("index", "feature", "lfs", "credential", "http", "url", "gui", "i18n", "stash", "notes", "blame", "grep"),
         *("versionsort", "column", "checkout", "apply", "am", "add", "worktree", "transfer", "receive", "sequence"),
-        *("interactive", "pager", "gpg", "svn-remote", "svn", "safe", "gitflow", "github", "hub", "vscode-merge-base"),
+        *("interactive", "pager", "svn-remote", "svn", "safe", "gitflow", "github", "hub", "vscode-merge-base"),
     )
 )
 """Sections of which reading commands use nothing as a program."""
@@ -49,13 +51,12 @@ _SETTINGS = frozenset(
                     "notesref",
                     "excludesfile",
                     "attributesfile",
-                    "worktree",
                     "editor",
                     "pager",
                     "sshcommand",
                     "hookspath",
                 ),
-                *("fsmonitor", "commitgraph", "multipackindex", "hidedotfiles", "fscache", "sparsecheckout"),
+                *("commitgraph", "multipackindex", "hidedotfiles", "fscache", "sparsecheckout"),
                 *("sparsecheckoutcone", "createobject", "warnambiguousrefs", "maxtreedepth", "packedgitlimit"),
             )
         ),
@@ -79,10 +80,18 @@ _SETTINGS = frozenset(
             f"submodule.{key}"
             for key in ("url", "active", "branch", "update", "ignore", "fetchrecursesubmodules", "path")
         ),
+        *(
+            f"status.{key}"
+            for key in ("short", "branch", "showstash", "showuntrackedfiles", "aheadbehind", "relativepaths", "renames")
+        ),
+        *(f"gpg.{key}" for key in ("format", "mintrustlevel")),
         *(f"extensions.{key}" for key in ("refstorage", "worktreeconfig", "preciousobjects", "noop")),
     )
 )
 """Settings of which reading commands use nothing as a program, by section and key."""
+_OFF = frozenset(("false", "no", "off", "0"))
+_KERNEL_FOLDERS = frozenset(("/proc", "/dev", "/sys"))
+"""Folders in which a name may lead git elsewhere than this process, as `/proc/self/cwd` does."""
 
 
 def folders_of_git(command: ParsedCommand) -> tuple[str, ...] | None:
@@ -144,8 +153,7 @@ def starts_programs(workspace: str, folders: Sequence[str], home: str) -> bool:
         return any(
             _may_start(repository, left)
             for folder in folders
-            for path in _ways(workspace, folder)
-            for repository in _repositories_above(path)
+            for repository in _repositories_above(_folder(_real(os.getcwd(), workspace), folder))
         )
     except (_Unknown, OSError, ValueError):
         return True
@@ -155,39 +163,42 @@ class _Unknown(Exception):
     """Something of a repository cannot be read with certainty."""
 
 
-def _ways(workspace: str, folder: str) -> set[str]:
-    """The folder as a system call finds it, and as a shell does, which removes `..` from the text first."""
-    path = os.path.join(workspace, folder)
-    return {os.path.realpath(path), os.path.realpath(os.path.normpath(path))}
+def _folder(start: str, path: str) -> str:
+    """The real path of a folder in which a command runs git, from a real path.
+
+    Raises `_Unknown` for `..` behind a link: a shell removes it from the text with the name before, git does not.
+    """
+    here, is_linked = ("/" if path.startswith("/") else start), False
+    for part in path.split("/"):
+        if part == ".." and is_linked:
+            raise _Unknown(path)
+        real = _real(here, part)
+        is_linked = is_linked or (part not in ("", ".", "..") and real != os.path.join(here, part))
+        here = real
+    return here
 
 
 def _repositories_above(folder: str) -> Iterator[str]:
-    """Folders from here upwards that have a `.git`, up to the first one that git surely uses."""
+    """Folders from here upwards that have a `.git`.
+
+    git passes over one that it finds unusable, for reasons that differ between versions and users.
+    """
     while True:
         if _is_bare(folder):
             raise _Unknown(folder)
         if os.path.lexists(os.path.join(folder, ".git")):
             yield folder
-            if _is_surely_used(os.path.join(folder, ".git")):
-                return
         if folder == os.path.dirname(folder):
             return
         folder = os.path.dirname(folder)
 
 
 def _is_bare(folder: str) -> bool:
-    """Whether a folder of another name than `.git` looks like the folder of a repository."""
-    names = ("HEAD", "objects", "refs")
-    return os.path.basename(folder) != ".git" and all(os.path.lexists(os.path.join(folder, name)) for name in names)
-
-
-def _is_surely_used(git_folder: str) -> bool:
-    try:
-        head = _read(os.path.join(git_folder, "HEAD"), 4096)
-    except (OSError, _Unknown):
-        return False
-    folders = (os.path.join(git_folder, name) for name in ("objects", "refs"))
-    return _HEAD.fullmatch(head.decode("ascii", "replace")) is not None and all(map(os.path.isdir, folders))
+    """Whether a folder of another name than `.git` looks like the folder of a repository, or of a part of one."""
+    found = {name for name in ("HEAD", "objects", "refs", "commondir") if os.path.lexists(os.path.join(folder, name))}
+    return os.path.basename(folder) != ".git" and (
+        found >= {"HEAD", "objects", "refs"} or found >= {"HEAD", "commondir"}
+    )
 
 
 def _may_start(work_tree: str, left: list[int]) -> bool:
@@ -197,11 +208,12 @@ def _may_start(work_tree: str, left: list[int]) -> bool:
         raise _Unknown(work_tree)
     git_folder = _git_folder_of(work_tree)
     try:
-        common = os.path.join(git_folder, _read(os.path.join(git_folder, "commondir"), 4096).decode().rstrip("\n"))
+        common = _real(git_folder, _read(os.path.join(git_folder, "commondir"), 4096).decode().rstrip("\n"))
     except FileNotFoundError:
         common = git_folder
     settings = ((common, "config"), (common, "config.worktree"), (git_folder, "config.worktree"))
-    if any(_has_unknown(os.path.join(folder, name), required=name == "config") for folder, name in settings):
+    work_trees = {os.path.relpath(work_tree, git_folder), work_tree}
+    if any(_has_unknown(os.path.join(*file), required=file[1] == "config", work_trees=work_trees) for file in settings):
         return True
     return any(
         _may_start(path, left)
@@ -211,13 +223,13 @@ def _may_start(work_tree: str, left: list[int]) -> bool:
 
 
 def _git_folder_of(work_tree: str) -> str:
-    path = os.path.join(work_tree, ".git")
+    path = _real(work_tree, ".git")
     if os.path.isdir(path):
         return path
     kind, _, target = _read(path, 4096).decode().partition(": ")
     if kind != "gitdir":
         raise _Unknown(path)
-    return os.path.join(work_tree, target.rstrip("\n"))
+    return _real(work_tree, target.rstrip("\n"))
 
 
 def _submodules(git_folder: str, work_tree: str) -> Iterator[str]:
@@ -230,7 +242,7 @@ def _submodules(git_folder: str, work_tree: str) -> Iterator[str]:
         return
     try:
         for name in _links_in(index):
-            yield os.path.join(work_tree, os.fsdecode(name))
+            yield _real(work_tree, os.fsdecode(name))
     except (struct.error, ValueError) as error:
         raise _Unknown(git_folder) from error
 
@@ -251,8 +263,13 @@ def _links_in(index: bytes) -> Iterator[bytes]:
         begin = at + (64 if flags & 0x4000 else 62)
         length = flags & 0xFFF
         end = index.index(b"\0", begin) if length == 0xFFF else begin + length
-        if mode & 0xF000 == 0xE000:
-            yield index[begin:end]
+        match mode & 0xF000:
+            case 0xE000:
+                yield index[begin:end]
+            case 0x8000 | 0xA000:  # a file, a link
+                pass
+            case _:
+                raise ValueError("an entry stands for a folder")
         at = at + ((end - at + 8) & ~7)
     while at + 8 < len(index) - 20:
         kind, size = struct.unpack_from(">4sI", index, at)
@@ -266,8 +283,11 @@ def _offsets_in(table: bytes) -> list[int]:
     return [offset for offset, _ in struct.iter_unpack(">II", table)]
 
 
-def _has_unknown(path: str, *, required: bool) -> bool:
-    """Whether a file of settings has one that may name a program; raises `_Unknown` if it cannot be read."""
+def _has_unknown(path: str, *, required: bool, work_trees: Collection[str] = ()) -> bool:
+    """Whether a file of settings has one that may name a program; raises `_Unknown` if it cannot be read.
+
+    `work_trees` are the names of the folder that the settings are for, as they may stand in them.
+    """
     try:
         text = _read(path, MAX_SETTINGS).decode()
     except FileNotFoundError:
@@ -284,14 +304,51 @@ def _has_unknown(path: str, *, required: bool) -> bool:
         key = _KEY.fullmatch(line)
         if key is None or line.rstrip("\r").endswith("\\"):
             return True
-        if section not in _WHOLE_SECTIONS and f"{section}.{key[1].lower()}" not in _SETTINGS:
+        name = f"{section}.{key[1].lower()}"
+        if section not in _WHOLE_SECTIONS and name not in _SETTINGS and not _is_harmless(name, key[2], work_trees):
             return True
     return False
 
 
+def _is_harmless(name: str, value: str | None, work_trees: Collection[str]) -> bool:
+    """Whether a setting that can name a program or another folder has a value with which it does not."""
+    plain = _PLAIN_VALUE.fullmatch(value or "")
+    if plain is None:
+        return False
+    return (name == "core.fsmonitor" and plain[1].lower() in _OFF) or (
+        name == "core.worktree" and plain[1] in work_trees
+    )
+
+
+def _real(folder: str, path: str) -> str:
+    """The real path of a name in a folder; raises `_Unknown` where it may lead git elsewhere."""
+    ahead = [part for part in reversed(os.path.join(folder, path).split("/")) if part not in ("", ".")]
+    here, links = "/", 0
+    while ahead:
+        part = ahead.pop()
+        if part == "..":
+            here = os.path.dirname(here)
+            continue
+        entry = os.path.join(here, part)
+        if entry in _KERNEL_FOLDERS:
+            raise _Unknown(path)
+        try:
+            target = os.readlink(entry)
+        except OSError:
+            here = entry
+            continue
+        links += 1
+        if links > MAX_LINKS:
+            raise _Unknown(path)
+        if target.startswith("/"):
+            here = "/"
+        ahead += [part for part in reversed(target.split("/")) if part not in ("", ".")]
+    return here
+
+
 def _read(path: str, most: int) -> bytes:
     """A file of at most so many bytes; anything else than such a file raises `_Unknown`."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = os.open(_real("/", path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_size > most:

@@ -57,7 +57,7 @@ READING_SUBCOMMANDS: Mapping[str, frozenset[str]] = {
             *("blame", "cat-file", "check-ignore", "cherry", "count-objects", "describe", "diff", "diff-files"),
             *("diff-index", "diff-tree", "for-each-ref", "grep", "log", "ls-files", "ls-tree", "merge-base"),
             *("name-rev", "range-diff", "rev-list", "rev-parse", "shortlog", "show", "show-branch", "show-ref"),
-            *("status", "version", "whatchanged"),
+            *("status", "version"),
         )
     ),
     "npm": frozenset(("explain", "la", "list", "ll", "ls", "root", "why")),
@@ -66,7 +66,8 @@ READING_SUBCOMMANDS: Mapping[str, frozenset[str]] = {
 """Subcommands that change nothing, of programs with others that do.
 
 Not `npm view` and `outdated`, which start the `git` that `.npmrc` names, and `pip freeze`, which starts the version
-control of the folders of packages. `cargo` has none: it starts the compiler that `.cargo/config.toml` names.
+control of the folders of packages. `cargo` has none: it starts the compiler that `.cargo/config.toml` names. Of git not
+`whatchanged`: newer versions let an alias of the settings replace it.
 """
 
 _KNOWN_OPTIONS: Mapping[str, re.Pattern[str]] = {
@@ -124,8 +125,10 @@ _DEPENDS_ON_ARGUMENTS = frozenset((*_STARTING, *_WRITES, "uniq", "arch", "find")
 _SHELLS = frozenset(("bash", "sh", "zsh", "dash", "ksh", "mksh", "ash", "busybox", "toybox", "parallel", "watch"))
 """Programs that run a command line given in their arguments."""
 
-_SIGNATURES = re.compile(r"%G|signature")
+_SIGNATURES = re.compile(r"%[-+ ]?G|signature")
 """Places of a format at which git starts gpg."""
+_FORMATS_APART = ("for-each-ref", "shortlog")
+"""Subcommands of git whose formats may stand apart from their option."""
 _QUESTIONS = (("--version",), ("--help",), ("-V",))
 _SHOWS_LINES = re.compile(r"[0-9$]+(?:,[0-9$]+)?p")
 _RANKS = (Risk.LOW, Risk.MEDIUM, Risk.HIGH)
@@ -208,8 +211,10 @@ def _git_reads(arguments: Sequence[str]) -> bool:
     options = {argument.partition("=")[0] for argument in arguments[:where]}
     if not options.isdisjoint(("-p", "--paginate", "--bare", "--git-dir", "--work-tree", "--namespace")):
         return False
-    reads = where < len(arguments) and arguments[where] in READING_SUBCOMMANDS["git"]
-    return reads and not any(_SIGNATURES.search(argument) for argument in arguments[where:] if argument.startswith("-"))
+    if where == len(arguments) or arguments[where] not in READING_SUBCOMMANDS["git"]:
+        return False
+    formats = [each for each in arguments[where + 1 :] if each.startswith("-") or arguments[where] in _FORMATS_APART]
+    return not any(map(_SIGNATURES.search, formats))
 
 
 def _subcommand_reads(family: str, arguments: Sequence[str]) -> bool:

@@ -146,13 +146,28 @@ class ShellTool(FunctionTool[..., ShellRequest]):
     async def _examine_repository(self, call: _ShellCall, command: ParsedCommand, context: CallContext) -> PreparedCall:
         """A command with a reading git is of medium risk where the repository's settings may start programs."""
         starts = await in_thread(_may_start_programs, command, call.request.folder, context)
-        return self._prepared(call, command, CallRisk(Risk.MEDIUM if starts else Risk.LOW, acts=True))
+        if starts:
+            return self._prepared(call, command, CallRisk(Risk.MEDIUM, acts=True))
+        prepared = self._prepared(call, command, CallRisk(Risk.LOW, acts=True))
+        return prepared if call.instead else replace(prepared, run=partial(self._run_examined, call.request, command))
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
         return await self.prepare(arguments).run(context)
 
     async def _run_unread(self, request: ShellRequest, context: CallContext) -> ToolResult:
         return await self._run(request, (await _read_in_thread(request.command))[0], context)
+
+    async def _run_examined(self, request: ShellRequest, command: ParsedCommand, context: CallContext) -> ToolResult:
+        """Run a command that needed no approval because of the settings of a repository, which may have changed."""
+        is_changed = partial(_may_start_programs, command, request.folder, context)
+        return await run_command(
+            command,
+            context,
+            self._dependencies,
+            seconds=request.seconds,
+            folder=request.folder,
+            is_changed=is_changed,
+        )
 
     async def _run(self, request: ShellRequest, command: ParsedCommand, context: CallContext) -> ToolResult:
         return await run_command(command, context, self._dependencies, seconds=request.seconds, folder=request.folder)
@@ -201,9 +216,18 @@ def _command_in(arguments: str) -> str:
 
 
 async def run_command(
-    command: ParsedCommand, context: CallContext, dependencies: ToolDependencies, *, seconds: int | None, folder: str
+    command: ParsedCommand,
+    context: CallContext,
+    dependencies: ToolDependencies,
+    *,
+    seconds: int | None,
+    folder: str,
+    is_changed: Callable[[], bool] | None = None,
 ) -> ToolResult:
-    """Run a command under the caller's policy; a command that fails is a result, not an error."""
+    """Run a command under the caller's policy; a command that fails is a result, not an error.
+
+    `is_changed` is asked immediately before the start: whether what was decided about the command holds no longer.
+    """
     if not command.text.strip():
         raise ToolError("the command is empty")
     if "\0" in command.text:
@@ -238,6 +262,8 @@ async def run_command(
                 file_size=MAX_FILE,
                 scratch=SCRATCH,
             )
+            if is_changed is not None and await in_thread(is_changed):
+                raise ToolError("the settings of the repository have changed since this was allowed; call again")
             ended = await run_in_sandbox(program, dependencies)
     text = "\n".join((_output(ended, allowed), *(f"[{message}]" for message in watch.messages)))
     return ToolResult(text, failed=ended.code != 0 or ended.timed_out)
