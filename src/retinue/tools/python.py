@@ -8,12 +8,14 @@ import secrets
 import sys
 from collections.abc import Sequence
 from contextlib import closing
+from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from retinue.core.policy import Risk
-from retinue.core.ports import CallContext, Ended, Program, Tool
+from retinue.core.ports import CallContext, Ended, PreparedCall, Program, Tool
 from retinue.core.text import cut
 from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.function import FunctionTool
@@ -99,8 +101,15 @@ def tools(dependencies: ToolDependencies) -> Sequence[Tool]:
 
     seconds = MAX_SECONDS + 30.0
     if not dependencies.sandboxed:  # then the code has all rights of this process and may change anything
-        return [FunctionTool(python_execute, kind="once", risk=Risk.MEDIUM, acts=True, timeout=seconds)]
+        return [UnfencedPython(python_execute, kind="once", risk=Risk.MEDIUM, acts=True, timeout=seconds)]
     return [FunctionTool(python_execute, kind="idempotent", risk=Risk.LOW, timeout=seconds)]
+
+
+class UnfencedPython(FunctionTool[..., Any]):
+    """`python_execute` without a sandbox: an approval for a whole run covers the same code alone."""
+
+    def prepare(self, arguments: str) -> PreparedCall:
+        return replace(super().prepare(arguments), group=arguments)
 
 
 def _interpreter() -> str:

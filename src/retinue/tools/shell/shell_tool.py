@@ -118,7 +118,8 @@ class ShellTool(FunctionTool[..., ShellRequest]):
             run = call.instead or partial(self._run_unread, call.request)
             risk = CallRisk(Risk.HIGH, acts=True)
             examine = partial(self._examine_long, call)
-            return PreparedCall(arguments, risk, run, examine=examine, group=call.request.command)
+            group = _with_folder(call.request.command, call.request.folder)
+            return PreparedCall(arguments, risk, run, examine=examine, group=group)
         command = parse(call.request.command)
         risk = call_risk(command)
         examine = partial(self._examine_repository, call, command) if _reads_repository(command, risk) else None
@@ -134,7 +135,7 @@ class ShellTool(FunctionTool[..., ShellRequest]):
             run,
             denied_by=partial(refusal_of, command),
             examine=examine,
-            group=first_words(command),
+            group=_with_folder(first_words(command), call.request.folder),
         )
 
     async def _examine_long(self, call: _ShellCall, context: CallContext) -> PreparedCall:
@@ -186,6 +187,11 @@ async def _read_in_thread(text: str) -> tuple[ParsedCommand, CallRisk]:
     except TimeoutError:
         command = ParsedCommand(text, unreadable="the command takes too long to read; write it shorter")
         return command, call_risk(command)
+
+
+def _with_folder(words: str, folder: str) -> str:
+    """Words of a command, and the folder in which they mean something else."""
+    return f"{words} in {folder}" if folder else words
 
 
 def _reads_repository(command: ParsedCommand, risk: CallRisk) -> bool:
