@@ -15,7 +15,7 @@ from retinue.app.engine_types import Supervisor, Unanswered
 from retinue.cli.output.format import one_line, short
 from retinue.cli.output.terminal import console, prompt, say
 from retinue.core.run import Approval
-from retinue.core.text import clean, plural
+from retinue.core.text import clean, plural, short_blanks
 
 MAX_SHOWN = 4000
 """Characters of a call's arguments that a question prints: its beginning and its end."""
@@ -168,8 +168,10 @@ def described(question: Approval, *, whole: bool = False) -> list[str]:
 
     Of long arguments the beginning and the end are shown, unless `whole`.
     """
+    first, *rest = _chopped(f"{one_line(question.path, 200)} wants to call {one_line(question.tool)}")
     return [
-        f"{one_line(question.path, 200)} wants to call {one_line(question.tool)}",
+        first,
+        *(f"    {piece}" for piece in rest),
         *arguments_of(question, whole=whole),
         *([f"  {one_line(question.reason, 400)}"] if question.reason else []),
     ]
@@ -177,7 +179,7 @@ def described(question: Approval, *, whole: bool = False) -> list[str]:
 
 def arguments_of(question: Approval, *, whole: bool = False) -> list[str]:
     """The arguments in indented lines."""
-    arguments = clean(question.arguments)
+    arguments = short_blanks(clean(question.arguments))
     if whole or len(arguments) <= MAX_SHOWN:
         return _indented(arguments)
     start, end = arguments[: MAX_SHOWN - SHOWN_AT_END], arguments[-SHOWN_AT_END:]
@@ -188,10 +190,14 @@ def arguments_of(question: Approval, *, whole: bool = False) -> list[str]:
 
 def _indented(text: str) -> list[str]:
     """The text in lines that fit: if the terminal wrapped them, text of a model could start a line of its own."""
+    return [f"  {piece}" for line in text.split("\n") for piece in _chopped(line)]
+
+
+def _chopped(line: str) -> list[str]:
     from rich.cells import chop_cells
 
-    room = max(console(stderr=True).width - 3, MIN_WIDTH)
-    return [f"  {piece}" for line in text.split("\n") for piece in chop_cells(line, room) or [""]]
+    room = max(console(stderr=True).width - 5, MIN_WIDTH)
+    return chop_cells(line, room) or [""]
 
 
 def _name_of(question: Approval) -> str:

@@ -38,9 +38,9 @@ CHANGES_FILES = frozenset(("mkdir", "touch", "cp", "mv", "ln", "rmdir", "rm", "c
 def first_words(command: ParsedCommand) -> str:
     """Program and subcommand of each program in a line; the whole line where these do not say what it does.
 
-    Programs that run code or other programs (`python3`, `sh`, `xargs`, `make`, `npm`, `cargo`, `tar`), other subcommands
-    and options of git than those listed here, redirections into files, variables and unknown programs stand for
-    themselves alone.
+    Programs that run code or other programs (`python3`, `sh`, `xargs`, `make`, `npm`, `cargo`, `tar`), other
+    subcommands and options of git than those listed here, redirections into files, variables and unknown programs
+    stand for themselves alone.
 
     >>> from retinue.tools.shell.parser import parse
     >>> [first_words(parse(line)) for line in ("git commit -m one", "git add . && git commit -m two", "mv -f a b")]
