@@ -443,3 +443,100 @@ def test_a_damaged_number_of_events_is_damage_and_takes_no_memory(cli: Cli, stor
 
     assert checked.code == 3
     assert "bug" not in checked.stderr
+
+
+def plant(file: Path, *statements: str) -> None:
+    with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+FOREIGN = (
+    "CREATE TRIGGER planted AFTER INSERT ON events BEGIN UPDATE runs SET agent = 'evil'; END",
+    "CREATE VIEW seen AS SELECT * FROM runs",
+    "CREATE VIRTUAL TABLE words USING fts5(body)",
+    "CREATE TABLE other (a, b GENERATED ALWAYS AS (a + 1))",
+)
+
+
+def objects(file: Path) -> set[str]:
+    with closing(sqlite3.connect(file)) as connection:
+        return {name for (name,) in connection.execute("SELECT name FROM sqlite_master").fetchall()}
+
+
+def test_triggers_views_and_other_tables_of_a_backup_are_left_behind(cli: Cli, store: Path, folder: Path) -> None:
+    before, names = answers(store), objects(store)
+    cli("store", "backup", "backup.db")
+    plant(folder / "backup.db", *FOREIGN)
+
+    restored = cli("store", "restore", "backup.db")
+
+    assert (restored.code, objects(store)) == (0, names)
+    assert answers(store) == before
+    assert cli("store", "check").code == 0
+
+
+def test_a_backup_whose_tables_are_views_is_refused(cli: Cli, store: Path, folder: Path) -> None:
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)"
+    before = store.read_bytes()
+    for table, name in (("memory_memories_backup", "memories"), ("shelves", "shelves")):
+        (folder / "backup.db").unlink(missing_ok=True)
+        cli("store", "backup", "backup.db")
+        with closing(sqlite3.connect(folder / "backup.db")) as connection:
+            columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})").fetchall()]
+        plant(
+            folder / "backup.db",
+            f"DROP TABLE {table}",
+            f"CREATE VIEW {table} AS {endless} SELECT {', '.join(f'i AS {column}' for column in columns)} FROM n",
+        )
+        restored = cli("store", "restore", "backup.db")
+
+        assert (restored.code in (2, 3), "nothing was changed" in restored.stderr) == (True, True), name
+        assert "Traceback" not in restored.stderr
+    assert store.read_bytes() == before
+
+
+def test_a_store_with_a_trigger_is_not_used_and_repaired(cli: Cli, store: Path) -> None:
+    before, names = answers(store), objects(store)
+    plant(store, *FOREIGN[:3])
+
+    checked, listed = cli("store", "check"), cli("runs")
+    assert (checked.code, listed.code) == (3, 1)
+    assert "the trigger planted does not belong to a store" in checked.stdout + checked.stderr
+    assert "the trigger planted does not belong to a store" in listed.stderr
+    assert cli("store", "repair").code == 0
+    assert objects(store) == names
+    assert answers(store) == before
+
+
+def test_a_lost_page_of_a_table_without_row_numbers_is_repaired(cli: Cli, store: Path) -> None:
+    with closing(sqlite3.connect(store)) as connection:
+        ((page,),) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'handles'").fetchall()
+    content = bytearray(store.read_bytes())
+    content[(page - 1) * 4096 : page * 4096] = bytes(4096)
+    store.write_bytes(content)
+
+    repaired = cli("store", "repair", "--json")
+
+    assert (repaired.code, cli("store", "check").code) == (0, 0)
+
+
+def test_a_reference_to_a_blob_that_is_no_text_is_damage(cli: Cli, store: Path) -> None:
+    with closing(sqlite3.connect(store)) as connection:
+        connection.execute("UPDATE events SET body = x'40ff87', crc = NULL WHERE id = 2")
+        connection.commit()
+
+    assert (cli("store", "check").code, cli("store", "repair").code, cli("store", "check").code) == (3, 0, 0)
+
+
+@pytest.mark.parametrize("change", ["outcome = 7", "outcome = 'x'", "cost = NULL"])
+def test_a_run_with_a_damaged_column_is_repaired(cli: Cli, store: Path, change: str) -> None:
+    ended = "SELECT run_id FROM runs WHERE ended = 1 LIMIT 1"
+    with closing(sqlite3.connect(store)) as connection:
+        try:
+            connection.execute(f"UPDATE runs SET {change}, progress_crc = NULL WHERE run_id = ({ended})")
+        except sqlite3.IntegrityError:
+            pytest.skip("the table does not take this value")
+        connection.commit()
+
+    assert (cli("store", "repair").code, cli("store", "check").code) == (0, 0)

@@ -126,7 +126,7 @@ def split_large(body: bytes) -> tuple[bytes, str | None]:
 
 def blob_name(stored: bytes) -> str | None:
     """The digest of the blob that `stored` refers to, if it is a reference."""
-    return stored[1:].decode() if stored.startswith(b"@") else None
+    return stored[1:].decode("ascii", "replace") if stored.startswith(b"@") else None
 
 
 def checked_blob(digest: str, body: bytes | None) -> bytes:

@@ -17,13 +17,16 @@ from msgspec import Struct
 from msgspec.structs import replace as replace_struct
 
 from retinue.core.errors import BadInput, StoreCorrupt, StoreError
-from retinue.store.sqlite.check import CheckReport, check, check_kind, open_snapshot
+from retinue.store.sqlite.check import FOREIGN, CheckReport, check, check_kind, is_table, open_snapshot
 from retinue.store.sqlite.errors import translated_error
+from retinue.store.sqlite.migrations import STEPS, migrate
 from retinue.store.sqlite.replace import check_unused, replace_file, sync_file, sync_folder, temporary_beside, unused
 from retinue.store.sqlite.work import Work
 
 PAGES: Final = 256
 """Pages that are copied between two looks at the request to stop: 1 MiB."""
+ROWS: Final = 500
+"""Rows that are copied between two looks at the request to stop."""
 
 
 class Attached(Struct, frozen=True, kw_only=True):
@@ -139,24 +142,27 @@ def _link(copy: Path, target: Path) -> None:
 def restore(path: Path, source: Path, work: Work, *, attached: Sequence[Attached] = ()) -> dict[Path, Path | None]:
     """Replace a store by a backup; returns where the old files are kept, by the names of the new ones.
 
-    Raises `BadInput` if the backup is none, `DamagedStore` if it is damaged, `StoreInUse` while a process has the store
-    open, and `WorkStopped`; then nothing has changed.
+    The rows are copied into a new file with the schema of a store; triggers, views and other tables of the backup are
+    left behind. The new file is checked before it is used. Raises `BadInput` if the backup is none, `DamagedStore` if
+    it is damaged, `StoreInUse` while a process has the store open, and `WorkStopped`; then nothing has changed.
     """
     if not source.is_file():
         raise BadInput(f"there is no file {source}")
     if path.exists() and os.path.samefile(path, source):
         raise BadInput(f"{source} is the store itself")
     report = check(source, work)
-    if not report.ok:
+    if any(damage.table != FOREIGN for damage in report.damages):
         raise DamagedStore(f"{source} is damaged or no backup: nothing was changed", report)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     kept: dict[Path, Path | None] = {}
     try:
         with temporary_beside(path) as copy:
             with open_snapshot(source) as stored, closing(sqlite3.connect(copy, isolation_level=None)) as into:
-                _copy_pages(stored, into, work)
-                into.execute("PRAGMA journal_mode = DELETE")
-                others = {each: _take(into, each) for each in attached}
+                _copy_rows(stored, into, check_kind(stored, source), work)
+                others = {each: _rows_of(stored, each, source) for each in attached}
+            report = check(copy, work)
+            if not report.ok:  # the backup was changed meanwhile
+                raise DamagedStore(f"{source} is damaged or no backup: nothing was changed", report)
             sync_file(copy)
             with unused(path):
                 work.report("replace")
@@ -168,13 +174,31 @@ def restore(path: Path, source: Path, work: Work, *, attached: Sequence[Attached
     return kept
 
 
-def _take(into: sqlite3.Connection, each: Attached) -> list[tuple[object, ...]] | None:
-    """Remove the table of another database from the copy; its rows, or None if the backup has none."""
-    if not into.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (each.name,)).fetchone():
+def _copy_rows(stored: sqlite3.Connection, into: sqlite3.Connection, version: int, work: Work) -> None:
+    """Create a store of a version in an empty file, with the rows of another one."""
+    into.execute("PRAGMA auto_vacuum = INCREMENTAL")
+    migrate(into, Path("the copy"), STEPS[:version])
+    into.execute("BEGIN")
+    for name in [row[0] for row in into.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()]:
+        columns = [row[1] for row in into.execute(f"PRAGMA table_info({name})").fetchall()]
+        rows = stored.execute(f"SELECT {', '.join(columns)} FROM {name}")
+        insert = f"INSERT INTO {name} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"
+        done = 0
+        while batch := rows.fetchmany(ROWS):
+            work.report(name, done)
+            into.executemany(insert, batch)
+            done += len(batch)
+    into.execute("COMMIT")
+
+
+def _rows_of(stored: sqlite3.Connection, each: Attached, source: Path) -> list[tuple[object, ...]] | None:
+    """The rows of another database in a backup, or None if the backup has none."""
+    if not stored.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (each.name,)).fetchone():
         return None
-    rows = into.execute(f"SELECT * FROM {each.name}").fetchall()
-    into.execute(f"DROP TABLE {each.name}")
-    return rows
+    there = {row[1] for row in stored.execute(f"PRAGMA table_info({each.name})").fetchall()}
+    if not is_table(stored, each.name) or not there.issuperset(each.columns):
+        raise BadInput(f"{source}: {each.name} is not a table as in a backup; nothing was changed")
+    return stored.execute(f"SELECT {', '.join(each.columns)} FROM {each.name}").fetchall()
 
 
 def _replace_others(others: Mapping[Attached, list[tuple[object, ...]] | None]) -> dict[Path, Path | None]:

@@ -23,7 +23,7 @@ from retinue.core.run import Outcome
 from retinue.core.state import Run, fold
 from retinue.store.codec import Codec, blob_name, checked_blob
 from retinue.store.sqlite.errors import damaged_file, translated_error
-from retinue.store.sqlite.migrations import APPLICATION_ID, STEPS
+from retinue.store.sqlite.migrations import APPLICATION_ID, STEPS, foreign_objects
 from retinue.store.sqlite.rows import TABLES, Row, is_intact, row_name, scan
 from retinue.store.sqlite.work import Work
 
@@ -119,6 +119,7 @@ def open_snapshot(path: Path) -> Generator[sqlite3.Connection]:
     for number, option in enumerate(options):
         connection = sqlite3.connect(f"file:{quote(str(path))}?{option}", uri=True, isolation_level=None)
         with closing(connection):
+            connection.execute("PRAGMA trusted_schema = OFF")  # the file may come from elsewhere
             try:
                 connection.execute("BEGIN")
                 connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -171,6 +172,18 @@ def _check_schema(connection: sqlite3.Connection, version: int, findings: _Findi
     for name, sql in expected.items():
         if found.get(name) != sql:
             findings.add("sqlite_schema", None, f"{name} is missing, or not declared as it was created")
+    for name in foreign_objects(connection):
+        findings.add(FOREIGN, None, f"{name} does not belong to a store")
+
+
+FOREIGN: Final = "sqlite_schema, other objects"
+"""The table of damages that are objects which do not belong to a store."""
+
+
+def is_table(connection: sqlite3.Connection, name: str) -> bool:
+    """Whether a name is that of a plain table: to read a view or a virtual table would run what it says."""
+    row = connection.execute("SELECT type, sql FROM sqlite_master WHERE name = ?", (name,)).fetchone()
+    return row is not None and row[0] == "table" and " ".join(str(row[1]).split()[:2]).upper() == "CREATE TABLE"
 
 
 class _Rows:
@@ -190,14 +203,17 @@ class _Rows:
         self._has_sums = has_sums
         rows: dict[str, int] = {}
         for table in TABLES:
-            total = self._count(table.name)
             rows[table.name] = 0
+            if not is_table(connection, table.name):
+                continue  # the check of the schema says so
+            total = self._count(table.name)
             for row in scan(connection, table, has_sums=has_sums, damaged=self._gap(table.name)):
                 if rows[table.name] % 500 == 0:
                     self._work.report(table.name, rows[table.name], total)
                 rows[table.name] += 1
                 self._check_row(table, row)
-        self._check_runs(rows["runs"])
+        if all(is_table(connection, name) for name in ("runs", "events", "blobs")):
+            self._check_runs(rows["runs"])
         return rows
 
     def _gap(self, table: str) -> Callable[[str], None]:

@@ -23,7 +23,7 @@ from retinue.core.events import Event, RunAccepted, RunEnded
 from retinue.core.run import Outcome
 from retinue.store.codec import Codec, blob_name, checked_blob
 from retinue.store.sqlite.backup import copy_error
-from retinue.store.sqlite.check import Damage, check
+from retinue.store.sqlite.check import Damage, check, is_table
 from retinue.store.sqlite.checksums import event_checksum
 from retinue.store.sqlite.migrations import STEPS, migrate
 from retinue.store.sqlite.replace import replace_file, sync_file, temporary_beside, unused
@@ -31,6 +31,7 @@ from retinue.store.sqlite.rows import DRIVER, IDENTITY, PROGRESS, TABLES, Row, T
 from retinue.store.sqlite.work import Work
 
 _MAGIC: Final = b"SQLite format 3\x00"
+_COUNTS: Final = ("turns", "input", "output", "cached", "reasoning", "cost")
 _LOST: Final = "its messages were lost when the store was damaged"
 
 
@@ -59,6 +60,7 @@ def repair(path: Path, work: Work, *, codec: Codec | None = None) -> RepairRepor
                 closing(sqlite3.connect(new, isolation_level=None)) as into,
                 work.watching(source),
             ):
+                source.execute("PRAGMA trusted_schema = OFF")
                 source.execute("PRAGMA writable_schema = ON")  # SQLite then reads on after errors in the schema
                 into.execute("PRAGMA auto_vacuum = INCREMENTAL")
                 migrate(into, new)
@@ -139,12 +141,21 @@ class _Salvage:
     def _rows(self, name: str) -> Iterable[Row]:
         self._work.report(name)
         table = self._tables[name]
+        if not self._can_be_read(name):
+            self._lose(name, None, "the table, which is another kind of object")
+            return
         for number, row in enumerate(
             scan(self._source, table, has_sums=self._has_sums, damaged=lambda what: self._lose(name, None, what))
         ):
             if number % 500 == 0:
                 self._work.report(name, number)
             yield row
+
+    def _can_be_read(self, name: str) -> bool:
+        try:
+            return is_table(self._source, name)
+        except (sqlite3.DatabaseError, UnicodeDecodeError):
+            return True  # the schema is damaged; SQLite says what can be read
 
     def _lose(self, table: str, run_id: str | None, what: str) -> None:
         self.lost.append(Damage(table, run_id, what))
@@ -202,8 +213,16 @@ class _Salvage:
                 self._lose("events", run_id, "its messages" + ("" if row["ended"] else "; it has ended as failed"))
                 row = self._without_messages(row)
             if row["outcome"] is not None and not self._can_load(row["outcome"]):
-                self._lose("runs", run_id, "its outcome")
-                row = self._without_messages(row | {"ended": 0, "outcome": None})
+                end = events[len(events)] if whole else None
+                if isinstance(end, RunEnded):
+                    row = row | self._progress(end.outcome, end.at)
+                else:
+                    self._lose("runs", run_id, "its outcome")
+                    row = self._without_messages(row | {"ended": 0, "outcome": None})
+                    whole = False
+                    folded.discard(run_id)
+            # A default of the table would not be covered by the checksum.
+            row = row | {column: 0 for column in _COUNTS if row[column] is None}
             if not self._insert("runs", _summed(table, row)):
                 self._lose("runs", run_id, "the run")
                 continue

@@ -147,9 +147,12 @@ def _scan_whole(
     table: Table,
     damaged: Callable[[str], None],
 ) -> Iterator[Row]:
-    cursor = connection.execute(query) if _can_prepare(connection, query, damaged) else None
-    while cursor is not None:
+    if not _can_prepare(connection, query, damaged):
+        return
+    cursor: sqlite3.Cursor | None = None
+    while True:
         try:
+            cursor = cursor or connection.execute(query)  # reads the first row already
             values = cursor.fetchone()
         except sqlite3.DatabaseError as error:
             if _was_interrupted(error):

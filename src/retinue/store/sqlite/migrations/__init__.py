@@ -52,7 +52,22 @@ def check_version(connection: sqlite3.Connection, path: Path, steps: Sequence[St
         raise UnknownFormat(f"the store {path}", found=version, known=len(steps))
     if not _is_ours(connection, version):
         raise StoreCorrupt(f"{path} is the database of another program: choose another place for retinue's")
+    if foreign := foreign_objects(connection):
+        raise StoreCorrupt(
+            f"{path} was changed by another program: {foreign[0]} does not belong to a store; "
+            "save what belongs to it with: retinue store repair"
+        )
     return version
+
+
+def foreign_objects(connection: sqlite3.Connection) -> list[str]:
+    """Triggers, views and virtual tables, by kind and name: a store has none, and SQLite would obey them."""
+    query = "SELECT type, name, sql FROM sqlite_master WHERE type IN ('trigger', 'view', 'table') ORDER BY name"
+    return [
+        f"the {kind if kind != 'table' else 'virtual table'} {name}"
+        for kind, name, sql in connection.execute(query).fetchall()
+        if kind != "table" or " ".join(str(sql).split()[:2]).upper() == "CREATE VIRTUAL"
+    ]
 
 
 def is_older(connection: sqlite3.Connection) -> bool:
