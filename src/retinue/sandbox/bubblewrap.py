@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from retinue.core.errors import ToolError
 from retinue.core.ports import Ended, Program
+from retinue.sandbox.guardian import GO, GUARDIAN, SHELL_VARIABLES, WAIT_FOR_GO
 from retinue.sandbox.memory_watch import check_readable, wait_for_excess
 from retinue.sandbox.mount_watch import inner_paths, mount_points, wait_for_lost_mount
 from retinue.sandbox.mounts import (
@@ -96,6 +97,8 @@ class Bubblewrap:
         if not self._by_descriptor:
             args += launch.wait_after_mounts(roots)
         args += read_only_remounts(roots)
+        for name in SHELL_VARIABLES:
+            args += ["--unsetenv", name]
         for name, value in program.environment.items():
             args += ["--setenv", name, value]
         args += ["--chdir", paths.folder.path, "--seccomp", launch.data_fd(self._filter)]
@@ -204,8 +207,10 @@ class _Launch:
             raise ToolError("a program's words and variables cannot contain a zero byte")
         arguments = self.data_fd(b"".join(os.fsencode(arg) + b"\0" for arg in args))
         try:
-            command = [*bwrap, "--args", arguments, "--", *program.argv]
-            return start(command, env={}, cwd="/", pass_fds=self._passed, user=self.user)
+            command = [*WAIT_FOR_GO, *bwrap, "--args", arguments, "--", *program.argv]
+            process = start(command, env={}, cwd="/", pass_fds=self._passed, user=self.user)
+            self._guard(-process.pid)
+            return process
         except OSError as error:
             raise ToolError(f"the program could not be started: {error.strerror}") from error
         finally:
@@ -235,6 +240,7 @@ class _Launch:
                 return
             try:
                 first.append(self._own(os.pidfd_open(pid)))
+                self._guard(pid)
                 check_readable(pid)
                 if self.user is None:
                     limit_processes(pid, program.processes + 1)
@@ -257,7 +263,7 @@ class _Launch:
 
         beginning = asyncio.ensure_future(begin())
         try:
-            ended = await finish(process, program, kill)
+            ended = await finish(process, replace(program, stdin=GO + program.stdin), kill)
             await beginning
             if ended.code == -signal.SIGKILL and not ended.timed_out:
                 ended = replace(ended, killed_for=next((task.result() for task in watching if task.done()), ""))
@@ -283,6 +289,11 @@ class _Launch:
                 return None
             info += more
         return int(match[1])
+
+    def _guard(self, process: int) -> None:
+        """Let a process or group be killed if this process is, while bwrap itself does not see to that yet."""
+        GUARDIAN.add(process)
+        self.resources.callback(GUARDIAN.remove, process)
 
     def _own(self, descriptor: int) -> int:
         self.resources.callback(os.close, descriptor)

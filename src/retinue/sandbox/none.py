@@ -10,6 +10,7 @@ from functools import partial
 from retinue.core.errors import ToolError
 from retinue.core.ports import Ended, Program
 from retinue.local.programs import find_program
+from retinue.sandbox.guardian import GUARDIAN
 from retinue.sandbox.rlimits import prlimit_command
 from retinue.sandbox.subprocess import end_group, finish, start
 
@@ -22,7 +23,7 @@ class NoSandbox:
 
     Folders, hidden paths, network and the size of /tmp are ignored. Variables, wall time and the limit on output apply;
     so do CPU time, file size and memory of each process where `prlimit` is installed. The program's process group is
-    killed with it; a process that left the group lives on.
+    killed with it, and if this process is killed; a process that left the group lives on.
     """
 
     def __init__(self, agents_write: Sequence[str] = ()) -> None:
@@ -30,7 +31,11 @@ class NoSandbox:
 
     async def run(self, program: Program) -> Ended:
         process = self._start(program)
-        return await finish(process, program, partial(end_group, process), drain_seconds=DRAIN_SECONDS)
+        GUARDIAN.add(-process.pid)
+        try:
+            return await finish(process, program, partial(end_group, process), drain_seconds=DRAIN_SECONDS)
+        finally:
+            GUARDIAN.remove(-process.pid)
 
     def _start(self, program: Program) -> subprocess.Popen[bytes]:
         # The number of processes is not limited: the kernel would count all processes of the user.
