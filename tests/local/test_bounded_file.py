@@ -33,4 +33,4 @@ def test_a_script_and_a_schema_of_gigabytes_are_refused(tmp_path: Path) -> None:
         make_output(file)
 
     assert str(script.value) == f"the script {file} cannot be read: larger than 64 MiB"
-    assert str(schema.value) == f"{file} is not a usable JSON Schema: larger than 4 MiB"
+    assert str(schema.value) == f"{file} is not a usable JSON Schema: larger than 1 MiB"

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias, cast
 
 import msgspec
 
+from retinue.app.bounded_patterns import MAX_PATTERN, SECONDS, BoundedPattern, Deadline, PatternTooSlow
 from retinue.core.agent import Output, ValidatedOutput
 from retinue.core.errors import BadInput
 from retinue.core.schema import Schema, map_schema, with_types_and_items
@@ -18,7 +19,12 @@ from retinue.local.bounded_file import MIB, read_bounded
 OutputFormat: TypeAlias = Mapping[str, Any] | Path | type | Output
 """The required form of an answer: a JSON Schema or the path of its file, a type, or `dict` for any JSON object."""
 
-MAX_SCHEMA_BYTES = 4 * MIB
+MAX_SCHEMA_BYTES = MIB
+MAX_SCHEMA_NODES = 20_000
+MAX_SCHEMA_DEPTH = 64
+"""The size of a schema: bytes of its JSON, values in it, and levels of nesting."""
+MAX_CALLS = 100_000
+"""How often the parts of a schema that others refer to are applied to one answer."""
 
 MAX_ERROR_CHARS = 2000
 """The length of a validation error; a validator may quote a whole schema."""
@@ -58,6 +64,8 @@ def make_output(required: OutputFormat) -> Output:
     else:
         output, where = _output(schema_of(required)), f"the schema of {required}"
     if output.mode == "json_schema":
+        if reason := _excess(output.schema):
+            raise BadSchema(where, reason)
         try:
             _validator(output.schema)
         except Exception as error:  # of the validator, or of Python while it reads an unusual schema
@@ -174,14 +182,79 @@ def _validator(schema: str) -> Callable[[object], str]:
         _as_draft_7(msgspec.json.decode(schema)), handlers=handlers, use_default=False, use_formats=False
     )
 
+    names = cast("dict[str, Any]", getattr(validate, "__globals__", {}))
+    calls, deadline = _Calls(), Deadline()
+    patterns: dict[str, Any] = names.get("REGEX_PATTERNS", {})
+    patterns.update({name: BoundedPattern(pattern, deadline) for name, pattern in patterns.items()})
+    for name, function in list(names.items()):
+        if name.startswith("validate"):  # the functions that stand for parts of the schema
+            names[name] = calls.counted(function)
+    validate = names.get(validate.__name__, validate)
+
     def error_of(value: object) -> str:
+        calls.left, deadline.left = MAX_CALLS, SECONDS
         try:
             validate(value)
         except fastjsonschema.JsonSchemaValueException as error:
             return _error_text(error)
+        except PatternTooSlow as error:
+            return _error_text(ValueError(f"it cannot be checked in time against the pattern {error}"))
+        except (_TooManyCalls, RecursionError):
+            return "it cannot be checked: the schema refers to itself too often"
         return ""
 
     return error_of
+
+
+class _TooManyCalls(Exception):
+    """A schema that refers to itself would take too long to apply."""
+
+
+class _Calls:
+    """Counts the calls of functions, and ends them when there are too many."""
+
+    def __init__(self) -> None:
+        self.left = MAX_CALLS
+
+    def counted(self, function: Callable[..., object]) -> Callable[..., object]:
+        def call(*args: object, **kwargs: object) -> object:
+            self.left -= 1
+            if self.left < 0:
+                raise _TooManyCalls
+            return function(*args, **kwargs)
+
+        return call
+
+
+def _excess(schema: str) -> str:
+    """What is too much in a schema, before it is compiled; empty if nothing is."""
+    if len(schema.encode()) > MAX_SCHEMA_BYTES:
+        return f"it has more than {MAX_SCHEMA_BYTES // MIB} MiB"
+    try:
+        level: list[object] = [msgspec.json.decode(schema)]
+    except (msgspec.MsgspecError, RecursionError) as error:
+        return _error_text(error)
+    count = 0
+    for _ in range(MAX_SCHEMA_DEPTH):
+        count += len(level)
+        if count > MAX_SCHEMA_NODES:
+            return f"it has more than {MAX_SCHEMA_NODES} values"
+        if long := next((text for text in map(_pattern_of, level) if len(text) > MAX_PATTERN), None):
+            return f"the pattern {long[:40]}... has more than {MAX_PATTERN} characters"
+        level = [child for parent in level for child in _children(parent)]
+        if not level:
+            return ""
+    return f"it is nested more than {MAX_SCHEMA_DEPTH} levels deep"
+
+
+def _pattern_of(schema: object) -> str:
+    """The longest pattern that stands directly in a schema."""
+    if not isinstance(schema, dict):
+        return ""
+    values = cast("dict[str, object]", schema)
+    own, named = values.get("pattern"), values.get("patternProperties")
+    names = cast("dict[str, object]", named) if isinstance(named, dict) else {}
+    return max((own if isinstance(own, str) else "", *names), key=len)
 
 
 def _refuse_to_fetch(address: str) -> object:
