@@ -77,6 +77,7 @@ REASONS: dict[tuple[str, str, str], str] = {
     ("local/programs.py", "_steps", "islink"): PROGRAM,
     ("local/programs.py", "_steps", "readlink"): PROGRAM,
     ("local/programs.py", "find_program", "isfile"): PROGRAM,
+    ("local/programs.py", "import_path", "realpath"): PROGRAM,
     (
         "local/programs.py",
         "why_untrusted",

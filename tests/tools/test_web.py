@@ -5,7 +5,9 @@ import errno
 import gzip
 import importlib.util
 import signal
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -21,7 +23,7 @@ from retinue.store.memory.store import MemoryStore
 from retinue.testing.fake_server import FakeResponse, FakeServer
 from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.web.extract import MISSING, UnreadablePage, decoded, readable
-from retinue.tools.web.page_to_text import indented_size
+from retinue.tools.web.page_to_text import IMPORT_PATH, indented_size
 from retinue.tools.web.search import Finding
 from retinue.tools.web.web_tools import tools
 from tests.tools.tool_calls import FixedClock, NoSandbox, StoreKeyValue, error_of, result_of
@@ -255,7 +257,7 @@ async def test_a_reader_knows_no_keys_and_is_stopped_when_its_call_is_cancelled(
         await reading
 
     assert reader.returncode == -signal.SIGKILL
-    assert environment.keys() - {"LD_LIBRARY_PATH"} == {"PYTHONPATH"}
+    assert environment.keys() - {"LD_LIBRARY_PATH"} == {IMPORT_PATH}
 
 
 @pytest.mark.real_time
@@ -367,3 +369,26 @@ def test_charset_of_the_server_then_of_the_page_then_as_browsers_guess(
     page = Fetched(url="http://example.org/", content_type="text/html", charset=charset, body=body)
 
     assert decoded(page) == text
+
+
+PLANTED = "import pathlib\npathlib.Path({ran!r}).touch()\n"
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("name", ["msgspec.py", "trafilatura.py", "sitecustomize.py", "json.py", "re.py"])
+async def test_the_reader_of_pages_imports_nothing_from_a_folder_of_agents(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not by variables of Python either, which may name the sources of the project."""
+    ran = tmp_path / "code-of-the-agent-ran"
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / name).write_text(PLANTED.format(ran=str(ran)))
+    (work / "startup.py").write_text(PLANTED.format(ran=str(ran)))
+    monkeypatch.setenv("PYTHONPATH", str(work))
+    monkeypatch.setenv("PYTHONSTARTUP", str(work / "startup.py"))
+    monkeypatch.setattr(sys, "path", [str(work), *sys.path])
+    page = Fetched(url="https://example.org/", content_type="application/json", charset=None, body=b'{"a":1}')
+
+    assert await readable(page, agents_write=(str(work),)) == '{\n  "a": 1\n}'
+    assert not ran.exists()

@@ -77,6 +77,20 @@ def why_untrusted(path: str, *, agents_write: Sequence[str]) -> str:
     return ""
 
 
+def import_path(*, agents_write: Sequence[str]) -> list[str]:
+    """The folders from which a helper process may import packages: those of this process without those of agents.
+
+    The installation and its environment count in any case: agents cannot write there (see `app.open`).
+    """
+    own = [os.path.realpath(prefix) for prefix in (sys.prefix, sys.base_prefix)]
+    folders: list[str] = []
+    for entry in filter(os.path.isabs, sys.path):
+        real = os.path.realpath(entry)
+        if any(real.startswith(f"{prefix}/") for prefix in own) or not why_untrusted(real, agents_write=agents_write):
+            folders.append(real)
+    return folders
+
+
 def _steps(path: str) -> Iterator[tuple[str, str]]:
     """Each folder in which a part of a path is looked up, with the entry that is found there; links are followed."""
     ahead = [part for part in reversed(path.split("/")) if part not in ("", ".")]

@@ -14,10 +14,13 @@ import importlib.util
 import os
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from retinue.core.errors import ToolError
+from retinue.local.programs import import_path, why_untrusted
 from retinue.net.fetcher import Fetched, NotText
+from retinue.tools.web.page_to_text import IMPORT_PATH
 
 READING_SECONDS = 15.0
 MAX_TEXT_BYTES = 20 * 1024 * 1024
@@ -61,7 +64,7 @@ def single_line(text: str, limit: int) -> str:
     return " ".join(visible(text).split())[:limit]
 
 
-async def readable(page: Fetched, *, seconds: float = READING_SECONDS) -> str:
+async def readable(page: Fetched, *, seconds: float = READING_SECONDS, agents_write: Sequence[str] = ()) -> str:
     """The page as text, Markdown if it is HTML; raises `UnreadablePage`, or `NotText` for binary data."""
     text = decoded(page)
     if "\x00" in text:
@@ -70,12 +73,12 @@ async def readable(page: Fetched, *, seconds: float = READING_SECONDS) -> str:
     if kind in _HTML:
         if importlib.util.find_spec("trafilatura") is None:
             raise UnreadablePage(MISSING)
-        text = await _converted(text, "html", page.url, seconds=seconds)
+        text = await _converted(text, "html", page.url, seconds=seconds, agents_write=agents_write)
         if not text.strip():
             raise UnreadablePage("the page has no text")
     elif _JSON.fullmatch(kind):
         with contextlib.suppress(UnreadablePage):  # then it is text as it came
-            text = await _converted(text, "json", seconds=seconds)
+            text = await _converted(text, "json", seconds=seconds, agents_write=agents_write)
     return visible(text).strip()
 
 
@@ -106,15 +109,18 @@ def _known_charset(name: str | None) -> str | None:
     return charset if _CHARSETS.fullmatch(charset) else None
 
 
-async def _converted(page: str, *arguments: str, seconds: float) -> str:
+async def _converted(page: str, *arguments: str, seconds: float, agents_write: Sequence[str]) -> str:
     """The text that `page_to_text.py` makes of a page; raises `UnreadablePage`."""
-    # -P: nothing is imported from the folder that the agent works in. Of the environment, only what Python needs to
-    # find its packages is passed on, and no key.
-    environment = {name: os.environ[name] for name in ("PYTHONPATH", "LD_LIBRARY_PATH") if name in os.environ}
+    # Variables of Python are ignored, no key is passed, and nothing is imported from a folder that agents may write.
+    folders = (os.getcwd(), *agents_write)
+    libraries = os.environ.get("LD_LIBRARY_PATH", "").split(":")
+    kept = [each for each in libraries if os.path.isabs(each) and not why_untrusted(each, agents_write=folders)]
+    environment = {IMPORT_PATH: os.pathsep.join(import_path(agents_write=folders)), "LD_LIBRARY_PATH": ":".join(kept)}
     try:
         reader = await asyncio.create_subprocess_exec(
             sys.executable,
-            "-P",
+            "-I",
+            "-S",
             str(Path(__file__).with_name("page_to_text.py")),
             *arguments,
             stdin=asyncio.subprocess.PIPE,

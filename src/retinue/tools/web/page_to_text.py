@@ -7,6 +7,7 @@ little memory and time.
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import resource
 import sys
@@ -14,6 +15,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import cast
 
+IMPORT_PATH = "RETINUE_IMPORT_PATH"
+"""The variable with the folders of packages; no others are used."""
 SECONDS = 20
 MEMORY = 1 << 30
 
@@ -82,6 +85,7 @@ def indented(page: bytes) -> bytes:
 
 def main(kind: str, url: str = "") -> None:
     """Read a page from standard input, write its text to standard output."""
+    sys.path += os.environ.get(IMPORT_PATH, "").split(os.pathsep)
     page = sys.stdin.buffer.read()
     sys.stdout.buffer.write(indented(page) if kind == "json" else markdown_of(page, url).encode("utf-8", "replace"))
 

@@ -45,7 +45,7 @@ def tools(
             url: an http or https address on the public web
         """
         try:
-            text = await readable(await pages.get(url))
+            text = await readable(await pages.get(url), agents_write=dependencies.agents_write)
         except ToolError as error:
             return ToolResult(f"Error scraping {single_line(url, 200)}: {error}", failed=True)
         if len(text) <= MAX_SCRAPED_CHARS:
@@ -66,7 +66,7 @@ def tools(
             limit: how many characters to return at most
         """
         try:
-            text = await readable(await pages.get(url))
+            text = await readable(await pages.get(url), agents_write=dependencies.agents_write)
         except ToolError as error:
             raise ToolError(f"cannot fetch {single_line(url, 200)}: {error}") from error
         piece, end = text[offset : offset + limit], min(offset + limit, len(text))
