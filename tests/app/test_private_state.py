@@ -80,6 +80,36 @@ def test_a_folder_that_is_shared_by_design_is_refused(tmp_path: Path) -> None:
         retinue.open(provider=scripted(), home=tmp_path)
 
 
+@pytest.mark.parametrize("name", ["retinue.db", "memory.db", "programs", "retinue.db-wal"])
+def test_a_file_that_another_user_put_into_the_folder_is_refused(tmp_path: Path, name: str) -> None:
+    planted = tmp_path / name
+    planted.touch()
+    planted.chmod(0o666)
+    with pytest.raises(StoreNotOpened) as refused:
+        retinue.open(provider=scripted(), home=tmp_path)
+    assert str(refused.value) == (
+        f"the store cannot be opened: {planted} can be written by all users: look at it, then remove it or take it "
+        "over (chown, chmod), or choose another state folder with RETINUE_HOME"
+    )
+    if os.geteuid() == 0:
+        planted.chmod(0o600)
+        os.chown(planted, 4711, 4711)
+        with pytest.raises(StoreNotOpened, match=rf"{name} belongs to another user \(uid 4711\)"):
+            retinue.open(provider=scripted(), home=tmp_path)
+        planted.unlink()
+        planted.symlink_to("/etc/passwd")
+        os.chown(planted, 4711, 4711, follow_symlinks=False)
+        with pytest.raises(StoreNotOpened, match="belongs to another user"):
+            retinue.open(provider=scripted(), home=tmp_path)
+
+
+async def test_other_files_in_a_folder_that_the_caller_named_do_not_matter(tmp_path: Path) -> None:
+    (tmp_path / "notes").touch()
+    (tmp_path / "notes").chmod(0o666)
+    async with retinue.open(provider=scripted(), home=tmp_path):
+        assert (tmp_path / "retinue.db").exists()
+
+
 @pytest.mark.parametrize("mode", [0o600, 0o644, 0o640])
 def test_a_private_file_is_private_while_it_is_written(tmp_path: Path, mode: int) -> None:
     (tmp_path / "secret").write_text("old")
