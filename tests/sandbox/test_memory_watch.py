@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -135,3 +138,39 @@ async def test_a_pipe_cannot_be_enlarged_and_a_socket_has_a_known_protocol(sandb
     ended = await sandbox.run(program("/usr/bin/python3", "-c", code))
 
     assert ended.stdout.split() == [b"%d" % errno.EPERM, b"%d" % errno.EPROTONOSUPPORT], ended.stderr
+
+
+MAPPED = """
+import mmap, time
+with open('mapped', 'w+b') as file:
+    file.truncate(200 << 20)
+    view = mmap.mmap(file.fileno(), 200 << 20)
+for place in range(0, len(view), 4096):
+    view[place] = 1
+time.sleep(20)
+"""
+
+
+async def test_mapped_pages_of_a_granted_folder_in_memory_count(sandbox: Sandbox) -> None:
+    if not os.access("/dev/shm", os.W_OK):
+        pytest.skip("there is no /dev/shm")
+    folder = tempfile.mkdtemp(dir="/dev/shm")
+    os.chmod(folder, 0o777)
+    try:
+        ended = await sandbox.run(
+            Program(
+                argv=("/usr/bin/env", "python3", "-I", "-S", "-c", MAPPED),
+                folder=folder,
+                readable=(sys.base_prefix,),
+                writable=(folder,),
+                environment={"PATH": f"{sys.base_prefix}/bin:/usr/bin:/bin"},
+                memory=64 << 20,
+                reserved=4 * MUCH,
+                file_size=MUCH,
+                seconds=60,
+            )
+        )
+    finally:
+        shutil.rmtree(folder)
+
+    assert (ended.code, ended.killed_for.endswith("and may use 64 MB")) == (-signal.SIGKILL, True)

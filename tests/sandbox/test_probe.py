@@ -211,3 +211,25 @@ async def test_concurrent_programs_wait_for_one_probe(monkeypatch: pytest.Monkey
 
     assert await asyncio.gather(*(verdict() for _ in range(3))) == [ProbeResult("tried")] * 3
     assert len(trials) == 1
+
+
+async def test_without_a_sandbox_a_home_that_all_users_share_is_replaced(program: Calls, tmp_path: Path) -> None:
+    """Another user may have left settings there that programs obey."""
+    shared, own = tmp_path / "shared", tmp_path / "own"
+    for folder, mode in ((shared, 0o1777), (own, 0o700)):
+        folder.mkdir()
+        folder.chmod(mode)
+    trap = f"[alias]\n\tx = !touch {tmp_path}/ran\n"
+    (shared / ".gitconfig").write_text(trap)
+    show = ("sh", "-c", 'printf %s "$HOME"; ls -A "$HOME"; ls -ld "$HOME" >&2; git x')
+    replaced = await NoSandbox().run(program(*show, environment={"HOME": str(shared), "PATH": "/usr/bin:/bin"}))
+    missing = await NoSandbox().run(program(*show, environment={"HOME": "/nowhere", "PATH": "/usr/bin:/bin"}))
+    kept = await NoSandbox().run(program(*show, environment={"HOME": str(own), "PATH": "/usr/bin:/bin"}))
+
+    for ended in (replaced, missing):
+        home = Path(ended.stdout.decode())
+        assert home.name.startswith("retinue-home-")
+        assert ended.stderr.startswith(b"drwx------")
+        assert home.name not in os.listdir(home.parent)
+    assert kept.stdout.decode() == str(own)
+    assert not (tmp_path / "ran").exists()

@@ -4,7 +4,8 @@ Counted are the processes in the sandbox's own /proc, its two folders in memory,
 keeps for its pipes and sockets. A quick check gives an upper bound: pages shared since a fork count for each process,
 and every open file as a socket with full buffers. Only if that exceeds the limit, an exact check counts shared pages
 proportionally (PSS) and looks up which files are pipes and sockets. Pages of files on disk do not count: the kernel can
-reclaim them. All programs of this process have a limit together as well; the largest is killed if they exceed it.
+reclaim them. Mapped pages of files in memory count, also if the file lies in a granted folder. All programs of this
+process have a limit together as well; the largest is killed if they exceed it.
 """
 
 from __future__ import annotations
@@ -44,6 +45,9 @@ ENDED_ERRORS = (FileNotFoundError, ProcessLookupError)
 
 _PROCESS_MEMORY = re.compile(rb"^(?:RssAnon|VmSwap|HugetlbPages|VmPTE):\s+(\d+) kB$", re.MULTILINE)
 _SHARED_MEMORY = re.compile(rb"^(?:Pss_Anon|SwapPss|Shared_Hugetlb|Private_Hugetlb):\s+(\d+) kB$", re.MULTILINE)
+_MAPPED_FILES = re.compile(rb"^RssShmem:\s+(\d+) kB$", re.MULTILINE)
+_SHARED_FILES = re.compile(rb"^Pss_Shmem:\s+(\d+) kB$", re.MULTILINE)
+"""Mapped pages of files in memory: of /tmp and /dev/shm, which count as folders already, and of others."""
 _PAGE_TABLES = re.compile(rb"^VmPTE:\s+(\d+) kB$", re.MULTILINE)
 _PARENT = re.compile(rb"^PPid:\s+(\d+)$", re.MULTILINE)
 _THREADS = re.compile(rb"^Threads:\s+(\d+)$", re.MULTILINE)
@@ -180,8 +184,9 @@ class _SandboxView:
 
     def upper_bound(self, enough: int) -> int:
         """An upper bound of the bytes used; it may be far too high above `enough`."""
-        used = self._folder_bytes()
-        for process, status in self._statuses().items():
+        statuses = self._statuses()
+        used = max(self._folder_bytes(), sum(_bytes(_MAPPED_FILES, status) for status in statuses.values()))
+        for process, status in statuses.items():
             files = self._entries(f"{process}/fd")
             used += _bytes(_PROCESS_MEMORY, status)
             used += SOCKET * (_number(_FILE_TABLE_SIZE, status) if files is None else len(files))
@@ -193,10 +198,12 @@ class _SandboxView:
         Pipes and sockets count with full buffers, and what cannot be read as in `upper_bound`.
         """
         statuses = self._statuses()
-        used = self._folder_bytes() + self._buffer_bytes(statuses, enough)
+        folders = self._folder_bytes()
+        used = folders + self._buffer_bytes(statuses, enough)
         if used > enough:
             return used
         maps = {process: self._memory_map(process) for process in statuses}
+        used += max(sum(_bytes(_SHARED_FILES, memory or b"") for memory in maps.values()) - folders, 0)
         lenders = {process for process, status in statuses.items() if _BLOCKED.search(status)}
         for process, status in statuses.items():
             parent, memory = str(_number(_PARENT, status)), maps[process]

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
+import stat
 import subprocess
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
+
+from msgspec.structs import replace
 
 from retinue.core.errors import ToolError
 from retinue.core.ports import Ended, Program
@@ -30,12 +36,13 @@ class NoSandbox:
         self._prlimit = find_program("prlimit", agents_write=(os.getcwd(), *agents_write)).path
 
     async def run(self, program: Program) -> Ended:
-        process = self._start(program)
-        GUARDIAN.add(-process.pid)
-        try:
-            return await finish(process, program, partial(end_group, process), drain_seconds=DRAIN_SECONDS)
-        finally:
-            GUARDIAN.remove(-process.pid)
+        with _home_of(program) as environment:
+            process = self._start(replace(program, environment=environment))
+            GUARDIAN.add(-process.pid)
+            try:
+                return await finish(process, program, partial(end_group, process), drain_seconds=DRAIN_SECONDS)
+            finally:
+                GUARDIAN.remove(-process.pid)
 
     def _start(self, program: Program) -> subprocess.Popen[bytes]:
         # The number of processes is not limited: the kernel would count all processes of the user.
@@ -44,3 +51,24 @@ class NoSandbox:
             return start([*limits, *program.argv], env=program.environment, cwd=program.folder)
         except (OSError, ValueError) as error:
             raise ToolError(f"{program.argv[0]} could not be started: {error}") from error
+
+
+@contextmanager
+def _home_of(program: Program) -> Generator[Mapping[str, str]]:
+    """The variables of a program; a HOME in which all users may write is replaced by a new folder for its time.
+
+    In such a folder, as /tmp, another user can leave a `.gitconfig` or `.npmrc` that programs obey.
+    """
+    home = program.environment.get("HOME", "")
+    try:
+        is_shared = bool(home) and bool(os.stat(home).st_mode & stat.S_IWOTH)
+    except OSError:
+        is_shared = True  # another user may create it
+    if not is_shared:
+        yield program.environment
+        return
+    own = tempfile.mkdtemp(prefix="retinue-home-")
+    try:
+        yield {**program.environment, "HOME": own}
+    finally:
+        shutil.rmtree(own, ignore_errors=True)
