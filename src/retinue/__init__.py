@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from retinue.app.open import MEMORY as MEMORY
     from retinue.app.open import open as open
     from retinue.app.retinue import Retinue as Retinue
+    from retinue.app.surface import SurfaceResult as SurfaceResult
+    from retinue.app.surface import ToolSurface as ToolSurface
+    from retinue.app.surface import surface as surface
     from retinue.app.sync import SyncHandle as SyncHandle
     from retinue.app.sync import SyncRetinue as SyncRetinue
     from retinue.app.sync import open_sync as open_sync
@@ -64,6 +67,9 @@ _HOMES = {
     "Retinue": "retinue.app.retinue:Retinue",
     "RunHandle": "retinue.app.handle:RunHandle",
     "RunView": "retinue.app.engine_types:RunView",
+    "ToolSurface": "retinue.app.surface:ToolSurface",
+    "SurfaceResult": "retinue.app.surface:SurfaceResult",
+    "surface": "retinue.app.surface:surface",
     "SyncRetinue": "retinue.app.sync:SyncRetinue",
     "SyncHandle": "retinue.app.sync:SyncHandle",
     "Agent": "retinue.core.agent:Agent",

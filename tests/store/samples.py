@@ -237,6 +237,16 @@ _ADDED: dict[str, Event | Item | Outcome | RunSpec] = {
         policy=_POLICY,
         lifecycle=Lifecycle(keep_alive=True, per_input=True),
     ),
+    "event.accepted_hosted": RunAccepted(
+        at=1763200000.0,
+        run_id="r1",
+        session_id="s1",
+        root_id="r1",
+        run_spec=RUN_SPEC.digest(),
+        task="",
+        policy=_POLICY,
+        lifecycle=Lifecycle(hosted=True),
+    ),
     "event.mail_spent_before": MailTaken(
         at=1763200002.0,
         items=(Input(key="k1", text="Are you sure?"),),

@@ -249,6 +249,40 @@ class Retinue:
             return await self.resume(started.run_id)
         return RunHandle(self.supervisor, started.run_id)
 
+    async def host(
+        self,
+        *,
+        dialects: Sequence[str],
+        agent: str | None = None,
+        tools: Sequence[str] | None = None,
+        model: str | None = None,
+        limits: Limits | None = None,
+        policy: Policy | None = None,
+        session: SessionId | None = None,
+        ceiling: bool = True,
+        label: str = "",
+    ) -> RunId:
+        """Start a root run without a model, in whose name a program outside makes calls; see `retinue.surface`."""
+        self._check_open()
+        chosen = tuple(dialects)
+        spec = self._run_specs.agent(agent)
+        run_spec = self.run_spec(agent=agent, dialects=chosen, tools=tools, model=model, policy=policy, ceiling=ceiling)
+        if session is not None:
+            await self.sessions.ensure(session)
+        spawn_request = SpawnRequest(
+            agent=spec.name,
+            run_spec=run_spec,
+            task="",
+            limits=limits or Limits(),
+            policy=policy,
+            windows=self._grants.windows(spec.name, policy),
+            lifecycle=Lifecycle(hosted=True),
+            label=label,
+            dialect=chosen[0] if chosen else "",
+        )
+        started = await self.supervisor.spawn(spawn_request, session_id=session or self.session_id)
+        return started.run_id
+
     def run_spec(
         self,
         *,

@@ -76,6 +76,10 @@ of the previous one, are a chat too.
 """
 
 
+HOST = "host"
+"""Label of hosted root runs: those of MCP clients, and of programs with a loop of their own (`retinue.surface`)."""
+
+
 class HistoryRef(Struct, frozen=True, gc=False, omit_defaults=True):
     """Inherited history of a fork: that of `run_id` after its event `upto`, or only its `last_turns`."""
 
@@ -98,7 +102,8 @@ class Lifecycle(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True)
     it. `announce` posts its end to the parent's inbox. `on_parent_end` says whether the run is cancelled, kept or
     waited for when its parent ends. `crash_fails` ends the run when a tool raises an exception other than `ToolError`
     (otherwise the model reads it). With `per_input` the limits of a keep-alive run apply to each input, and a limit or
-    a failed model call ends the exchange and not the run; only a time limit still ends the run.
+    a failed model call ends the exchange and not the run; only a time limit still ends the run. A `hosted` run calls no
+    model: its calls come from a program outside, and it stays idle until it is closed and its children have ended.
     """
 
     keep_alive: bool = field(default=False, name="stays")
@@ -107,6 +112,7 @@ class Lifecycle(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True)
     on_parent_end: Literal["cancel", "keep", "wait"] = "cancel"
     crash_fails: bool = False
     per_input: bool = False
+    hosted: bool = False
 
 
 class LimitMet(Struct, frozen=True, gc=False, omit_defaults=True, repr_omit_defaults=True):

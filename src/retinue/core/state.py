@@ -111,7 +111,7 @@ class Run:
         self.open: list[OpenCall] = []
         self.unreturned = 0
         """Number of open calls without a result."""
-        self.in_exchange = True
+        self.in_exchange = not accepted.lifecycle.hosted
         """Whether an exchange is in progress; otherwise the run is idle."""
         self.tools_on = True
         self.final = False
@@ -390,7 +390,7 @@ def _apply_approval_answer(run: Run, seq: int, item: inbox.ApprovalAnswer, turn:
 
 
 def _begin_exchange_if_idle(run: Run, at: float) -> None:
-    if not run.in_exchange:
+    if not run.in_exchange and not run.accepted.lifecycle.hosted:
         run.in_exchange = True
         run.exchange_at = at
         run.parked_before = run.parked_seconds

@@ -135,6 +135,8 @@ def next_step(run: Run, given: StepInput) -> Step:
     for item in given.inbox:
         if isinstance(item, URGENT):
             return _stopped(run, item)
+    if run.accepted.lifecycle.hosted:
+        return _hosted(run, given)
     if run.accepted.after and (step := _before_begin(run, given)) is not None:
         return step
     if run.failure is not None:
@@ -147,6 +149,15 @@ def next_step(run: Run, given: StepInput) -> Step:
     if run.open:
         return _with_open_calls(run, given)
     return _at_turn_boundary(run, given)
+
+
+def _hosted(run: Run, given: StepInput) -> Step:
+    """The step of a run without a model: it takes what it is sent, and ends when it is closed and has no children."""
+    if given.inbox:
+        return TakeInbox(tuple(given.inbox))
+    if not run.closing:
+        return Wait("mail")
+    return Wait("child") if given.children else EndRun(_exchange(run, "completed", "closed", ""))
 
 
 def _before_begin(run: Run, given: StepInput) -> Step | None:

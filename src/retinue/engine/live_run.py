@@ -320,6 +320,8 @@ class LiveRun:
     def step_input(self) -> StepInput:
         """What the next step depends on besides the state of the run."""
         waited_for = sum(self.children.values()) if self.children else 0
+        if self.run.accepted.lifecycle.hosted:
+            waited_for = len(self.children)  # its calls may have started children of every dialect
         validated = self._validate_answer() if self.run.run_spec.output is not None else None
         return StepInput(
             self.inbox, self.in_flight.keys(), waited_for, self.limit_met, validated, self.overflow, self.needs_slot

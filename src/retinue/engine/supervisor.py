@@ -22,12 +22,13 @@ from retinue.core.inbox import ApprovalAnswer, Item
 from retinue.core.log_context import RunFields
 from retinue.core.messages import Delta
 from retinue.core.policy import Policy, Rules, within_tools
-from retinue.core.ports import CallContext, Clock, PruneRequest, prune_in_steps_of
+from retinue.core.ports import CallContext, Clock, HostedCall, PruneRequest, ToolResult, prune_in_steps_of
 from retinue.core.run import CHAT, Approval, EndReason, Exchange, HandleRef, HistoryRef, Outcome
 from retinue.core.state import Run
 from retinue.engine.admission import SpawnRequest, admit, current_policy, with_readable_memory, with_visible_tools
 from retinue.engine.context import EngineContext, Hook, LogFields, OnAdopt, OnEnd, OutcomeTexts
 from retinue.engine.driver_table import DriverTable
+from retinue.engine.hosted_calls import call_for_host
 from retinue.engine.live_run import LiveRun, ToolSet
 from retinue.engine.loop import Executor
 from retinue.engine.registry import RunRegistry
@@ -141,6 +142,8 @@ class Supervisor:
         self._executor.await_dependencies(accepted, ended)
         if key is not None and parent is not None:
             parent.children_by_key[key] = accepted.run_id
+        if caller is not None and caller.host is not None:
+            caller.host.started.append(accepted.run_id)
         if caller is not None:
             self.proceed(caller)  # queries wait for what is queued: the next call finds the run
         if live.refusal_is_raised:
@@ -269,6 +272,21 @@ class Supervisor:
         if live is None:
             raise TreeCancelled(run_id)
         return await take_action(live, self._engine, key, again=again)
+
+    async def call_for_host(
+        self, run_id: RunId, name: str, arguments: str, *, key: Key, host: HostedCall, again: bool = False
+    ) -> ToolResult:
+        """Make a tool call in the name of a live hosted run; the runs that it started are on disk when this returns.
+
+        With `again`, the call may have been made before with the same key, and continues what it had begun then.
+        """
+        self._check_open()
+        live = self._registry.live.get(run_id)
+        if live is None:
+            raise TreeCancelled(run_id)
+        result = await call_for_host(live, name, arguments, key, host, self._engine, again=again)
+        await self.stored.run(run_id)  # a query waits for all that is queued
+        return result
 
     def mark_read(self, reader: RunId, run_id: RunId) -> None:
         """Record that a live run has read how a child of it ended, so that the end is not announced to it again."""

@@ -29,6 +29,7 @@ from retinue.core.ports.store import (
 from retinue.core.ports.tool import (
     CallContext,
     CallRisk,
+    HostedCall,
     PreparedCall,
     Tool,
     Toolbox,
@@ -44,6 +45,7 @@ __all__ = [
     "Clock",
     "CommitAtOnce",
     "Ended",
+    "HostedCall",
     "Ids",
     "KeyValue",
     "Meter",

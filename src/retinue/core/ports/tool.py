@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
@@ -20,6 +20,21 @@ class ToolResult(Struct, frozen=True, gc=False):
 
     text: str
     failed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostedCall:
+    """A call by a program outside, such as an MCP client, in the name of a hosted run.
+
+    `max_wait` is the number of seconds after which the call has to return; None is no limit. The engine adds the runs
+    that the call starts to `started`.
+
+    >>> HostedCall(max_wait=45.0).started
+    []
+    """
+
+    max_wait: float | None = None
+    started: list[RunId] = field(default_factory=list["RunId"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +76,8 @@ class CallContext:
     """Agent whose memory the run has: its own agent, or the agent that it works for under another name."""
     memory_from: tuple[str, ...] = ()
     """Other agents whose memory the run may read."""
+    host: HostedCall | None = None
+    """The call of a program outside; None for a call of a model."""
 
 
 class CallRisk(Struct, frozen=True, gc=False):

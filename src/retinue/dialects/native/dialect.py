@@ -95,7 +95,7 @@ class RunTool(NativeTool):
             spawn_request, cache = self._spawn_request(request, context)
             run_id = (await self._dialect_context.spawn(spawn_request, context, key=self._key(request, context))).run_id
         if not request.background:
-            await self._supervisor.wait([run_id], timeout=_seconds(request.wait_seconds))
+            await self._supervisor.wait([run_id], timeout=_seconds(request.wait_seconds, context))
         named = NamedRun(run_id, await self._runs.latest(run_id, context))
         self._mark_read(named, context)
         answer = answers.reported(run_id, named.view)
@@ -103,7 +103,7 @@ class RunTool(NativeTool):
             answer = answers.with_usage(answer, named.view.outcome)
         elif cache:
             answer["cache"] = cache
-        return answers.with_next(answer, named.view, announced=True)
+        return answers.with_next(answer, named.view, announced=context.host is None)
 
     async def _begun(self, request: RunArguments, context: CallContext) -> RunId | None:
         """The run that this call started before a crash, or an earlier call with the same idempotency key."""
@@ -114,7 +114,11 @@ class RunTool(NativeTool):
         return None if row is None else row.run_id
 
     def _key(self, request: RunArguments, context: CallContext) -> Key:
-        return context.key if request.key is None else f"{context.root_id}/{NAME}/{request.key}"
+        if request.key is None:
+            return context.key
+        # A program outside may come back with another root run; a model has its own tree alone.
+        space = context.root_id if context.host is None else context.session_id
+        return f"{space}/{NAME}/{request.key}"
 
     # ---- the request ------------------------------------------------------------------------------------------------
 
@@ -141,7 +145,7 @@ class RunTool(NativeTool):
             windows=windows,
             lifecycle=Lifecycle(
                 awaited=not request.background,
-                announce=bool(request.background) or bounded,
+                announce=context.host is None and (bool(request.background) or bounded),
                 on_parent_end="wait",
             ),
             inherits=self._history(inherited, context),
@@ -241,7 +245,7 @@ class WaitTool(NativeTool):
         # A run without a driver does not end while this process waits for it.
         driven = [named.view.run_id for named in found if named.view.state not in ("ended", "interrupted")]
         if missing > 0 and driven:
-            await self._supervisor.wait(driven, count=missing, timeout=_seconds(request.seconds))
+            await self._supervisor.wait(driven, count=missing, timeout=_seconds(request.seconds, context))
             found = [NamedRun(named.run_id, await self._runs.latest(named.run_id, context)) for named in found]
         for named in found:
             self._mark_read(named, context)
@@ -298,7 +302,7 @@ class MessageTool(NativeTool):
             limits=origin.accepted.limits,
             policy=policy,
             windows=origin.accepted.windows,
-            lifecycle=Lifecycle(announce=True, on_parent_end="wait"),
+            lifecycle=Lifecycle(announce=context.host is None, on_parent_end="wait"),
             inherits=HistoryRef(origin.run_id, origin.seq),
             dialect=NAME,
             handle_space=space_of(named.run_id),
@@ -371,8 +375,11 @@ def _cache(run_spec: RunSpec, caller: RunSpec, inherited: int | str) -> str:
     return "shared" if inherited == "all" else "lost: a part of the conversation"
 
 
-def _seconds(asked: float | None) -> float | None:
-    return None if asked is None else min(asked, MAX_SECONDS)
+def _seconds(asked: float | None, context: CallContext) -> float | None:
+    """How long a call waits: as long as it asks for, and as long as its caller lets it."""
+    limits = (asked, None if context.host is None else context.host.max_wait)
+    given = [limit for limit in limits if limit is not None]
+    return min(*given, MAX_SECONDS) if given else None
 
 
 def _least(one: int | None, other: int | None) -> int | None:

@@ -12,7 +12,7 @@ from retinue.core.commands import RunQuery
 from retinue.core.events import RunAccepted
 from retinue.core.ids import RunId
 from retinue.core.ports import CallContext
-from retinue.core.run import HandleRef
+from retinue.core.run import HOST, HandleRef
 from retinue.dialects.native import NAME
 from retinue.dialects.native.answers import TASK_SHOWN, state_of, unknown_run
 from retinue.engine import RunView, Supervisor
@@ -91,7 +91,13 @@ class Runs:
         return view.root_id in await self._trees(context)
 
     async def _trees(self, context: CallContext) -> tuple[RunId, ...]:
-        """The roots of the trees in which the caller has runs, oldest first; only a root has several."""
+        """The roots of the trees in which the caller has runs, oldest first; only a root has several.
+
+        A program outside has all trees that programs have started in its session, also those of earlier processes.
+        """
+        if context.host is not None:
+            roots = await self._supervisor.stored.runs(RunQuery(session_id=context.session_id, roots_only=True))
+            return tuple(row.run_id for row in reversed(roots) if row.label == HOST)
         return await self._supervisor.conversation(context.root_id) if context.depth == 0 else (context.root_id,)
 
 
