@@ -43,7 +43,7 @@ FIELDS_ONLY = {*SETTINGS, "FunctionTool"}
 ROOT_GROUPS: Groups = {
     "Open": ("open", "open_sync", "MEMORY"),
     "Runs": ("Retinue", "RunHandle", "SyncRetinue", "SyncHandle", "RunView", "Outcome", "Exchange", "Approval"),
-    "Loops of other programs": ("surface", "ToolSurface", "SurfaceResult"),
+    "Loops of other programs": ("surface", "ToolSurface", "SurfaceResult", "ToolHints"),
     "Agents and limits": ("Agent", "Limits", "Sampling", "Policy", "Autonomy", "RuntimeProfile", "Usage"),
     "Tools and providers": ("tool", "CallContext", "ToolOptions", "ProviderConfig"),
     "Settings of dialects": SETTINGS,

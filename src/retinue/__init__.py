@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from retinue.app.open import open as open
     from retinue.app.retinue import Retinue as Retinue
     from retinue.app.surface import SurfaceResult as SurfaceResult
+    from retinue.app.surface import ToolHints as ToolHints
     from retinue.app.surface import ToolSurface as ToolSurface
     from retinue.app.surface import surface as surface
     from retinue.app.sync import SyncHandle as SyncHandle
@@ -67,6 +68,7 @@ _HOMES = {
     "Retinue": "retinue.app.retinue:Retinue",
     "RunHandle": "retinue.app.handle:RunHandle",
     "RunView": "retinue.app.engine_types:RunView",
+    "ToolHints": "retinue.app.surface:ToolHints",
     "ToolSurface": "retinue.app.surface:ToolSurface",
     "SurfaceResult": "retinue.app.surface:SurfaceResult",
     "surface": "retinue.app.surface:surface",

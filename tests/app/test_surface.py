@@ -28,7 +28,7 @@ def model(**tasks: Sequence[Line]) -> ScriptedProvider:
 
 
 def opened(*dialects: str, provider: ScriptedProvider | None = None, **options: Any) -> Any:
-    given = {"home": retinue.MEMORY, "clock": VirtualClock()} | options
+    given: dict[str, Any] = {"home": retinue.MEMORY, "clock": VirtualClock()} | options
     return retinue.surface(*dialects, provider=provider or ScriptedProvider(Script()), **given)
 
 

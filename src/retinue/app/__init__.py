@@ -24,6 +24,7 @@ __all__ = [
     "store_files",
     "store_url",
     "structured_output",
+    "surface",
     "sync",
     "tool_modules",
     "trust",

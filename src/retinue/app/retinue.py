@@ -22,6 +22,7 @@ from retinue.core.events import Event
 from retinue.core.ids import Key, RunId, SessionId
 from retinue.core.messages import Delta
 from retinue.core.policy import Policy
+from retinue.core.ports import Tool
 from retinue.core.run import Approval, HistoryRef, Lifecycle, Limits, Outcome
 from retinue.engine import Driver, RunView, SpawnRequest, Supervisor
 from retinue.tools.dependencies import ToolOptions
@@ -326,6 +327,10 @@ class Retinue:
         chosen = self._chosen if dialects is None else tuple(dialects)
         run_spec = self.run_spec(agent=agent, dialects=chosen, tools=tools, ceiling=ceiling)
         return self.supervisor.visible_tools(run_spec)
+
+    def find_tool(self, name: str, dialects: Sequence[str]) -> Tool | None:
+        """The tool of that name, as a run with these dialects calls it; None if there is none."""
+        return self._run_specs.tool(name, tuple(dialects))
 
     async def fork(
         self,

@@ -20,6 +20,7 @@ from retinue.core.events import RunAccepted
 from retinue.core.log_context import RunFields
 from retinue.core.log_lines import line
 from retinue.core.policy import Policy, allows, inherit, intersect, narrowed_windows, windows_of
+from retinue.core.ports import Tool
 from retinue.core.run import Limits, Outcome
 from retinue.core.state import Run
 from retinue.dialects import registry
@@ -133,6 +134,10 @@ class RunSpecBuilder:
         self._together(chosen)
         self._supervisor.use_outcome_texts(DialectOutcomeTexts(self._dialects))
         self._supervisor.use_log_fields(lambda run: log_fields(run, self._dialects))
+
+    def tool(self, name: str, dialects: tuple[str, ...]) -> Tool | None:
+        """The tool of that name, as a run with these dialects calls it."""
+        return self._tools.find(name, dialects)
 
     def agent(self, name: str | None) -> Agent:
         """The agent with this name, or an agent `main` with all tools and no system prompt."""

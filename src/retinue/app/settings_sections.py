@@ -8,6 +8,7 @@ from retinue.config.agents import AGENTS
 from retinue.config.cron import CRON
 from retinue.config.defaults import RunDefaults, TopSettings, default_sections
 from retinue.config.error_texts import one_of, quoted
+from retinue.config.mcp import MCP
 from retinue.config.memory import MEMORY
 from retinue.config.precedence import BARE_ADDRESS
 from retinue.config.profiles import RISK_PROFILES, RUNTIME_PROFILES
@@ -54,6 +55,7 @@ SECTIONS: tuple[Section, ...] = (
     MEMORY,
     CRON,
     STORE,
+    MCP,
     _PROFILES,
 )
 

@@ -17,19 +17,38 @@ from msgspec import Struct
 from retinue.app.open import open as open_retinue
 from retinue.app.retinue import Retinue
 from retinue.core.agent import ToolSpec
+from retinue.core.commands import RunQuery
 from retinue.core.errors import RunIsOver, TreeCancelled
 from retinue.core.ids import Key, RunId, SessionId
 from retinue.core.inbox import Close
-from retinue.core.policy import Policy
-from retinue.core.ports import HostedCall, ToolResult
+from retinue.core.messages import Message
+from retinue.core.policy import Policy, allows
+from retinue.core.ports import HostedCall, Tool, ToolResult, ToolWrapper
 from retinue.core.run import HOST, Limits
 from retinue.dialects import registry
 from retinue.dialects.registry import DEFAULT
+from retinue.engine import RunView
+from retinue.tools.builtin import BUILTIN
 
 GRACE = 1.0
 """Seconds that a call may take beyond `max_wait` before it is answered without its result."""
 
 CLOSE_SECONDS = 5.0
+
+
+class ToolHints(Struct, frozen=True):
+    """What is true of all calls of a tool; None where that is not known.
+
+    `destructive` and `open_world` of a tool that starts runs are about the tools that these runs may have.
+
+    >>> ToolHints(read_only=True).destructive is None
+    True
+    """
+
+    read_only: bool = False
+    destructive: bool | None = None
+    open_world: bool | None = None
+    waits: bool = False
 
 
 class SurfaceResult(Struct, frozen=True):
@@ -73,6 +92,8 @@ class ToolSurface:
     def __init__(self, retinue: Retinue, run_id: RunId, session_id: SessionId, dialects: Sequence[str]) -> None:
         self.run_id = run_id
         """The hosted root run."""
+        self._retinue = retinue
+        self._dialects = tuple(dialects)
         self._supervisor = retinue.supervisor
         self._session_id = session_id
         self._names = frozenset(name for dialect in dialects for name in registry.entry(dialect).tool_names)
@@ -112,6 +133,55 @@ class ToolSurface:
             for spec in self.tools
         ]
         return [{"functionDeclarations": declarations}]
+
+    def hints(self) -> dict[str, ToolHints]:
+        """What is true of all calls of each tool."""
+        below = self._tools_below()
+        destructive = any(tool.kind != "pure" for tool in below)
+        open_world = any(not _is_closed(tool) for tool in below)
+        found: dict[str, ToolHints] = {}
+        for spec in self.tools:
+            tool = self._retinue.find_tool(spec.name, self._dialects)
+            assert tool is not None
+            match getattr(_inner(tool), "effect", "unknown"):
+                case _ if tool.kind == "pure":
+                    hints = ToolHints(read_only=True, destructive=False, open_world=False, waits=tool.waits)
+                case "starts":
+                    hints = ToolHints(destructive=destructive, open_world=open_world, waits=tool.waits)
+                case "stops":
+                    hints = ToolHints(destructive=True, open_world=False)
+                case _:
+                    hints = ToolHints(waits=tool.waits)
+            found[spec.name] = hints
+        return found
+
+    def _tools_below(self) -> list[Tool]:
+        """The tools that runs of this surface may have, without those of its dialects."""
+        live = self._supervisor.live(self.run_id)
+        if live is None:
+            raise TreeCancelled(self.run_id)
+        named = (*live.run.run_spec.offered, *(name for agent in self._retinue.agents.values() for name in agent.tools))
+        names = (name for name in dict.fromkeys(named) if name not in self._names and allows(live.run.policy, name))
+        return [tool for name in names if (tool := self._retinue.find_tool(name, self._dialects)) is not None]
+
+    async def runs(self) -> list[RunView]:
+        """The runs below the hosted root runs of the session, newest first."""
+        roots = await self._supervisor.stored.runs(RunQuery(session_id=self._session_id, roots_only=True))
+        hosted = {row.run_id for row in roots if row.label.partition(":")[0] == HOST}
+        every = await self._supervisor.list(RunQuery(session_id=self._session_id))
+        return [view for view in every if view.root_id in hosted and view.parent_id is not None]
+
+    async def find(self, run_id: RunId) -> RunView | None:
+        """One of these runs; None for an id of another session, and for an unknown one."""
+        view = await self._supervisor.look(run_id)
+        if view is None or view.session_id != self._session_id or view.parent_id is None:
+            return None
+        root = await self._supervisor.stored.run(view.root_id)
+        return view if root is not None and root.label.partition(":")[0] == HOST else None
+
+    async def messages(self, run_id: RunId) -> Sequence[Message]:
+        """The conversation of a run; raises `UnknownName`, or `NotKept` if it was deleted."""
+        return (await self._supervisor.replay(run_id)).history
 
     # Calls
 
@@ -187,6 +257,21 @@ class ToolSurface:
             await self._supervisor.wait([self.run_id], timeout=CLOSE_SECONDS)
 
 
+_CLOSED_MODULES = frozenset(f"retinue.tools.{name}" for name in ("search", "files", "todo", "memory", "artifacts"))
+
+
+def _is_closed(tool: Tool) -> bool:
+    """Whether a tool only reads what is on this machine, as far as is known of the built-in ones."""
+    return tool.kind == "pure" and BUILTIN.get(tool.spec.name) in _CLOSED_MODULES
+
+
+def _inner(tool: Tool) -> Tool:
+    """The tool inside of all wrappers."""
+    while isinstance(tool, ToolWrapper):
+        tool = tool.tool
+    return tool
+
+
 def _schema(spec: ToolSpec) -> dict[str, Any]:
     return msgspec.json.decode(spec.parameters)
 
@@ -209,6 +294,7 @@ async def host(
     policy: Policy | None = None,
     session: str | None = None,
     ceiling: bool = True,
+    label: str = HOST,
 ) -> ToolSurface:
     """Start a hosted root run in an open retinue and return its surface; the arguments are those of `Retinue.host`."""
     run_id = await retinue.host(
@@ -220,7 +306,7 @@ async def host(
         policy=policy,
         session=session,
         ceiling=ceiling,
-        label=HOST,
+        label=label,
     )
     return ToolSurface(retinue, run_id, session or retinue.session_id, dialects)
 

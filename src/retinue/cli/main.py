@@ -19,6 +19,7 @@ from retinue.cli.chat import chat
 from retinue.cli.demo import demo
 from retinue.cli.doctor import doctor
 from retinue.cli.init import init
+from retinue.cli.mcp import mcp
 from retinue.cli.models import models
 from retinue.cli.output.terminal import INTERRUPTED, answer_lines, discard, never_fail_to_print, say, say_text
 from retinue.cli.replay import HELP as REPLAY_HELP
@@ -75,6 +76,7 @@ app.command(
     epilog="Examples:\n\nretinue chat\n\nretinue chat --tools file_read,grep\n\nretinue chat --session audit\n\n"
     'printf "What is 6 times 7?\\nAnd half of it?\\n" | retinue chat'
 )(chat)
+app.command(epilog="Examples:\n\nclaude mcp add team -- retinue mcp\n\nretinue mcp --tools file_read --max-cost 2")(mcp)
 app.add_typer(runs.app)
 app.command(
     help=REPLAY_HELP, epilog="Examples:\n\nretinue replay --list\n\nretinue replay --id ID\n\nretinue replay --tree"

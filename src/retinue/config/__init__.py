@@ -9,6 +9,7 @@ __all__ = [
     "defaults",
     "discovery",
     "error_texts",
+    "mcp",
     "memory",
     "other_programs",
     "precedence",

@@ -77,7 +77,10 @@ of the previous one, are a chat too.
 
 
 HOST = "host"
-"""Label of hosted root runs: those of MCP clients, and of programs with a loop of their own (`retinue.surface`)."""
+"""Label of hosted root runs, alone or before a colon; alone for programs with a loop of their own."""
+
+MCP_HOST = f"{HOST}:mcp"
+"""Label of the root runs of MCP clients."""
 
 
 class HistoryRef(Struct, frozen=True, gc=False, omit_defaults=True):

@@ -35,6 +35,9 @@ DEFAULT = "spec"
 CHAT = "xzatoma"
 """The dialect in which a chat delegates unless it names another; it has the capability `chat`."""
 
+MCP = "native"
+"""The dialect that an MCP server offers unless it is given others."""
+
 CRON = "zeroclaw"
 """The dialect of scheduled jobs; it has the capability `cron`."""
 

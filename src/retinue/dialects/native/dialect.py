@@ -83,6 +83,7 @@ class RunTool(NativeTool):
 
     tool = requests.RUN
     waits = True
+    effect = "starts"
 
     def spec_for(self, offered: tuple[str, ...], policy: Policy) -> ToolSpec:
         return requests.specs(self._agent_names(), self._tool_names(offered, policy))[self.tool]
@@ -264,6 +265,7 @@ class MessageTool(NativeTool):
 
     tool = requests.MESSAGE
     ordered = True
+    effect = "starts"
 
     def __init__(self, dialect_context: DialectContext, settings: NativeSettings) -> None:
         super().__init__(dialect_context, settings)
@@ -329,6 +331,7 @@ class CancelTool(NativeTool):
     """`cancel_agent`: stop a run and all below it; a run that has ended stays as it is."""
 
     tool = requests.CANCEL
+    effect = "stops"
 
     async def _answer(self, arguments: str, context: CallContext) -> JsonObject:
         request = parsed(self.tool, arguments, requests.OneRunArguments)
@@ -353,7 +356,7 @@ class ListTool(NativeTool):
     async def _answer(self, arguments: str, context: CallContext) -> JsonObject:
         parsed(self.tool, arguments, requests.NoArguments)
         agents = [{"name": agent.name, "description": agent.description} for agent in self._dialect_context.agents]
-        return {"agents": agents, "runs": [await self._runs.row(named) for named in await self._runs.all(context)]}
+        return {"agents": agents, "runs": await self._runs.rows(context)}
 
 
 def _system(agent: Agent | None, instructions: str | None) -> str:

@@ -76,11 +76,19 @@ class Runs:
                     found[first] = NamedRun(first, view)
         return list(found.values())[:MAX_LISTED]
 
-    async def row(self, named: NamedRun) -> dict[str, object]:
-        """The run in a list."""
-        accepted = await self._supervisor.acceptance(named.run_id)
-        task = "" if accepted is None else accepted.task[:TASK_SHOWN]
-        return {"run": named.run_id, "agent": named.view.agent, "task": task, "state": state_of(named.view)}
+    async def rows(self, context: CallContext) -> list[dict[str, object]]:
+        """The same as a list shows them, each with its first task."""
+        listed = await self.all(context)
+        tasks = await self._supervisor.stored.tasks([named.run_id for named in listed])
+        return [
+            {
+                "run": named.run_id,
+                "agent": named.view.agent,
+                "task": tasks.get(named.run_id, "")[:TASK_SHOWN],
+                "state": state_of(named.view),
+            }
+            for named in listed
+        ]
 
     async def _is_own(self, view: RunView, context: CallContext) -> bool:
         """Whether a caller may name a run: one of this dialect below it, or in an earlier tree of its chat."""
@@ -97,7 +105,7 @@ class Runs:
         """
         if context.host is not None:
             roots = await self._supervisor.stored.runs(RunQuery(session_id=context.session_id, roots_only=True))
-            return tuple(row.run_id for row in reversed(roots) if row.label == HOST)
+            return tuple(row.run_id for row in reversed(roots) if row.label.partition(":")[0] == HOST)
         return await self._supervisor.conversation(context.root_id) if context.depth == 0 else (context.root_id,)
 
 

@@ -1,0 +1,123 @@
+"""`retinue mcp`: delegation tools for hosts that speak the Model Context Protocol."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated
+
+from retinue.cli import options
+from retinue.cli.event_loop import interrupts, perform
+from retinue.cli.options import LIMITS, option
+from retinue.dialects.registry import MCP
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from retinue.app.launch.start import LaunchOptions
+    from retinue.config.settings import Settings
+
+MISSING = "the MCP server needs the package mcp: install the extra retinue[mcp]"
+
+
+def mcp(
+    dialect: Annotated[
+        list[str] | None,
+        option(
+            "--dialect", metavar="D", help=f"The delegation tools to offer: {MCP} (default), or others. Repeatable."
+        ),
+    ] = None,
+    provider: options.ProviderFlag = None,
+    base_url: options.BaseUrlFlag = None,
+    api_key_env: options.ApiKeyEnvFlag = None,
+    model: options.ModelFlag = None,
+    tools: options.ToolsFlag = None,
+    session: Annotated[
+        str, option("--session", metavar="NAME", help="The session whose runs the client can name.")
+    ] = "mcp",
+    max_turns: Annotated[
+        int | None, option("--max-turns", metavar="N", min=1, help="Replies of each model.", panel=LIMITS)
+    ] = None,
+    max_tokens: Annotated[
+        int | None, option("--max-tokens", metavar="N", min=1, help="Tokens of all runs together.", panel=LIMITS)
+    ] = None,
+    max_cost: Annotated[
+        float | None, option("--max-cost", metavar="USD", min=0, help="Dollars of all runs together.", panel=LIMITS)
+    ] = None,
+    timeout: Annotated[
+        float | None, option("--timeout", metavar="S", min=0, help="Seconds of the whole session.", panel=LIMITS)
+    ] = None,
+    unpriced: options.UnpricedFlag = None,
+    config: options.ConfigFlag = None,
+    profile: options.ProfileFlag = None,
+    no_sandbox: options.NoSandboxFlag = False,
+) -> int:
+    """Serve delegation tools over MCP on stdin and stdout, for one client.
+
+    Runs that still work when the client goes are continued by the next server with the same state folder.
+    """
+    from retinue.app.launch.start import LaunchOptions, LimitOptions, default_tools_for, settings_for
+    from retinue.config.precedence import Flags
+    from retinue.core.errors import BadInput
+
+    if find_spec("mcp") is None:
+        raise BadInput(MISSING)
+    dialects = options.dialects_of(dialect) or (MCP,)
+    settings = settings_for(config, agent=None, profile=profile)
+    launch_options = LaunchOptions(
+        flags=Flags(model=model, provider=provider, base_url=base_url, api_key_env=api_key_env),
+        dialects=dialects,
+        session=session,
+        tools=options.tools_of(tools, agent=None),
+        tools_are_ceiling=tools is not None,
+        default_tools=default_tools_for(None, dialects, settings) if tools is None else (),
+        limits=LimitOptions(
+            max_turns=max_turns,
+            max_tokens=max_tokens,
+            max_cost=options.countable("--max-cost", max_cost),
+            timeout=options.countable("--timeout", timeout, zero=False),
+        ),
+        unpriced_ok=options.accepts_unpriced(unpriced),
+        no_sandbox=no_sandbox,
+    )
+    return perform(_serve(launch_options, settings))
+
+
+async def _serve(launch_options: LaunchOptions, settings: Settings) -> int:
+    import asyncio
+
+    from retinue.app.launch.start import prepare
+    from retinue.app.surface import host
+    from retinue.config.mcp import MCP as SECTION
+    from retinue.config.mcp import McpSettings
+    from retinue.core.run import MCP_HOST
+    from retinue.mcp_server import Connection, adopt_orphans, serve_stdio
+
+    launch = await prepare(settings, launch_options)
+    max_wait = settings.section(SECTION.name, McpSettings).max_wait
+    with interrupts() as stop:
+        async with launch.open(approvals="wait") as retinue:
+            orphans: asyncio.Task[None] | None = None
+
+            async def connect() -> Connection:
+                nonlocal orphans
+                surface = await host(
+                    retinue,
+                    dialects=launch_options.dialects,
+                    tools=launch.tools,
+                    model=launch.model_choice.full_name,
+                    limits=launch.limits,
+                    ceiling=launch.has_ceiling,
+                    label=MCP_HOST,
+                )
+                orphans = asyncio.get_running_loop().create_task(adopt_orphans(retinue))
+                return Connection(retinue, surface, max_wait=max_wait)
+
+            try:
+                await serve_stdio(connect, stop)
+            finally:
+                if orphans is not None:
+                    orphans.cancel()
+                    with suppress(asyncio.CancelledError):
+                        await orphans
+    return 0

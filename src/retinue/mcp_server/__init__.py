@@ -1,0 +1,11 @@
+"""The MCP server: delegation tools for any host that speaks the Model Context Protocol, over stdio or HTTP.
+
+`answers` has what the server says, as JSON values; `connection` is one client; `sdk` registers both with the official
+SDK, which is imported late. `stdio` answers the handshake before that.
+"""
+
+from retinue.mcp_server.connection import Connection
+from retinue.mcp_server.orphans import adopt_orphans
+from retinue.mcp_server.stdio import serve_stdio
+
+__all__ = ["Connection", "adopt_orphans", "serve_stdio"]

@@ -1,0 +1,286 @@
+"""MCP over stdin and stdout: bounded reading, protocol alone on stdout, and a handshake before the SDK is loaded.
+
+Hosts leave out a server that does not answer within about a second, and importing the SDK takes most of that. So
+`initialize` and `tools/list` are answered here until the SDK is ready; it is given the same messages then, and its own
+answers to requests that were answered are dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, BinaryIO, cast
+
+import msgspec
+
+from retinue.core.log_context import logger
+from retinue.core.text import NOT_JSON
+from retinue.mcp_server import answers
+from retinue.mcp_server.connection import Connection
+
+log = logger("retinue.mcp")
+
+MAX_MESSAGE = 16 * 1024 * 1024
+"""Bytes of one message; a longer one is skipped and answered with an error."""
+
+LOAD_SECONDS, SETTLE_SECONDS = 6.0, 2.0
+"""How long the SDK, and then answers, are awaited after the client has closed stdin."""
+
+PARSE_ERROR, INVALID_REQUEST = -32700, -32600
+
+Connect = Callable[[], Awaitable[Connection]]
+"""Opens the connection of the one client; called once, after `initialize` was answered."""
+
+
+async def serve_stdio(connect: Connect, stop: asyncio.Event) -> None:
+    """Serve the client on stdin and stdout until it closes stdin, or until `stop` is set."""
+    with _PrivateStreams() as (incoming, outgoing):
+        wire = _Wire(incoming, outgoing)
+        session = _Session(wire)
+        opening = asyncio.get_running_loop().create_task(session.open(connect))
+        reading = asyncio.get_running_loop().create_task(session.read())
+        stopping = asyncio.get_running_loop().create_task(stop.wait())
+        try:
+            await asyncio.wait({reading, stopping, opening}, return_when=asyncio.FIRST_COMPLETED)
+            if reading.done() and not stop.is_set():
+                await session.settle(opening)
+            if opening.done():
+                opening.result()
+        finally:
+            session.leave()
+            for task in (reading, stopping, opening):
+                task.cancel()
+            await asyncio.gather(reading, stopping, opening, return_exceptions=True)
+            await session.close()
+            wire.close()
+
+
+class _PrivateStreams:
+    """The streams of the protocol: stdin and stdout themselves are diverted, so that no tool reads or prints there."""
+
+    def __enter__(self) -> tuple[BinaryIO, BinaryIO]:
+        sys.stdout.flush()
+        self._in, self._out = os.dup(0), os.dup(1)
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.close(null)
+        os.dup2(2, 1)
+        return os.fdopen(self._in, "rb", closefd=False), os.fdopen(self._out, "wb", closefd=False)
+
+    def __exit__(self, *_: object) -> None:
+        # The reader may still block in a read: descriptors that could be used again are not closed.
+        os.dup2(self._in, 0)
+        os.dup2(self._out, 1)
+
+
+class _Wire:
+    """Lines from and to the client. Both threads are daemons: a client that neither reads nor writes blocks no exit."""
+
+    def __init__(self, incoming: BinaryIO, outgoing: BinaryIO) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.lines: asyncio.Queue[bytes | None] = asyncio.Queue()
+        """What the client sent: a line, an empty one for a line that is too long, None at the end."""
+        self._room = threading.Semaphore(64)
+        self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._written = threading.Event()
+        threading.Thread(target=self._read, args=(incoming,), name="retinue-mcp-read", daemon=True).start()
+        threading.Thread(target=self._write, args=(outgoing,), name="retinue-mcp-write", daemon=True).start()
+
+    def send(self, message: object) -> None:
+        """Queue a message for the client."""
+        self._outgoing.put(msgspec.json.encode(message) + b"\n")
+
+    def send_bytes(self, line: bytes) -> None:
+        self._outgoing.put(line + b"\n")
+
+    async def receive(self) -> bytes | None:
+        line = await self.lines.get()
+        self._room.release()
+        return line
+
+    def close(self) -> None:
+        """Write what is queued, and give up after a second."""
+        self._outgoing.put(None)
+        self._written.wait(1.0)
+
+    def _read(self, incoming: BinaryIO) -> None:
+        try:
+            while line := incoming.readline(MAX_MESSAGE + 1):
+                whole = len(line) <= MAX_MESSAGE
+                while not line.endswith(b"\n"):  # the rest of a line that is too long, or the last line
+                    rest = incoming.readline(MAX_MESSAGE)
+                    if not rest:
+                        break
+                    whole, line = False, rest
+                if line.strip():
+                    self._put(line if whole else b"")
+        except (OSError, ValueError):
+            pass  # the client is gone
+        self._put(None)
+
+    def _put(self, line: bytes | None) -> None:
+        self._room.acquire()
+        with suppress(RuntimeError):  # the loop is closed: the process ends
+            self._loop.call_soon_threadsafe(self.lines.put_nowait, line)
+
+    def _write(self, outgoing: BinaryIO) -> None:
+        try:
+            while (line := self._outgoing.get()) is not None:
+                outgoing.write(line)
+                outgoing.flush()
+        except (OSError, ValueError):
+            pass  # the client is gone: its end of stdin says so, too
+        self._written.set()
+
+
+class _Session:
+    """One client on stdio, from the first line to the end."""
+
+    def __init__(self, wire: _Wire) -> None:
+        self._wire = wire
+        self._connection: Connection | None = None
+        self._opened = asyncio.Event()
+        self._is_legacy = False
+        """Whether the client began with `initialize`."""
+        self._answered: set[object] = set()
+        """Ids of requests that were answered here; the SDK answers them, too."""
+        self._waiting: set[object] = set()
+        """Ids of requests without an answer."""
+        self._is_serving = asyncio.Event()
+        """Set once the SDK takes messages."""
+        self._all_answered = asyncio.Event()
+        self._all_answered.set()
+        self._early: list[dict[str, Any]] = []
+        """Messages that the SDK has not seen yet."""
+        self._deliver: Callable[[dict[str, Any] | None], Awaitable[None]] | None = None
+
+    # The life of a session
+
+    async def open(self, connect: Connect) -> None:
+        """Open the connection, load the SDK, and serve."""
+        self._connection = connection = await connect()
+        self._opened.set()
+        self._answer_lists()
+        sdk = await asyncio.to_thread(_load_sdk)
+        await sdk.serve(connection, self._begin, self._send_from_sdk)
+
+    async def settle(self, opening: asyncio.Task[None]) -> None:
+        """Let requests be answered that the client sent before it closed its end, for a moment."""
+        for event, seconds in ((self._is_serving, LOAD_SECONDS), (self._all_answered, SETTLE_SECONDS)):
+            if self._waiting and not opening.done():
+                happened = asyncio.get_running_loop().create_task(event.wait())
+                await asyncio.wait({happened, opening}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+                happened.cancel()
+
+    def leave(self) -> None:
+        if self._connection is not None:
+            self._connection.leave()
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            await self._connection.close()
+
+    async def _begin(self, deliver: Callable[[dict[str, Any] | None], Awaitable[None]]) -> None:
+        """The SDK is ready: hand it all messages so far, in their order, and those that follow."""
+        while self._early:
+            early, self._early = self._early, []
+            for message in early:
+                await deliver(message)
+        self._deliver = deliver
+        self._is_serving.set()
+
+    # Messages
+
+    async def read(self) -> None:
+        """Take messages until the client closes its end."""
+        while (line := await self._wire.receive()) is not None:
+            message = self._parsed(line)
+            if message is None:
+                continue
+            if "method" in message and _is_id(message.get("id")):
+                self._waiting.add(message["id"])
+                self._all_answered.clear()
+            if self._deliver is not None:
+                await self._deliver(message)
+                continue
+            self._early.append(message)
+            self._answer_early(message)
+
+    def _parsed(self, line: bytes) -> dict[str, Any] | None:
+        """The message in a line; None for one that was answered with an error."""
+        if not line:
+            self._refuse(None, INVALID_REQUEST, f"the message is longer than {MAX_MESSAGE} bytes")
+            return None
+        try:
+            message: object = msgspec.json.decode(line)
+        except NOT_JSON as error:
+            self._refuse(None, PARSE_ERROR, f"the message is not JSON: {error}")
+            return None
+        if not isinstance(message, dict):
+            self._refuse(None, INVALID_REQUEST, "the message is not a JSON-RPC object")
+            return None
+        return cast("dict[str, Any]", message)
+
+    def _refuse(self, id: object, code: int, text: str) -> None:
+        self._wire.send({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": text}})
+
+    def _answer_early(self, message: dict[str, Any]) -> None:
+        params: object = message.get("params")
+        if message.get("method") == "initialize" and isinstance(params, dict) and not self._is_legacy:
+            if _is_complete(cast("dict[str, Any]", params)):
+                self._is_legacy = True
+                self._answer(message, answers.initialized(cast("dict[str, Any]", params)))
+        elif self._opened.is_set():
+            self._answer_lists()
+
+    def _answer_lists(self) -> None:
+        """Answer the requests for tools that arrived so far."""
+        for message in self._early if self._is_legacy else ():
+            if message.get("method") == "tools/list" and self._connection is not None:
+                self._answer(message, self._connection.tool_list())
+
+    def _answer(self, message: dict[str, Any], result: dict[str, Any]) -> None:
+        id: object = message.get("id")
+        if _is_id(id) and id not in self._answered:
+            self._answered.add(id)
+            self._wire.send({"jsonrpc": "2.0", "id": id, "result": result})
+            self._mark_answered(id)
+
+    def _send_from_sdk(self, id: object, line: bytes) -> None:
+        """Send a message of the SDK, unless it answers a request that was answered here."""
+        if _is_id(id) and id in self._answered:
+            self._answered.discard(id)
+        else:
+            self._wire.send_bytes(line)
+        self._mark_answered(id)
+
+    def _mark_answered(self, id: object) -> None:
+        self._waiting.discard(id)
+        if not self._waiting:
+            self._all_answered.set()
+
+
+def _is_id(id: object) -> bool:
+    return isinstance(id, (str, int)) and not isinstance(id, bool)
+
+
+def _is_complete(params: dict[str, Any]) -> bool:
+    """Whether the SDK will accept these parameters of `initialize`; if not, its error is the answer."""
+    info: object = params.get("clientInfo")
+    if not isinstance(info, dict) or not isinstance(params.get("capabilities"), dict):
+        return False
+    named = cast("dict[str, object]", info)
+    return all(
+        isinstance(each, str) for each in (params.get("protocolVersion"), named.get("name"), named.get("version"))
+    )
+
+
+def _load_sdk() -> Any:
+    from retinue.mcp_server import sdk_streams
+
+    return sdk_streams
