@@ -18,7 +18,10 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psycopg
 import pytest
+
+from retinue.store.postgres import parse_address
 
 NOBODY = 65534
 _FAST = {
@@ -121,6 +124,15 @@ class PostgresServer:
         if check and done.returncode != 0:
             raise RuntimeError(done.stderr.decode())
         return done.returncode
+
+
+def empty_schema(url: str) -> None:
+    """Delete all rows of a store, as if its schema were new."""
+    address = parse_address(url)
+    tables = "SELECT tablename FROM pg_tables WHERE schemaname = %s AND tablename <> 'store_version'"
+    with psycopg.connect(address.connection_string, autocommit=True) as connection:
+        names = [name for (name,) in connection.execute(tables, (address.schema,)).fetchall()]
+        connection.execute(";".join(f"DELETE FROM {address.schema}.{name}" for name in names).encode())
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""A program for tests with two processes: drives runs in the given folder and reports on stdout, in JSON lines.
+"""A program for tests with two processes: drives runs in a folder or store and reports on stdout, in JSON lines.
 
 Commands on stdin: `start TASK [SECONDS]`, `release` (let all calls of `look` return), `try ID` (try to write to a run).
 """
@@ -40,8 +40,11 @@ def report(**fields: object) -> None:
     print(msgspec.json.encode(fields).decode(), flush=True)
 
 
-def open_here(home: str, released: asyncio.Event | None, **options: Any) -> retinue.Retinue:
-    """A retinue with this program's lines and tools; with `released`, `look` waits for it."""
+def open_here(place: str, released: asyncio.Event | None, **options: Any) -> retinue.Retinue:
+    """A retinue with this program's lines and tools, in a folder or in the store at an address.
+
+    With `released`, `look` waits for it.
+    """
 
     @retinue.tool(kind="pure")
     async def look(context: retinue.CallContext) -> str:
@@ -61,7 +64,7 @@ def open_here(home: str, released: asyncio.Event | None, **options: Any) -> reti
     delegate.retinue = lambda: opened
     opened = retinue.open(
         provider=ScriptedProvider(LINES),
-        home=home,
+        **({"store": place} if place.startswith("postgresql:") else {"home": place}),
         dialects=(),
         tools=(delegate, look, press),
         policy=retinue.Policy(always_ask=("press",)),
@@ -97,14 +100,14 @@ async def try_to_write(r: retinue.Retinue, run_id: str) -> None:
     report(errors=errors)
 
 
-async def main(home: str) -> None:
+async def main(place: str) -> None:
     """Execute the commands on stdin until it ends."""
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     released = asyncio.Event()
     # The heartbeat is so rare that the process does not hold the file lock at the moment when a test stops it.
-    async with open_here(home, released, lease=0.5) as r, asyncio.TaskGroup() as following:
+    async with open_here(place, released, lease=0.5) as r, asyncio.TaskGroup() as following:
         report(ready=True)
         while line := (await reader.readline()).decode().strip():
             match line.split(" "):

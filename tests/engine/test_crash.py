@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeAlias
+
+import pytest
 
 from retinue.app.open import open as open_retinue
 from retinue.core.commands import RunQuery
@@ -13,10 +17,12 @@ from retinue.core.errors import StoreError
 from retinue.core.events import CallReturned
 from retinue.engine.tool_calls import INTERRUPTED
 from retinue.providers.scripted import ScriptedProvider
+from retinue.store.postgres import PostgresStore
 from retinue.store.sqlite.store import SqliteStore
 from retinue.testing.harness import Harness
 from retinue.testing.virtual_time import VirtualClock
 from tests.engine import crash_scenario
+from tests.postgres import empty_schema
 
 
 class ScenarioResult:
@@ -30,12 +36,35 @@ class ScenarioResult:
         self.writes = 0
 
 
-async def run_with_a_crash(folder: Path, after: int | None) -> tuple[ScenarioResult, SqliteStore]:
+OpenStore: TypeAlias = Callable[[int], SqliteStore | PostgresStore]
+"""Opens the store of one run of the scenario, by its number; the same number gives the same content."""
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> OpenStore:
+    """Stores that are called on the event loop, whose time the test holds."""
+    if request.param == "sqlite":
+        return lambda number: SqliteStore(tmp_path / str(number) / "retinue.db", threaded=False)
+    url: str = request.getfixturevalue("postgres_url")
+    opened: list[int] = []
+
+    def open_emptied(number: int) -> PostgresStore:
+        if opened and number not in opened:
+            empty_schema(url)  # much faster than a new one
+        opened.append(number)
+        return PostgresStore(url, threaded=False)
+
+    return open_emptied
+
+
+async def run_with_a_crash(
+    open_store: OpenStore, number: int, after: int | None
+) -> tuple[ScenarioResult, SqliteStore | PostgresStore]:
     result = ScenarioResult()
-    store = SqliteStore(folder / "retinue.db", threaded=False)
+    store = open_store(number)
     outside = open_retinue(
         provider=ScriptedProvider(crash_scenario.script()),
-        store=SqliteStore(folder / "retinue.db", threaded=False),
+        store=open_store(number),
         clock=VirtualClock(),
         tools=crash_scenario.tools(result.effects.append),
         **crash_scenario.OPTIONS,
@@ -72,20 +101,19 @@ async def run_with_a_crash(folder: Path, after: int | None) -> tuple[ScenarioRes
     return result, store
 
 
-async def test_the_scenario_completes_without_a_crash(tmp_path: Path) -> None:
-    result, store = await run_with_a_crash(tmp_path, None)
+async def test_the_scenario_completes_without_a_crash(open_store: OpenStore) -> None:
+    result, store = await run_with_a_crash(open_store, 0, None)
     assert (result.answer, result.effects) == (crash_scenario.ANSWER, ["deployed 2", "notified we know more"])
     assert Counter(row.progress.phase for row in store.runs(RunQuery())) == {"ended": 4}
     store.close()
 
 
-async def test_the_scenario_gives_the_same_answer_after_a_crash_at_any_write(tmp_path: Path) -> None:
+async def test_the_scenario_gives_the_same_answer_after_a_crash_at_any_write(open_store: OpenStore) -> None:
     after = 0
     crashed = True
     while crashed:
         after += 1
-        folder = tmp_path / str(after)
-        result, store = await run_with_a_crash(folder, after)
+        result, store = await run_with_a_crash(open_store, after, after)
         crashed = result.crashed
         rows = store.runs(RunQuery())
         where = f"stopped after write {after}"

@@ -160,7 +160,7 @@ class LaterClock:
 @pytest.mark.real_time
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL")
 async def test_a_run_of_a_killed_process_is_continued_by_another_an_hour_later(tmp_path: Path) -> None:
-    async with driver_program(tmp_path) as program:
+    async with driver_program(str(tmp_path)) as program:
         program.send("start dig 60")
         await program.next_report(looking=...)
         program.process.send_signal(signal.SIGKILL)

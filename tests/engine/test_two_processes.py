@@ -29,6 +29,12 @@ PATIENCE = 30.0
 ROUNDS = 500 if STRESS else 10
 
 
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A folder for a SQLite store, or the address of a PostgreSQL store."""
+    return str(tmp_path) if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+
+
 class DriverProgram:
     """The other process, with its commands and reports."""
 
@@ -51,10 +57,10 @@ class DriverProgram:
 
 
 @asynccontextmanager
-async def driver_program(home: Path) -> AsyncGenerator[DriverProgram]:
-    """A process that drives runs in the folder."""
+async def driver_program(place: str) -> AsyncGenerator[DriverProgram]:
+    """A process that drives runs in the store at this place."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.engine.driver_program", str(home)),
+        *(sys.executable, "-m", "tests.engine.driver_program", place),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         cwd=Path(__file__).parents[2],
@@ -70,9 +76,9 @@ async def driver_program(home: Path) -> AsyncGenerator[DriverProgram]:
 
 
 @asynccontextmanager
-async def other(home: Path, **options: object) -> AsyncGenerator[retinue.Retinue]:
+async def other(place: str, **options: object) -> AsyncGenerator[retinue.Retinue]:
     """A retinue of this process with the same tools, in which `look` returns at once."""
-    async with open_here(str(home), None, **options) as opened:
+    async with open_here(place, None, **options) as opened:
         yield opened
 
 
@@ -83,8 +89,8 @@ def log(r: retinue.Retinue, agent: str) -> list[Event]:
     return [event for _, event in store.events(row.run_id)]
 
 
-async def test_a_second_process_sees_the_runs_of_the_first_and_their_ends(tmp_path: Path) -> None:
-    async with driver_program(tmp_path) as program, other(tmp_path) as r:
+async def test_a_second_process_sees_the_runs_of_the_first_and_their_ends(place: str) -> None:
+    async with driver_program(place) as program, other(place) as r:
         program.send("start dig")
         await program.next_report(looking=...)
 
@@ -108,8 +114,8 @@ async def test_a_second_process_sees_the_runs_of_the_first_and_their_ends(tmp_pa
         assert not any(isinstance(event, RunAdopted) for event in log(r, "main") + log(r, "digger"))
 
 
-async def test_a_second_process_sends_a_message_to_a_run_of_the_first(tmp_path: Path) -> None:
-    async with driver_program(tmp_path) as program, other(tmp_path) as r:
+async def test_a_second_process_sends_a_message_to_a_run_of_the_first(place: str) -> None:
+    async with driver_program(place) as program, other(place) as r:
         program.send("start chat")
         run_id: str = (await program.next_report(event="ExchangeEnded"))["run"]
         assert (await r.handle(run_id).look()).state == "idle"
@@ -123,8 +129,8 @@ async def test_a_second_process_sends_a_message_to_a_run_of_the_first(tmp_path: 
         assert [getattr(item, "text", "(close)") for item in taken] == ["how are you?", "(close)"]
 
 
-async def test_words_and_cancels_in_the_last_moment_of_a_run_are_read_or_refused(tmp_path: Path) -> None:
-    async with driver_program(tmp_path) as program, other(tmp_path) as r:
+async def test_words_and_cancels_in_the_last_moment_of_a_run_are_read_or_refused(place: str) -> None:
+    async with driver_program(place) as program, other(place) as r:
         for number in range(ROUNDS):
             program.send("start quick")
             run_id: str = (await program.next_report(started=...))["started"]
@@ -145,8 +151,8 @@ async def test_words_and_cancels_in_the_last_moment_of_a_run_are_read_or_refused
                 assert ended["text"] == ("read" if is_accepted else "unread"), number
 
 
-async def test_a_second_process_cancels_a_tree_within_a_second(tmp_path: Path) -> None:
-    async with driver_program(tmp_path) as program, other(tmp_path) as r:
+async def test_a_second_process_cancels_a_tree_within_a_second(place: str) -> None:
+    async with driver_program(place) as program, other(place) as r:
         program.send("start dig")
         digger: str = (await program.next_report(looking=...))["looking"]
         (root,) = await r.list()
@@ -164,8 +170,8 @@ async def test_a_second_process_cancels_a_tree_within_a_second(tmp_path: Path) -
             assert row.progress.ended_at - row.cancelled_at < 1.0
 
 
-async def test_a_second_process_approves_a_parked_call_of_the_first(tmp_path: Path) -> None:
-    async with driver_program(tmp_path) as program, other(tmp_path) as r:
+async def test_a_second_process_approves_a_parked_call_of_the_first(place: str) -> None:
+    async with driver_program(place) as program, other(place) as r:
         program.send("start press")
         await program.next_report(event="CallParked")
         (question,) = await r.approvals()
@@ -179,14 +185,14 @@ async def test_a_second_process_approves_a_parked_call_of_the_first(tmp_path: Pa
 
 
 async def test_a_process_suspended_beyond_its_lease_is_fenced_and_its_tree_finished(
-    tmp_path: Path,
+    place: str,
 ) -> None:
-    async with driver_program(tmp_path) as program:
+    async with driver_program(place) as program:
         program.send("start dig")
         await program.next_report(looking=...)
         program.process.send_signal(signal.SIGSTOP)
 
-        async with other(tmp_path, lease=0.5, adopt=True) as r:
+        async with other(place, lease=0.5, adopt=True) as r:
             (root,) = await r.list()
             outcome = await r.handle(root.run_id).wait(timeout=PATIENCE)
             logs = log(r, "main"), log(r, "digger")
