@@ -76,7 +76,7 @@ PORT_GROUPS: Groups = {
     ),
     "Results and rows of a store": (
         *("Accepted", "NotCreated", "NamespaceClosed", "Posted", "RunRow", "Progress", "Phase", "RunQuery"),
-        *("WindowFull", "Unread", "SessionRow", "DriverRow", "Charge", "CallLimit", "RunSpec"),
+        *("WindowFull", "Unread", "SessionRow", "DriverRow", "Charge", "CallLimit", "AmountLimit", "RunSpec"),
     ),
 }
 TESTING_GROUPS: Groups = {

@@ -191,17 +191,29 @@ class CallLimit(Struct, frozen=True, gc=False):
     calls: int
 
 
+class AmountLimit(Struct, frozen=True, gc=False, kw_only=True):
+    """At most these amounts charged to a window later than `after`, by all processes together; None is no limit."""
+
+    window: str
+    after: float
+    input: int | None = None
+    output: int | None = None
+    tokens: int | None = None
+    cost: int | None = None
+
+
 class Decision(Struct, frozen=True, gc=False):
     """Change to a key-value namespace: values to put, names to drop, charges to record, and the answer to return.
 
-    If the charges would exceed one of the limits `within`, nothing is changed, and the change returns `WindowFull`.
+    If the charges would exceed one of the limits `within`, nothing is changed, and the change returns `WindowFull`. An
+    `AmountLimit` compares what is stored already, so that a change can also be made for what is not charged yet.
     """
 
     answer: bytes
     puts: Mapping[str, bytes] = {}
     drops: tuple[str, ...] = ()
     charges: tuple[Charge, ...] = ()
-    within: tuple[CallLimit, ...] = ()
+    within: tuple[CallLimit | AmountLimit, ...] = ()
 
 
 Decide: TypeAlias = Callable[[Mapping[str, bytes]], Decision]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
@@ -64,7 +64,7 @@ class _Account(_Limited):
 class _WindowLog:
     """The charges of one window, oldest first, and their sum."""
 
-    __slots__ = ("charges", "held", "name", "span", "spent")
+    __slots__ = ("charges", "elsewhere", "held", "name", "span", "spent")
 
     def __init__(self, name: str, span: float) -> None:
         self.name = name
@@ -72,6 +72,8 @@ class _WindowLog:
         self.charges: deque[tuple[float, budget.Amount]] = deque()
         self.spent = [0] * 6
         self.held = [0] * 6
+        self.elsewhere: budget.Numbers = budget.NOTHING
+        """The part of `held` that other processes hold."""
 
     def add(self, numbers: budget.Numbers, amount: budget.Amount, at: float) -> None:
         if self.charges and at < self.charges[-1][0]:
@@ -223,6 +225,15 @@ class Shortage(Struct, frozen=True, repr_omit_defaults=True):
     spent: int
     limit: int
     window: bool = False
+
+
+class WindowCaps(NamedTuple):
+    """A window with its caps under one account."""
+
+    name: str
+    span: float
+    caps: budget.Caps
+    soft: bool
 
 
 class Held(Struct, frozen=True, repr_omit_defaults=True):
@@ -455,6 +466,23 @@ class Ledger:
         return [
             (each.log.name, each.log.span, each.limit[budget.CALLS]) for each in windows if budget.CALLS in each.capped
         ]
+
+    def reply_limits(self, account_id: AccountId) -> list[WindowCaps]:
+        """The windows that limit what the account's model calls use, with their caps under this account."""
+        windows = self._account(account_id).windows
+        return [
+            WindowCaps(each.log.name, each.log.span, budget.caps_of(caps), each.soft)
+            for each in windows
+            if (caps := {d: each.limit[d] for d in each.capped if d != budget.CALLS})
+        ]
+
+    def hold_elsewhere(self, held: Mapping[str, budget.Amount]) -> None:
+        """Set what other processes hold in the windows with these names; nothing in all others."""
+        for log in self._logs.values():
+            numbers = budget.vector(held.get(log.name, budget.Amount()))
+            budget.add(log.held, budget.negative(log.elsewhere))
+            budget.add(log.held, numbers)
+            log.elsewhere = numbers
 
     def charge_window(self, window: budget.Window, amount: budget.Amount, at: float) -> None:
         """Charge a window for a run that has no account here: one of another process, or of an earlier one."""

@@ -1,6 +1,7 @@
 """The ledger accounts of runs: hold the worst case of a model call, settle what it used, and count actions.
 
-Windows are shared with other processes through the store: their charges are read before a decision depends on them.
+Windows are shared with other processes through the store: their charges are read before a decision depends on them, and
+calls in flight are held there, too (`shared_holds.py`).
 """
 
 from __future__ import annotations
@@ -8,12 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from retinue.core.budget import UNLIMITED, Amount, Caps, LeastInput, Price, Window, added
-from retinue.core.commands import CallLimit, Charge, Decision
+from retinue.core.commands import CallLimit, Change, Charge, Decision
 from retinue.core.compaction import CHARACTERS_PER_TOKEN, characters
 from retinue.core.errors import NoAllowance
 from retinue.core.events import RunAccepted
@@ -24,6 +26,7 @@ from retinue.core.ports import Clock, Store
 from retinue.core.run import EndReason, LimitMet, Limits
 from retinue.core.usage import NO_USAGE
 from retinue.engine.journal_writer import Journal
+from retinue.engine.shared_holds import SharedHolds
 
 DEFAULT_OUTPUT = 8192
 """Output tokens that are held for a call without `max_output`."""
@@ -36,6 +39,9 @@ PLAUSIBLE_SHARE = 64
 
 MAX_AGE = 0.2
 """Seconds for which a model call relies on the last read of other processes' charges."""
+
+LOOK_INTERVAL = 0.25
+"""Seconds between two looks at the holds of other processes, while a call waits for them."""
 
 MAX_DELAY = 60.0
 """Seconds after which no process commits a charge any more: by then it would have been declared dead."""
@@ -86,6 +92,7 @@ class Budgets:
         self._clock = clock
         self._journal = journal
         self._store = store
+        self._shared_holds = SharedHolds(journal, store)
         self._known_charges: dict[tuple[str, float], _KnownCharges] = {}
         self._loading = asyncio.Lock()
         self._windows: dict[RunId, tuple[Window, ...]] = {}
@@ -149,6 +156,7 @@ class Budgets:
         return spent if before is None else added(before, spent)
 
     def close(self, run_id: RunId) -> None:
+        self._shared_holds.close(run_id)
         if run_id in self._windows:
             self.ledger.forget(run_id)
             del self._windows[run_id]
@@ -182,8 +190,13 @@ class Budgets:
         The worst case is held where it fits. Otherwise all that is left is held, and the call's output is limited to
         it: so a budget can be used up. The limit is met only by a call whose input alone is larger than what is left.
         """
+        shared: list[Window] = []
         if (windows := self._windows[run_id]) and self._store.shared:
-            await self.load_windows([window for window in windows if window.limits_replies], max_age=MAX_AGE)
+            shared = [window for window in windows if window.limits_replies]
+            await self.load_windows(shared, max_age=MAX_AGE)
+            if self._shared_holds.has_seen_others:
+                await self._look_elsewhere(shared)
+        refused = False
         wanted = DEFAULT_OUTPUT if output is None else output
         while True:
             now = self._clock.now()
@@ -200,16 +213,48 @@ class Budgets:
             )
             match answer:
                 case Held():
-                    return answer
+                    if not shared or await self._shared_holds.take(answer, self.ledger.reply_limits(run_id), now):
+                        return answer
+                    self.ledger.release(answer)
+                    if refused:  # what is in the way is not visible here yet, such as a charge that is being written
+                        await self._wait_for_room(shared)
+                    else:
+                        await self._look_elsewhere(shared)
+                    refused = True
                 case Exhausted():
                     return limit_met(answer, run_id)
                 case MustWait():
-                    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-                    self._waiting.append(waiter)
-                    await waiter
+                    await self._wait_for_room(shared)
+
+    async def _look_elsewhere(self, windows: Sequence[Window]) -> None:
+        """Read what other processes have charged to windows, and what they hold there."""
+        await self.load_windows(windows, max_age=0.0)
+        self.ledger.hold_elsewhere(await self._shared_holds.of_others())
+
+    async def _wait_for_room(self, shared: Sequence[Window]) -> None:
+        """Wait until a call of this process has ended; or for a moment, if other processes may hold what is missing."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        if not shared:
+            await waiter
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LOOK_INTERVAL):
+                await waiter
+        await self._look_elsewhere(shared)
+
+    def release(self, held: Held) -> None:
+        """End a hold whose call used nothing; has no effect after `settle`."""
+        self.ledger.release(held)
+        self._shared_holds.release(held)
+
+    def settled_holds(self, run_id: RunId) -> tuple[Change, ...]:
+        """The write that ends the settled holds of a run in the store; it goes with the charges that replace them."""
+        return self._shared_holds.end_settled(run_id)
 
     def settle(self, held: Held, reply: Reply) -> tuple[Charge, ...]:
         """Replace a hold by what the call used; the charges to store in its windows."""
+        self._shared_holds.settle(held)
         now = self._clock.now()
         usage = (reply.usage or NO_USAGE).within_bounds()
         self.ledger.settle(held, Amount.of(usage, reply.cost, turns=0), now)

@@ -386,7 +386,8 @@ class LiveRun:
                 taken=taken,
                 posts=posts,
                 charges=charges,
-            )
+            ),
+            *(self._engine.budgets.settled_holds(self.run_id) if charges else ()),
         )
         self._publish(seq, event)
         return self.last_write

@@ -234,7 +234,7 @@ async def _reply(
         raise
     finally:
         if held is not None:
-            engine.budgets.ledger.release(held)
+            engine.budgets.release(held)
 
 
 def _price(provider: Provider, model: str) -> CallPrice | None:

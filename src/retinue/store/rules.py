@@ -6,8 +6,19 @@ Pure functions, independent of tables and files.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping
+from typing import NamedTuple
 
-from retinue.core.commands import Accept, Decision, Progress, Record, RegisterDriver, WindowFull, Write
+from retinue.core.commands import (
+    Accept,
+    AmountLimit,
+    CallLimit,
+    Decision,
+    Progress,
+    Record,
+    RegisterDriver,
+    WindowFull,
+    Write,
+)
 from retinue.core.errors import StoreCorrupt
 from retinue.core.events import Event, ExchangeEnded, ReplyReceived, RunAccepted, RunEnded
 from retinue.core.ids import DriverId, Key, RunId, SessionId
@@ -72,16 +83,39 @@ def registers(writes: Iterable[Write], driver_id: DriverId) -> bool:
     return any(isinstance(write, RegisterDriver) and write.driver.driver_id == driver_id for write in writes)
 
 
-def full_window(decision: Decision, charged: Callable[[str, float], int]) -> WindowFull | None:
+class Charged(NamedTuple):
+    """The sums of the charges of a window."""
+
+    input: int
+    output: int
+    cost: int
+    calls: int
+
+
+def full_window(decision: Decision, charged: Callable[[str, float], Charged]) -> WindowFull | None:
     """The first window that has no room for the charges of a decision; None if all have.
 
-    `charged` returns the calls that were charged to a window later than a time.
+    `charged` returns what was charged to a window later than a time.
     """
     for limit in decision.within:
-        asked = sum(charge.calls for charge in decision.charges if charge.window == limit.window)
-        if asked and charged(limit.window, limit.after) + asked > limit.calls:
+        if isinstance(limit, CallLimit):
+            asked = sum(charge.calls for charge in decision.charges if charge.window == limit.window)
+            is_full = bool(asked) and charged(limit.window, limit.after).calls + asked > limit.calls
+        else:
+            is_full = _is_over(limit, charged(limit.window, limit.after))
+        if is_full:
             return WindowFull(limit.window)
     return None
+
+
+def _is_over(limit: AmountLimit, spent: Charged) -> bool:
+    pairs = (
+        (limit.input, spent.input),
+        (limit.output, spent.output),
+        (limit.tokens, spent.input + spent.output),
+        (limit.cost, spent.cost),
+    )
+    return any(most is not None and amount > most for most, amount in pairs)
 
 
 def is_of_session(space: str, session_id: SessionId) -> bool:

@@ -325,8 +325,10 @@ class MemoryCommands:
         self._undo.put(named, write.name, HandleRow(handle.run_id, write.key))
         return handle.run_id
 
-    def _charged_calls(self, window: str, after: float) -> int:
-        return sum(charge.calls for charge in self._tables.charges.get(window, ()) if charge.at > after)
+    def _charged(self, window: str, after: float) -> rules.Charged:
+        charges = [charge for charge in self._tables.charges.get(window, ()) if charge.at > after]
+        amounts = zip(*((each.input, each.output, each.cost, each.calls) for each in charges), strict=True)
+        return rules.Charged(*(map(sum, amounts) if charges else (0, 0, 0, 0)))
 
     def _change(self, write: commands.Change) -> bytes | commands.NamespaceClosed | commands.WindowFull:
         if write.key is not None and (before := self._tables.answers.get(write.key)) is not None:
@@ -337,7 +339,7 @@ class MemoryCommands:
                 return commands.NamespaceClosed("session_unknown" if session is None else "session_archived")
         key_value = self._tables.namespaces.setdefault(write.space, {})
         decision = write.decide(MappingProxyType(key_value))
-        if full := rules.full_window(decision, self._charged_calls):
+        if full := rules.full_window(decision, self._charged):
             return full
         for name in decision.drops:
             self._undo.drop(key_value, name)

@@ -68,6 +68,11 @@ _CHARGE: Final = f"""
 _CHARGE_CHANGE: Final = """
     INSERT INTO charges (account, at, until, input, output, cost, calls) VALUES (%s, %s, %s, %s, %s, %s, %s)
 """
+_CHARGED: Final = """
+    SELECT coalesce(sum(input), 0)::bigint, coalesce(sum(output), 0)::bigint, coalesce(sum(cost), 0)::bigint,
+           coalesce(sum(calls), 0)::bigint
+    FROM charges WHERE account = %s AND at > %s
+"""
 _TREE_TO_CANCEL: Final = """
     WITH RECURSIVE tree (no, run_id, level) AS (
         SELECT no, run_id, 0 FROM runs WHERE run_id = %s
@@ -382,7 +387,7 @@ class PostgresCommands:
             if not rows or rows[0][0] != "open":
                 return commands.NamespaceClosed("session_archived" if rows else "session_unknown")
         decision = write.decide(MappingProxyType(dict(cast("list[tuple[str, bytes]]", content()))))
-        if full := rules.full_window(decision, self._charged_calls):
+        if full := rules.full_window(decision, self._charged):
             return full
         if decision.drops:
             drops = "DELETE FROM key_values WHERE space = %s AND name = ANY(%s)"
@@ -395,9 +400,9 @@ class PostgresCommands:
             self.send("INSERT INTO answers (key, answer) VALUES (%s, %b)", write.key, bytes(decision.answer))
         return decision.answer
 
-    def _charged_calls(self, window: str, after: float) -> int:
-        query = "SELECT coalesce(sum(calls), 0)::bigint FROM charges WHERE account = %s AND at > %s"
-        return int(self.fetch(query, window, float(after))[0][0])
+    def _charged(self, window: str, after: float) -> rules.Charged:
+        ((input_, output, cost, calls),) = self.fetch(_CHARGED, window, float(after))
+        return rules.Charged(input_, output, cost, calls)
 
 
 def _charge_values(charge: commands.Charge) -> tuple[object, ...]:

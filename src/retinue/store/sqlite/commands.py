@@ -261,6 +261,10 @@ _PUT: Final = """
     INSERT INTO shelves (space, name, value, crc) VALUES (?, ?, ?, ?)
     ON CONFLICT (space, name) DO UPDATE SET value = excluded.value, crc = excluded.crc
 """
+_CHARGED: Final = """
+    SELECT coalesce(sum(input), 0), coalesce(sum(output), 0), coalesce(sum(cost), 0), coalesce(sum(calls), 0)
+    FROM charges WHERE account = ? AND at > ?
+"""
 _CHARGE: Final = """
     INSERT INTO charges (account, at, until, input, output, cost, calls, crc) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 """
@@ -539,9 +543,9 @@ class SqliteCommands:
         self._execute(_RETIRE, (write.key, write.key, *place))
         return row[0]
 
-    def _charged_calls(self, window: str, after: float) -> int:
-        row = self._one("SELECT coalesce(sum(calls), 0) FROM charges WHERE account = ? AND at > ?", window, after)
-        return row[0] if row else 0
+    def _charged(self, window: str, after: float) -> rules.Charged:
+        row = self._one(_CHARGED, window, after)
+        return rules.Charged(*(row or (0, 0, 0, 0)))
 
     def _change(self, write: commands.Change) -> bytes | commands.NamespaceClosed | commands.WindowFull:
         if write.key is not None and (before := self._one("SELECT answer, crc FROM answers WHERE key = ?", write.key)):
@@ -558,7 +562,7 @@ class SqliteCommands:
             check_row("shelves", f"{write.space}, {name}", crc, (write.space, name, value))
             key_value[name] = value
         decision = write.decide(MappingProxyType(key_value))
-        if full := rules.full_window(decision, self._charged_calls):
+        if full := rules.full_window(decision, self._charged):
             return full
         drops = [(write.space, name) for name in decision.drops]
         self._executemany("DELETE FROM shelves WHERE space = ? AND name = ?", drops)

@@ -376,6 +376,26 @@ class SessionContract(fixtures.StoreTestCase):
         assert [charge.at for charge in store.charges("actions/dig", 0.0)] == [10.0, 20.0, 70.0]
         assert [charge.at for charge in store.charges("actions/day", 0.0)] == [10.0, 20.0, 70.0]
 
+    def test_a_change_beyond_the_amounts_of_a_window_changes_nothing(self, store: Store) -> None:
+        charges = (
+            commands.Charge("day", 10.0, 99.0, input=1000, output=1000, cost=1000),
+            commands.Charge("day", 20.0, 99.0, input=3, output=4, cost=50),
+            commands.Charge("day", 30.0, 99.0, input=1, output=2, cost=5),
+            commands.Charge("other", 30.0, 99.0, input=1000, output=1000, cost=1000),
+        )
+        commit_one(store, Change(space="x", decide=lambda _: Decision(b"", charges=charges)))
+
+        def within(**amounts: int) -> Change:
+            limit = commands.AmountLimit(window="day", after=10.0, **amounts)
+            return Change(space="x", decide=lambda _: Decision(b"done", puts={str(amounts): b""}, within=(limit,)))
+
+        fits: tuple[dict[str, int], ...]
+        fits = ({"input": 4}, {"output": 6}, {"tokens": 10}, {"cost": 55}, {"input": 4, "cost": 55}, {})
+        full = ({"input": 3}, {"output": 5}, {"tokens": 9}, {"cost": 54}, {"input": 4, "cost": 54}, {"cost": -1})
+        assert store.commit(None, [within(**each) for each in fits]) == [b"done"] * len(fits)
+        assert store.commit(None, [within(**each) for each in full]) == [commands.WindowFull("day")] * len(full)
+        assert list(store.key_value("x")) == [str(each) for each in fits]
+
     def test_values_keep_insertion_order(self, store: Store) -> None:
         for name in ("c", "a", "b", "c"):
             commit_one(store, Change(space="x", decide=put(name, b"1")))
