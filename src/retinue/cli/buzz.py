@@ -14,6 +14,7 @@ from retinue.cli import options
 from retinue.cli.event_loop import interrupts, perform
 from retinue.cli.options import ANSWERS, OUTPUT, option
 from retinue.cli.output.terminal import INTERRUPTED, printable, say, stdout_for_answers_alone, write_styled
+from retinue.cli.prompt import prompt_text
 
 if TYPE_CHECKING:
     from retinue.cli.output.sse import Kind
@@ -81,7 +82,7 @@ def buzz(
         provider=provider,
         url=_required(url, "URL"),
         api_key_name=options.utf8(api_key_name, "--api-key-name"),
-        prompt=options.prompt_text(prompt),
+        prompt=prompt_text(prompt),
         system_prompt=options.utf8(system_prompt, "--system-prompt"),
         think=think,
         temperature=options.countable("--temperature", temperature),

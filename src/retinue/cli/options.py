@@ -127,6 +127,10 @@ OutputSchemaFlag = Annotated[
 OutputJsonFlag = Annotated[bool, option("--output-json", help="Require a JSON object as the answer.", panel=OUTPUT)]
 JsonFlag = Annotated[bool, option("--json", help="Print JSON.", panel=OUTPUT)]
 QuietFlag = Annotated[bool, option("--quiet", "-q", help="Print no progress.", panel=OUTPUT)]
+PlainFlag = Annotated[
+    bool,
+    option("--plain", help="Print the answer as it is, without Markdown, colours and redrawing.", panel=OUTPUT),
+]
 VerboseFlag = Annotated[
     bool, option("--verbose", "-v", help="Show the tasks of runs, and tracebacks of internal errors.", panel=OUTPUT)
 ]
@@ -141,6 +145,9 @@ ApprovalsFlag = Annotated[
     ),
 ]
 YesFlag = Annotated[bool, option("--yes", "-y", help="Approve every call that only needs approval.", panel=RIGHTS)]
+ContinueFlag = Annotated[
+    bool, option("--continue", "-c", help="Continue the last conversation of this folder, with its session.")
+]
 RunArgument = Annotated[
     str, typer.Argument(metavar="ID", help="A run's id, or 4 or more characters of its beginning or end.")
 ]
@@ -168,15 +175,6 @@ def sampling_of(temperature: float | None, top_p: float | None, max_output_token
     from retinue.core.agent import Sampling
 
     return Sampling(temperature=temperature, top_p=top_p, max_output_tokens=max_output_tokens)
-
-
-def prompt_text(prompt: str) -> str:
-    """The prompt of a command line; `-` reads it from stdin."""
-    text = utf8(sys.stdin.buffer.read().decode(errors="surrogateescape") if prompt == "-" else prompt, "the prompt")
-    if not text.strip():
-        where = "stdin has no prompt" if prompt == "-" else "the prompt is empty"
-        raise typer.BadParameter(f"{where}: write the task")
-    return text
 
 
 def utf8(given: str, what: str) -> str:
@@ -246,6 +244,9 @@ class OutputOptions:
     brief: bool = False
     quiet: bool = False
     verbose: bool = False
+    plain: bool = False
+    structured: bool = False
+    """Whether the answer is JSON, which is printed at the end."""
 
     def __post_init__(self) -> None:
         exclude({"--sse": self.sse, "--json": self.json, "--quiet": self.quiet})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,7 +11,9 @@ import typer
 from retinue.cli import options
 from retinue.cli.event_loop import interrupts, perform
 from retinue.cli.options import LIMITS, OUTPUT, option
+from retinue.cli.output.format import one_line
 from retinue.cli.output.terminal import answer, answer_json, say, stdout_for_answers_alone
+from retinue.cli.prompt import prompt_with_context
 from retinue.dialects.registry import DEFAULT, prompt_named
 
 if TYPE_CHECKING:
@@ -20,7 +24,12 @@ if TYPE_CHECKING:
 
 
 def run(
-    prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="The task; - reads it from stdin.")],
+    prompt: Annotated[
+        str,
+        typer.Argument(
+            metavar="PROMPT", help="The task; - reads it from stdin. Other text on stdin is added to it as context."
+        ),
+    ],
     provider: options.ProviderFlag = None,
     base_url: options.BaseUrlFlag = None,
     api_key_env: options.ApiKeyEnvFlag = None,
@@ -38,6 +47,7 @@ def run(
         str | None,
         option("--session", metavar="NAME", help="The session with its agents and shared context. [a new one]"),
     ] = None,
+    continued: options.ContinueFlag = False,
     system: Annotated[
         str,
         option("--system", metavar="TEXT", help="The system prompt: a text, or a prompt's name such as codesearch."),
@@ -72,6 +82,7 @@ def run(
     ] = False,
     json: Annotated[bool, option("--json", help="Print one JSON object, also for a failed run.", panel=OUTPUT)] = False,
     quiet: options.QuietFlag = False,
+    plain: options.PlainFlag = False,
     verbose: options.VerboseFlag = False,
 ) -> int:
     """Give a task to an agent and print its answer.
@@ -81,9 +92,12 @@ def run(
     from retinue.app.launch.start import LaunchOptions, LimitOptions, default_tools_for, dialects_for, settings_for
     from retinue.config.precedence import Flags
 
-    output = options.OutputOptions(json=json, sse=sse, brief=brief, quiet=quiet, verbose=verbose)
+    structured = output_json or output_schema is not None
+    output = options.OutputOptions(
+        json=json, sse=sse, brief=brief, quiet=quiet, verbose=verbose, plain=plain, structured=structured
+    )
     options.exclude({"--sse": sse, "--detach": detach})
-    task = options.prompt_text(prompt)
+    task = prompt_with_context(prompt)
     required = options.required_output(output_schema, output_json)
     approval = options.approval_options(approvals, yes=yes, detach=detach)
     settings = settings_for(config, agent=agent, profile=profile)
@@ -111,7 +125,7 @@ def run(
         unpriced_ok=options.accepts_unpriced(unpriced),
         no_sandbox=no_sandbox,
     )
-    return perform(_run(task, launch_options, settings, approval, required, output, detach=detach))
+    return perform(_run(task, launch_options, settings, approval, required, output, detach=detach, continued=continued))
 
 
 async def _run(
@@ -123,12 +137,21 @@ async def _run(
     output: options.OutputOptions,
     *,
     detach: bool,
+    continued: bool,
 ) -> int:
     """Start the run, and follow it to its end or leave it to a background process; the exit code."""
+    from retinue.app.chat.conversation import history_of
+    from retinue.app.launch.continuation import latest_run
     from retinue.app.launch.start import prepare
     from retinue.app.retention import prune_at_end, store_settings
-    from retinue.cli.output.progress import approver_for, follow, print_interrupted, print_outcome
+    from retinue.cli.output.progress import Followed, approver_for, follow, print_followed
+    from retinue.cli.output.refusals import Refusals
 
+    earlier = await latest_run(os.getcwd(), session=launch_options.session) if continued else None
+    if earlier is not None:
+        launch_options = replace(launch_options, session=earlier.session_id)
+        if not output.quiet:
+            say(f"continuing run {earlier.run_id}: {one_line(earlier.task, 60)}")
     with interrupts() as stop, stdout_for_answers_alone():
         launch = await prepare(settings, launch_options)
         if not output.quiet:
@@ -136,26 +159,28 @@ async def _run(
         for warning in launch.warnings():
             say(f"warning: {warning}")
         approver = approver_for(approval)
+        refusals = Refusals()
         async with launch.open(approvals=approver) as retinue:
+            retinue.supervisor.on_call(refusals.receive)
             if not output.quiet and await retinue.sessions.is_archived(retinue.session_id):
                 say(f"session {retinue.session_id} is archived: it can be read, and not changed")
-            root = await launch.spawn(retinue, task, output=required, detached=approval.detached if detach else "")
+            inherits = None if earlier is None else await history_of(retinue, earlier.run_id)
+            detached = approval.detached if detach else ""
+            root = await launch.spawn(retinue, task, output=required, detached=detached, inherits=inherits)
             await launch.save_message(retinue, root.run_id, task, launch_options.dialects)
-            outcome = None
-            if not detach:
-                work = follow(retinue, root, stop, approver=approver, output=output)
-                if output.sse:
-                    from retinue.cli.output.sse import stream_run
+            followed = Followed(None)
+            if output.sse:
+                from retinue.cli.output.sse import stream_run
 
-                    wire, structured = launch.model_choice.provider_config.wire, required is not None
-                    work = stream_run(root, work, structured=structured, brief=output.brief, wire=wire)
-                outcome = await work
+                wire, structured = launch.model_choice.provider_config.wire, required is not None
+                work = follow(retinue, root, stop, approver=approver, output=output, refusals=refusals)
+                followed = await stream_run(root, work, structured=structured, brief=output.brief, wire=wire)
+            elif not detach:
+                followed = await follow(retinue, root, stop, approver=approver, output=output, refusals=refusals)
     if detach:
         return _detach(root.run_id, approval, output, store_settings(settings))
     await prune_at_end(settings)
-    if outcome is None:
-        return print_interrupted(root.run_id)
-    return print_outcome(root.run_id, outcome, output.form, task=task)
+    return print_followed(root.run_id, followed, output, task=task)
 
 
 def _system(system: str) -> tuple[str, tuple[str, ...]]:

@@ -20,6 +20,9 @@ from retinue.core.policy import Policy
 from retinue.core.run import Exchange, HandleRef, HistoryRef, Lifecycle, LimitMet, Limits, Outcome
 from retinue.core.usage import NO_USAGE, Usage
 
+Refusal = Literal["policy", "approval", "sandbox"]
+"""Why a call was not made: the policy denies it, no approval was given, or no sandbox works on this machine."""
+
 CompactedBy = Literal["shortened", "summarised", "left_out"]
 """How a history was compacted: texts were shortened, older turns summarised, or left out without a summary."""
 
@@ -115,7 +118,8 @@ class CallParked(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True
 class CallReturned(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="returned"):
     """Tool call `index` of turn `turn` returned `text`.
 
-    `failed` marks an error result; `crashed` marks an exception other than `ToolError`.
+    `failed` marks an error result; `crashed` marks an exception other than `ToolError`. `refused` says why a call was
+    not made: the policy or a person did not allow it, or no sandbox works on this machine.
     """
 
     at: float
@@ -124,6 +128,7 @@ class CallReturned(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     text: str
     failed: bool = False
     crashed: bool = False
+    refused: Refusal | None = None
 
 
 class TurnFailed(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="turn_failed"):

@@ -9,9 +9,10 @@ from typing import Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
-from retinue.core.events import RunAccepted
+from retinue.core.events import CallReturned, RunAccepted
 from retinue.core.log_context import RunFields
 from retinue.core.log_lines import line
+from retinue.core.messages import ToolCall
 from retinue.core.policy import Rules
 from retinue.core.ports import Clock, Ids, OutputValidator, Providers, Store, Toolbox
 from retinue.core.run import Approval, Outcome
@@ -27,6 +28,8 @@ Approver: TypeAlias = Callable[[Approval], Awaitable[bool] | bool] | Literal["wa
 """Answers calls that need a person: a callback, `wait` for an answer through the inbox, or `deny` them all."""
 
 OnEnd: TypeAlias = Callable[[RunAccepted, Outcome], None]
+OnCall: TypeAlias = Callable[[RunAccepted, ToolCall, CallReturned, bool], None]
+"""Gets the run, the call, its result, and whether the call acts."""
 OnAdopt: TypeAlias = Callable[[Sequence[Run]], Awaitable[None]]
 Hook: TypeAlias = Callable[[], Awaitable[None]]
 
@@ -102,6 +105,8 @@ class EngineContext:
     ticks: LoopTicks = field(default_factory=LoopTicks)
     on_end: list[OnEnd] = field(default_factory=list[OnEnd])
     """Called when a run ends here; they do not raise and do not block."""
+    on_call: list[OnCall] = field(default_factory=list[OnCall])
+    """Called when a call that acts, or that was refused, has returned here; they do not raise and do not block."""
     on_register: list[Hook] = field(default_factory=list[Hook])
     """Called once this process drives runs and has adopted those that it was to adopt."""
     on_adopt: list[OnAdopt] = field(default_factory=list[OnAdopt])

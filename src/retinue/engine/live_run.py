@@ -33,7 +33,7 @@ from retinue.engine.budgets import InputEstimate
 from retinue.engine.context import EngineContext
 from retinue.engine.foreign_errors import is_recordable, repr_of
 from retinue.engine.journal_writer import CommitFuture
-from retinue.engine.run_view import RunView
+from retinue.engine.run_view import Pause, RunView
 
 CatchUp = Callable[[int], Awaitable[list[tuple[int, Event]]]]
 """Reads from the store the events after a sequence number."""
@@ -210,7 +210,7 @@ class LiveRun:
         "_turns", "_unstopped", "_validated", "_wake", "acceptance", "ancestor", "cancelled", "children",
         "children_by_key", "children_created", "deadline", "dependents", "ending", "error", "fixed_size", "in_flight",
         "inbox", "last_write", "limit_met", "memo", "needs_slot", "not_compactable_at", "overflow", "partial",
-        "refusal_is_raised", "run", "subscriptions", "task", "tool_set", "waiting_for",
+        "pause", "refusal_is_raised", "run", "subscriptions", "task", "tool_set", "waiting_for",
     )
     # fmt: on
 
@@ -245,6 +245,7 @@ class LiveRun:
         self.not_compactable_at = 0
         """The number of the event after which the history could not be compacted further: it is sent as it is."""
         self.partial: list[str] = []
+        self.pause: Pause | None = None
         self.memo: dict[str, object] = {}
         self.subscriptions = Subscriptions(engine.tuning.reader_capacity)
         self.task: asyncio.Task[None] | None = None

@@ -22,6 +22,7 @@ from retinue.engine.context import EngineContext
 from retinue.engine.foreign_errors import is_recordable, type_and_message_of
 from retinue.engine.live_run import LiveRun
 from retinue.engine.rate_limiter import RateLimiter
+from retinue.engine.run_view import Pause
 from retinue.engine.timeouts import RESOLUTION, Timeout, Timeouts
 
 log = logger("retinue.engine")
@@ -80,7 +81,12 @@ async def reply_with_retries(
         if failure.slip:
             request = _told_of_slip(request, failure.slip)
         live.discard_attempt()
-        await asyncio.sleep(pause if failure.retry_after is None else pause + _jitter(pause))
+        seconds = pause if failure.retry_after is None else pause + _jitter(pause)
+        live.pause = Pause(until=asyncio.get_running_loop().time() + seconds, error=str(failure))
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            live.pause = None
 
 
 SLIP = (

@@ -57,6 +57,13 @@ class RunView(Struct, frozen=True, kw_only=True):
     task: str = ""
 
 
+class Pause(Struct, frozen=True, kw_only=True):
+    """A pause before the next attempt of a model call: its end by the loop's clock, and the error before it."""
+
+    until: float
+    error: str
+
+
 class LiveView(Protocol):
     """A run that this process drives. Read it at once: it changes with every event, and must not be changed.
 
@@ -84,6 +91,8 @@ class LiveView(Protocol):
     def in_flight(self) -> Collection[int]: ...
     @property
     def partial(self) -> Sequence[str]: ...
+    @property
+    def pause(self) -> Pause | None: ...
     @property
     def children(self) -> Collection[RunId]: ...
     @property

@@ -7,7 +7,8 @@ A verb that is called from a tool carries a key; the same verb with the same key
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import msgspec
 from msgspec import Struct
@@ -26,7 +27,7 @@ from retinue.core.ports import CallContext, Clock, HostedCall, PruneRequest, Too
 from retinue.core.run import CHAT, Approval, EndReason, Exchange, HandleRef, HistoryRef, Outcome
 from retinue.core.state import Run
 from retinue.engine.admission import SpawnRequest, admit, current_policy, with_readable_memory, with_visible_tools
-from retinue.engine.context import EngineContext, Hook, LogFields, OnAdopt, OnEnd, OutcomeTexts
+from retinue.engine.context import EngineContext, Hook, LogFields, OnAdopt, OnCall, OnEnd, OutcomeTexts
 from retinue.engine.driver_table import DriverTable
 from retinue.engine.hosted_calls import call_for_host
 from retinue.engine.live_run import LiveRun, ToolSet
@@ -668,6 +669,22 @@ class Supervisor:
     def on_register(self, callback: Hook) -> None:
         """Call `callback` once this process drives runs and has adopted those that it was to adopt."""
         self._engine.on_register.append(callback)
+
+    def on_call(self, callback: OnCall) -> None:
+        """Call `callback` with each call that acts or was refused; see `watch_calls`."""
+        self._engine.on_call.append(callback)
+
+    @contextmanager
+    def watch_calls(self, callback: OnCall) -> Generator[None]:
+        """Call `callback` with each call that acts or was refused, for as long as the block lasts.
+
+        It gets the run's acceptance, the call, its result, and whether it acts. It must not raise and not block.
+        """
+        self._engine.on_call.append(callback)
+        try:
+            yield
+        finally:
+            self._engine.on_call.remove(callback)
 
     def on_adopt(self, callback: OnAdopt) -> None:
         """Call `callback` with runs that this process resumes: adopted ones, and its own after the store failed."""

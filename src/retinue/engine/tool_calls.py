@@ -12,7 +12,7 @@ from typing import cast
 
 from retinue.core.agent import ToolSpec
 from retinue.core.commands import Change, Post, WindowFull
-from retinue.core.errors import StoreError, ToolError
+from retinue.core.errors import SandboxUnavailable, StoreError, ToolError
 from retinue.core.events import CallParked, CallReturned
 from retinue.core.ids import Key, call_key
 from retinue.core.inbox import ApprovalAnswer
@@ -51,7 +51,7 @@ async def perform(live: LiveRun, index: int, engine: EngineContext) -> None:
     """Make the call and record its result, or park it until a person has answered."""
     call = live.run.open[index]
     try:
-        result, crashed = await _outcome(live, call, engine)
+        result, crashed, acts = await _outcome(live, call, engine)
     finally:
         live.proceed(index)
     live.forget_prepared(index)
@@ -65,47 +65,56 @@ async def perform(live: LiveRun, index: int, engine: EngineContext) -> None:
         if engine.journal.is_full:
             await engine.journal.room()
     finally:  # what has happened is recorded, also if the run is stopped meanwhile
-        live.record(
-            CallReturned(
-                at=engine.clock.now(),
-                turn=live.run.turns,
-                index=index,
-                text=result.text,
-                failed=result.failed,
-                crashed=crashed,
-            )
+        returned = CallReturned(
+            at=engine.clock.now(),
+            turn=live.run.turns,
+            index=index,
+            text=result.text,
+            failed=result.failed,
+            crashed=crashed,
+            refused=result.refused,
         )
+        live.record(returned)
+        if engine.on_call and (acts or result.refused is not None):
+            for callback in engine.on_call:
+                callback(live.run.accepted, call.call, returned, acts)
 
 
-async def _outcome(live: LiveRun, call: OpenCall, engine: EngineContext) -> tuple[ToolResult | None, bool]:
+async def _outcome(live: LiveRun, call: OpenCall, engine: EngineContext) -> tuple[ToolResult | None, bool, bool]:
+    """The result of a call, None if it is parked; whether the tool crashed; and whether the call acts."""
     name = call.call.name
     tool = live.tool_set.tools.get(name)
     prepared = live.prepared(call.index)
     if tool is None or prepared is None:
-        return await _refuse_unknown(live, call, engine)
+        return *await _refuse_unknown(live, call, engine), False
     # Before anything is awaited: calls are started in the order of the reply.
     previous = live.join_order(call.index) if tool.ordered else None
     if prepared.examine is not None:
         prepared = await prepared.examine(_context(live, call, stale=False))
+    acts = prepared.risk.acts
     permission = _permission(live, call, prepared, engine)
     if permission is not GRANTED:
         if permission is not None and not allows(live.run.policy, name):  # the settings may have changed since
             reason = _why_hidden(tool, live, call)
-            return permission if reason is None else ToolResult(reason, failed=True), False
-        return permission, False
+            return permission if reason is None else _denied(reason), False, acts
+        return permission, False, acts
     stale = live.run.is_stale(call)
     if stale and tool.kind == "once":
-        return ToolResult(INTERRUPTED, failed=True), False
+        return ToolResult(INTERRUPTED, failed=True), False, acts
     if previous is not None:
         await previous
-    if prepared.risk.acts:
+    if acts:
         # A call that never runs again needs no key for its charge.
         key = None if tool.kind == "once" else call_key(live.run_id, live.run.turns, call.index)
         if not await take_action(live, engine, key, again=stale):
-            return ToolResult(NO_ACTIONS_LEFT, failed=True), False
+            return _denied(NO_ACTIONS_LEFT), False, acts
     if tool.kind == "once" and live.last_write is not None:
         await live.last_write.wait()
-    return await _call_tool(tool, call, prepared, _context(live, call, stale), live, engine)
+    return *await _call_tool(tool, call, prepared, _context(live, call, stale), live, engine), acts
+
+
+def _denied(reason: str) -> ToolResult:
+    return ToolResult(reason, failed=True, refused="policy")
 
 
 class UnknownTool(Tool):
@@ -164,24 +173,26 @@ def _permission(live: LiveRun, call: OpenCall, prepared: PreparedCall, engine: E
     policy = live.run.policy
     decision = verdict(policy, tool=call.call.name, risk=prepared.risk.risk, acts=prepared.risk.acts)
     if decision.verdict is Verdict.REFUSE:
-        return ToolResult(decision.reason, failed=True)
+        return _denied(decision.reason)
     if (reason := prepared.denied_by(policy)) is not None:
-        return ToolResult(reason, failed=True)
+        return _denied(reason)
     if decision.verdict is Verdict.ALLOW:
         return GRANTED
     if call.answer is not None:
-        return GRANTED if call.answer.allow else ToolResult(_refusal(call.answer.note, decision.reason), failed=True)
+        return GRANTED if call.answer.allow else _unapproved(call.answer.note, decision.reason)
     if engine.approver == "deny":
-        return ToolResult(_refusal(NO_APPROVER, decision.reason), failed=True)
+        return _unapproved(NO_APPROVER, decision.reason)
     now = engine.clock.now()
     live.record(CallParked(at=now, turn=live.run.turns, index=call.index, tool=call.call.name, reason=decision.reason))
     return None
 
 
-def _refusal(note: str, reason: str) -> str:
+def _unapproved(note: str, reason: str) -> ToolResult:
     if note == NO_APPROVER:
-        return f"{reason} {NO_APPROVER}"
-    return f"A person refused this call: {note}" if note else "A person refused this call"
+        text = f"{reason} {NO_APPROVER}"
+    else:
+        text = f"A person refused this call: {note}" if note else "A person refused this call"
+    return ToolResult(text, failed=True, refused="approval")
 
 
 async def _call_tool(
@@ -192,6 +203,8 @@ async def _call_tool(
     try:
         with scope:
             return await prepared.run(context), False
+    except SandboxUnavailable as error:
+        return ToolResult(message_of(error), failed=True, refused="sandbox"), False
     except ToolError as error:
         return ToolResult(message_of(error), failed=True), False
     except StoreError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 from retinue.cli import options
@@ -29,6 +30,7 @@ def chat(
     session: Annotated[
         str | None, option("--session", metavar="NAME", help="Continue the conversation of this session. [a new one]")
     ] = None,
+    continued: options.ContinueFlag = False,
     system: Annotated[str, option("--system", metavar="TEXT", help="The system prompt.")] = "",
     tools: options.ToolsFlag = None,
     max_turns: Annotated[
@@ -52,6 +54,7 @@ def chat(
     top_p: options.TopPFlag = None,
     max_output_tokens: options.MaxOutputTokensFlag = None,
     quiet: options.QuietFlag = False,
+    plain: options.PlainFlag = False,
     verbose: options.VerboseFlag = False,
 ) -> int:
     """Chat with an agent; its answers are printed as they stream.
@@ -59,7 +62,10 @@ def chat(
     /help lists the commands. Ctrl-C stops an answer, not the chat. With a pipe on stdin every line is one input, and
     the exit status is that of the last answer.
     """
+    import asyncio
+
     from retinue.app.chat.delegation import delegation_for
+    from retinue.app.launch.continuation import latest_chat
     from retinue.app.launch.start import LaunchOptions, LimitOptions, default_tools_for, dialects_for, settings_for
     from retinue.app.retention import prune_at_end, prunes, store_settings
     from retinue.cli.chat.repl import run_chat
@@ -70,6 +76,9 @@ def chat(
     limits = LimitOptions(
         max_turns=max_turns, max_tokens=max_tokens, max_cost=options.countable("--max-cost", max_cost)
     )
+    options.exclude({"--session": session is not None, "--continue": continued})
+    if continued:
+        session = asyncio.run(latest_chat(os.getcwd())).session_id
     approval = options.approval_options(approvals, yes=yes)
     settings = settings_for(config, agent=agent, profile=profile)
     agent = agent or settings.default_agent
@@ -90,7 +99,7 @@ def chat(
         unpriced_ok=options.accepts_unpriced(unpriced),
         no_sandbox=no_sandbox,
     )
-    output = options.OutputOptions(quiet=quiet, verbose=verbose)
+    output = options.OutputOptions(quiet=quiet, verbose=verbose, plain=plain)
     code = run_chat(settings, launch_options, delegation, approval, output)
     if prunes(store_settings(settings)):
         perform(prune_at_end(settings, code))

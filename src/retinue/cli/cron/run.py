@@ -51,7 +51,7 @@ def _terminal(stop: asyncio.Event, output: OutputOptions, *, at_terminal: bool =
         return approver_for(ApprovalOptions(settings.approvals)) if at_terminal else settings.approvals
 
     async def follow_run(retinue: Retinue, root: RunHandle, approver: Approver) -> Outcome | None:
-        return await follow(retinue, root, stop, approver=approver, output=output)
+        return (await follow(retinue, root, stop, approver=approver, output=output)).outcome
 
     return FrontEnd(stop=stop, approver=approver, follow=follow_run)
 

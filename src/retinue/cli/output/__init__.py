@@ -1,3 +1,15 @@
 """Output of commands: text, tables, live trees, transcripts, JSON and server-sent events."""
 
-__all__ = ["approval_prompt", "format", "live", "progress", "reply", "sse", "table", "terminal", "transcript"]
+__all__ = [
+    "approval_prompt",
+    "format",
+    "live",
+    "progress",
+    "refusals",
+    "reply",
+    "sse",
+    "table",
+    "terminal",
+    "transcript",
+    "turn_screen",
+]

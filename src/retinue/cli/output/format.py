@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 from retinue.app.engine_types import RunView
@@ -126,3 +127,12 @@ def total(views: Iterable[RunView]) -> tuple[Usage, int | None]:
         usage += view.usage
         cost = add_cost(cost, view.cost)
     return usage, cost
+
+
+def unsuccessful(children: Sequence[RunView]) -> list[str]:
+    """How many children ended in another way than with an answer; nothing if none did."""
+    ends = Counter(status_of(view) for view in children if view.outcome is not None and not view.outcome.ok)
+    if not ends:
+        return []
+    failed = ", ".join(f"{number} {status}" for status, number in ends.items())
+    return [f"of {len(children)} {'child' if len(children) == 1 else 'children'} {failed}"]

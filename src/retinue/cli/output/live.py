@@ -9,11 +9,12 @@ from types import TracebackType
 from typing import TypeAlias
 
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.live import Live
 from rich.padding import Padding
 from rich.segment import Segment
 from rich.style import Style
+from rich.text import Text
 
 from retinue.app.engine_types import RunView
 from retinue.app.follow import NO_TIMES, failure_text
@@ -22,6 +23,9 @@ from retinue.core.ids import RunId
 
 NARROW = 56
 """Columns below which tokens and cost are left out."""
+
+MAX_TASK = 30
+"""Characters of a task beside the current call of its run."""
 
 MAX_REASON = 200
 """Characters of the reason of a failure."""
@@ -101,9 +105,20 @@ class LiveTree:
                 if self.rows:
                     self.show(self.rows, self._tasks)
 
-    def show(self, rows: Sequence[RunView], tasks: Mapping[RunId, str] = NO_TASKS) -> None:
+    def show(
+        self,
+        rows: Sequence[RunView],
+        tasks: Mapping[RunId, str] = NO_TASKS,
+        *,
+        above: Sequence[Text] = (),
+        doing: Callable[[RunView], str] = lambda view: "",
+    ) -> None:
+        """Draw the tree below the lines `above`; `doing` is the current work of a run in a few words."""
         self.rows, self._tasks = rows, tasks
         if self._paused:
+            return
+        if not rows:
+            self._live.update(Group(*above), refresh=True)
             return
         size = self._screen.size
         ascii_only = not self._screen.encoding.lower().startswith("utf")
@@ -114,11 +129,14 @@ class LiveTree:
             rows,
             now=self._now(),
             width=size.width,
-            height=size.height - 1 - self._gap,
+            height=max(1, size.height - 1 - self._gap - len(above)),
             tasks=tasks if self._verbose else NO_TASKS,
             ascii_only=ascii_only,
             known=self._outline,
+            doing=doing,
         )
+        if above:
+            tree = Group(*above, tree)
         self._live.update(Padding(tree, (self._gap, 0, 0, 0)) if self._gap else tree, refresh=True)
 
 
@@ -133,6 +151,7 @@ def draw(
     ascii_only: bool = False,
     known: Sequence[tuple[str, int]] | None = None,
     detailed: bool = False,
+    doing: Callable[[RunView], str] = lambda view: "",
 ) -> RenderableType:
     """The tree as a table that fits into `width` and `height`; the last line counts the runs that do not fit.
 
@@ -153,6 +172,7 @@ def draw(
             took=times.get(view.run_id, (view.ended_at if view.ended_at is not None else now) - view.started_at),
             wide=width >= NARROW,
             task=view.task if detailed else tasks.get(view.run_id, ""),
+            doing="" if view.outcome is not None else doing(view),
             with_id=detailed or view.parent_id is None,
         )
         for guide, view in lines
@@ -219,7 +239,7 @@ def _cut(parts: list[_Part], width: int) -> list[_Part]:
 
 
 def _cells(
-    guide: str, view: RunView, *, took: float, wide: bool, task: str, with_id: bool
+    guide: str, view: RunView, *, took: float, wide: bool, task: str, doing: str, with_id: bool
 ) -> tuple[list[_Part], list[_Part]]:
     """The parts of a run's name, and its numbers."""
     status = status_of(view)
@@ -227,7 +247,9 @@ def _cells(
     if with_id:
         name.append((f" {short(view.run_id)}", "dim"))
     if task:
-        name.append((f" {one_line(task)}", "dim"))
+        name.append((f" {one_line(task, MAX_TASK if doing else 100)}", "dim"))
+    if doing:
+        name.append((f" > {one_line(doing)}", "cyan"))
     numbers = [(status, _STYLES.get(status, "dim")), (f"{view.turns} t", "")]
     if wide:
         numbers += [(f"{count(view.usage.total)} tok", ""), (money(view.cost), "dim")]

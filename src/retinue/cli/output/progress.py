@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from math import inf
-from typing import TYPE_CHECKING, Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -18,21 +16,29 @@ from retinue.app.handle import RunHandle
 from retinue.app.json_rows import outcome_row
 from retinue.app.retinue import Retinue
 from retinue.cli.options import ApprovalOptions, Form, OutputOptions
-from retinue.cli.output.format import count, elapsed, money, name_of, one_line, status_of, tokens, total
-from retinue.cli.output.terminal import INTERRUPTED, answer, answer_json, can_redraw, console, say, say_text
+from retinue.cli.output.format import count, elapsed, money, status_of, tokens, total, unsuccessful
+from retinue.cli.output.plain_lines import PlainLines, redrawable
+from retinue.cli.output.refusals import Refusals
+from retinue.cli.output.terminal import INTERRUPTED, answer, answer_json, say, say_text
 from retinue.core.ids import RunId
 from retinue.core.limit_text import cut_text
 from retinue.core.run import Outcome
 from retinue.core.text import plural
 from retinue.dialects.registry import cancelled_notice
-from retinue.telemetry import logs
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from retinue.cli.output.live import LiveTree
 
 DEFAULT = OutputOptions()
+
+
+class Followed(NamedTuple):
+    """A run that was followed to its end: its outcome, None if it was stopped before.
+
+    `printed` is the text of its last reply, if that was printed while it streamed. With `refused` the root run has
+    tried to act, and no such call was allowed or had a sandbox.
+    """
+
+    outcome: Outcome | None
+    printed: str = ""
+    refused: bool = False
 
 
 async def follow(
@@ -42,21 +48,76 @@ async def follow(
     *,
     approver: Approver = "deny",
     output: OutputOptions = DEFAULT,
-) -> Outcome | None:
-    """The outcome of a root run once its whole tree has ended, with progress until then; None if stopped before."""
+    refusals: Refusals | None = None,
+    after: int = 0,
+) -> Followed:
+    """Follow a root run until its whole tree has ended, with progress until then, or until `stop` is set.
+
+    On a terminal the events after number `after` are shown as they come, and the answer is printed as it streams.
+    `refusals` has watched the calls since before the run was started.
+    """
     watch = TreeWatch(retinue.supervisor, root.run_id, await retinue.tree(root.run_id))
     watch.tasks[root.run_id] = (await retinue.supervisor.replay(root.run_id)).accepted.task
-    with display(quiet=output.quiet, verbose=output.verbose) as screen:
-        if callable(approver):
-            from retinue.cli.output.approval_prompt import TerminalApprover
-
-            if isinstance(approver, TerminalApprover):  # it pauses the display for its questions
-                approver.attach(retinue.supervisor, screen)
-        async with polled(watch, screen.show):
-            outcome = await tree_outcome(retinue, root, stop)
+    refusals = refusals or Refusals()
+    if output.quiet or output.plain or redrawable() is None:
+        printed = ""
+        with display(quiet=output.quiet, verbose=output.verbose, plain=output.plain) as shown:
+            _attach(approver, retinue, shown)
+            async with polled(watch, shown.show):
+                outcome = await tree_outcome(retinue, root, stop)
+    else:
+        outcome, printed = await _stream(retinue, root, stop, watch, refusals, approver, output, after)
     if outcome is not None and (notice := cancelled_notice(await retinue.tree(root.run_id))):
         say(*notice.split("\n"))
-    return outcome
+    return Followed(outcome, printed, refusals.nothing_was_allowed)
+
+
+async def _stream(
+    retinue: Retinue,
+    root: RunHandle,
+    stop: asyncio.Event,
+    watch: TreeWatch,
+    refusals: Refusals,
+    approver: Approver,
+    output: OutputOptions,
+    after: int,
+) -> tuple[Outcome | None, str]:
+    """The outcome, with text, calls and tree on the terminal; and the text of the last reply, if it was printed."""
+    from retinue.cli.output.turn_screen import TurnPrinter, TurnScreen
+
+    with_text = output.form == "text" and not output.structured and sys.stdout.isatty()
+    screen = TurnScreen(retinue.supervisor, verbose=output.verbose, with_text=with_text)
+    printer = TurnPrinter(screen, verbose=output.verbose)
+    refusals.tell = screen.warn
+    _attach(approver, retinue, screen)
+
+    async def read() -> None:
+        async for event in retinue.supervisor.events(root.run_id, after=after):
+            printer.receive(event)
+
+    reading = asyncio.ensure_future(read())
+    try:
+        async with polled(watch, screen.show):
+            outcome = await tree_outcome(retinue, root, stop)
+            if outcome is not None:
+                await reading
+    finally:
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        printer.close()
+        screen.close()
+    if screen.rows and screen.rows[0].outcome is not None:
+        screen.note(summary(screen.rows))
+    return outcome, printer.printed if with_text else ""
+
+
+def _attach(approver: Approver, retinue: Retinue, screen: Screen) -> None:
+    """Let an approver on the terminal pause the display for its questions."""
+    if callable(approver):
+        from retinue.cli.output.approval_prompt import TerminalApprover
+
+        if isinstance(approver, TerminalApprover):
+            approver.attach(retinue.supervisor, screen)
 
 
 def approver_for(options: ApprovalOptions) -> Approver:
@@ -81,33 +142,15 @@ class Screen(Protocol):
 
 
 @contextmanager
-def display(*, quiet: bool, verbose: bool) -> Generator[Screen]:
-    """The display that fits stderr; at the end of the block a live tree disappears and a summary line is printed."""
+def display(*, quiet: bool, verbose: bool, plain: bool = False) -> Generator[Screen]:
+    """The display without a terminal that can be redrawn; at the end of the block a summary of a tree is printed."""
     if quiet:
         yield Silent()
         return
-    shows: PlainLines | LiveTree
-    if (screen := redrawable()) is None:
-        shows = PlainLines(verbose=verbose)
-        yield shows
-        worth_a_line = len(shows.rows) > 1
-    else:
-        from retinue.cli.output.live import LiveTree
-
-        with LiveTree(screen, verbose=verbose) as shows:
-            yield shows
-        worth_a_line = len(shows.rows) > 0
-    if worth_a_line and shows.rows[0].outcome is not None:
+    shows = PlainLines(verbose=verbose)
+    yield shows
+    if len(shows.rows) > 1 and shows.rows[0].outcome is not None:
         say(summary(shows.rows))
-
-
-def redrawable() -> Console | None:
-    """The terminal behind stderr, if a tree can be redrawn on it. Rich is not loaded for a pipe."""
-    # Log lines and a tree that is redrawn in place would overwrite each other.
-    if not sys.stderr.isatty() or logs.is_on(os.environ):
-        return None
-    screen = console(stderr=True)
-    return screen if can_redraw(screen) else None
 
 
 class Silent:
@@ -118,55 +161,6 @@ class Silent:
 
     def paused(self) -> AbstractContextManager[None]:
         return nullcontext()
-
-
-class PlainLines:
-    """One line for the start of a run, for each turn and for its end; `verbose` adds the task."""
-
-    def __init__(self, *, verbose: bool = False, write: Callable[[str], None] = say) -> None:
-        self._verbose = verbose
-        self._write = write
-        self._turns: dict[RunId, int] = {}
-        self._ended: set[RunId] = set()
-        self._paused = False
-        self.rows: Sequence[RunView] = ()
-
-    @contextmanager
-    def paused(self) -> Generator[None]:
-        self._paused = True
-        try:
-            yield
-        finally:
-            self._paused = False
-
-    def show(self, rows: Sequence[RunView], tasks: Mapping[RunId, str]) -> None:
-        """Write what is new since the last call, in chronological order."""
-        self.rows = rows
-        if self._paused:
-            return
-        news = [line for view in rows for line in self._news(view, tasks.get(view.run_id, ""))]
-        for _, line in sorted(news, key=lambda each: each[0]):
-            self._write(line)
-
-    def _news(self, view: RunView, task: str) -> Iterator[tuple[float, str]]:
-        name = name_of(view)
-        ended = view.ended_at if view.ended_at is not None else inf
-        if view.run_id not in self._turns:
-            self._turns[view.run_id] = 0
-            asked = f": {one_line(task)}" if self._verbose and task else ""
-            yield view.started_at, f"{name}: started, run {view.run_id}{asked}"
-        if view.turns > self._turns[view.run_id]:
-            self._turns[view.run_id] = view.turns
-            yield ended, f"{name}: turn {view.turns}, {_spent(view)}"
-        if view.outcome is not None and view.run_id not in self._ended:
-            self._ended.add(view.run_id)
-            took = elapsed((view.ended_at or view.started_at) - view.started_at)
-            yield ended, f"{name}: {status_of(view)}, {plural(view.turns, 'turn')}, {_spent(view)}, {took}"
-
-
-def _spent(view: RunView) -> str:
-    cost = "" if view.cost in (None, 0) else f", {money(view.cost)}"
-    return f"{tokens(view.usage.total)}{cost}"
 
 
 def summary(rows: Sequence[RunView]) -> str:
@@ -182,18 +176,33 @@ def summary(rows: Sequence[RunView]) -> str:
     if cost != 0:
         facts.append("cost unknown" if cost is None else money(cost))
     facts.append(elapsed((root.ended_at or root.started_at) - root.started_at))
+    facts += unsuccessful(rows[1:])
     return ", ".join(facts)
 
 
-def print_outcome(run_id: RunId, outcome: Outcome, form: Form = "text", *, task: str = "") -> int:
-    """Print the answer on stdout and everything else about the outcome on stderr; the exit code."""
+def print_followed(run_id: RunId, followed: Followed, output: OutputOptions, *, task: str) -> int:
+    """Print what of an outcome was not printed while it streamed; the exit code."""
+    if followed.outcome is None:
+        return print_interrupted(run_id)
+    code = print_outcome(run_id, followed.outcome, output.form, task=task, printed=followed.printed)
+    if followed.refused and code == 0:
+        say("no call that acts was made: each was refused, or had no sandbox (exit status 1)")
+        return 1
+    return code
+
+
+def print_outcome(run_id: RunId, outcome: Outcome, form: Form = "text", *, task: str = "", printed: str = "") -> int:
+    """Print the answer on stdout and everything else about the outcome on stderr; the exit code.
+
+    The text `printed` is on the terminal already.
+    """
     if form == "json":
         answer_json(outcome_row(run_id, task, outcome))
-    elif outcome.ok and form != "sse":
+    elif outcome.ok and form != "sse" and not (printed and printed == outcome.text):
         answer(_answer(outcome))
     if not outcome.ok:
         say(failure_text(outcome))
-        if outcome.text and form not in ("json", "sse"):
+        if outcome.text and form not in ("json", "sse") and printed != outcome.text:
             say("the answer so far:")
             say_text(outcome.text)
     print_notes(outcome)

@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 import msgspec
 
 from retinue.app.handle import RunHandle
+from retinue.cli.output.progress import Followed
 from retinue.cli.output.reply import HeldReply, LiveReply, Piece, ReplyWriter
 from retinue.cli.output.terminal import stdout_is_closed, write
 from retinue.cli.output.writer_thread import WriterThread
@@ -158,28 +159,28 @@ class SseStream:
 
 
 async def stream_run(
-    root: RunHandle, work: Coroutine[Any, Any, Outcome | None], *, structured: bool, brief: bool, wire: str
-) -> Outcome | None:
-    """The outcome of `work`, its events on stdout, the last in any case; cancelled if stdout is closed."""
+    root: RunHandle, work: Coroutine[Any, Any, Followed], *, structured: bool, brief: bool, wire: str
+) -> Followed:
+    """The result of `work`, its events on stdout, the last in any case; cancelled if stdout is closed."""
     writer = WriterThread(write, stdout_is_closed)
     stream = SseStream(writer.write, structured=structured, brief=brief, wire=wire)
     following = asyncio.ensure_future(stream.follow(root.events()))
     working = asyncio.ensure_future(work)
     reading = asyncio.ensure_future(writer.closed())
-    outcome = None
+    followed = Followed(None)
     try:
         await asyncio.wait({working, reading}, return_when=asyncio.FIRST_COMPLETED)
         if not reading.done():
-            outcome = await working
-            if outcome is not None:
+            followed = await working
+            if followed.outcome is not None:
                 await following
     finally:
         for task in (following, working, reading):
             task.cancel()
         await asyncio.gather(following, working, reading, return_exceptions=True)
-        stream.end(outcome)
+        stream.end(followed.outcome)
         await writer.close()
-    return outcome
+    return followed
 
 
 class HeldStream:

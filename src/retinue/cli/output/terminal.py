@@ -22,6 +22,8 @@ from retinue.core.text import INVISIBLE, clean, clean_line
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from retinue.cli.output.markdown import MarkdownPrinter
+
 
 INTERRUPTED = 130
 """The exit status of an interrupted command."""
@@ -130,6 +132,16 @@ def console(*, stderr: bool = False) -> Console:
     return PrintableConsole(
         stderr=stderr, highlight=False, markup=False, emoji=False, color_system=None if plain else "auto"
     )
+
+
+def markdown_screen() -> MarkdownPrinter | None:
+    """A printer of Markdown for the terminal behind stdout; None if stdout is not a terminal that can be redrawn."""
+    stdout = _Answers.stdout or sys.stdout
+    if not stdout.isatty() or os.environ.get("TERM") in ("dumb", "unknown"):
+        return None
+    from retinue.cli.output.markdown import MarkdownPrinter, page_console
+
+    return MarkdownPrinter(page_console(stdout, plain=bool(os.environ.get("NO_COLOR"))))
 
 
 def can_redraw(screen: Console) -> bool:

@@ -140,6 +140,7 @@ def resume(
     yes: options.YesFlag = False,
     json: options.JsonFlag = False,
     quiet: options.QuietFlag = False,
+    plain: options.PlainFlag = False,
     verbose: options.VerboseFlag = False,
 ) -> int:
     """Resume an interrupted run and print its answer, as `retinue run` does.
@@ -148,7 +149,7 @@ def resume(
     """
     from retinue.config.precedence import Flags
 
-    output = options.OutputOptions(json=json, quiet=quiet, verbose=verbose)
+    output = options.OutputOptions(json=json, quiet=quiet, verbose=verbose, plain=plain)
     flags = Flags(model=model, provider=provider, base_url=base_url, api_key_env=api_key_env)
     return perform(_resume(run, flags, config, options.approval_options(approvals, yes=yes), output))
 
@@ -158,7 +159,8 @@ async def _resume(
 ) -> int:
     """Drive the tree of the run to its end, or print its stored outcome; the exit code is that of the run."""
     from retinue.app.launch.resume import find_stored, reopen, resume
-    from retinue.cli.output.progress import approver_for, follow, print_interrupted, print_outcome
+    from retinue.cli.output.progress import approver_for, follow, print_followed, print_outcome
+    from retinue.cli.output.refusals import Refusals
 
     with interrupts() as stop, stdout_for_answers_alone():
         stored = await find_stored(name, flags, config=config)
@@ -173,13 +175,15 @@ async def _resume(
         )
         if not output.quiet:
             say(str(model_choice))
+        refusals = Refusals()
         async with retinue:
+            retinue.supervisor.on_call(refusals.receive)
             root = await resume(retinue, stored)
-            task = (await root.look()).task
-            outcome = await follow(retinue, root, stop, approver=approver, output=output)
-    if outcome is None:
-        return print_interrupted(root.run_id)
-    return print_outcome(root.run_id, outcome, output.form, task=task)
+            before = await retinue.supervisor.replay(root.run_id)
+            followed = await follow(
+                retinue, root, stop, approver=approver, output=output, refusals=refusals, after=before.seq
+            )
+    return print_followed(root.run_id, followed, output, task=before.accepted.task)
 
 
 @app.command(epilog="Example: retinue runs cancel 3f2a9c01")

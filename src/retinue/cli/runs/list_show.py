@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -27,6 +26,7 @@ from retinue.cli.output.format import (
     status_of,
     tokens,
     total,
+    unsuccessful,
 )
 from retinue.cli.output.table import Column, print_table
 from retinue.cli.output.terminal import HEADING, answer, answer_json, console, say
@@ -208,15 +208,6 @@ def print_tree(views: Sequence[RunView], times: Mapping[RunId, float] = NO_TIMES
         *unsuccessful(views[1:]),
     )
     answer(", ".join(facts))
-
-
-def unsuccessful(children: Sequence[RunView]) -> list[str]:
-    """How many children ended in another way than with an answer; nothing if none did."""
-    ends = Counter(status_of(view) for view in children if view.outcome is not None and not view.outcome.ok)
-    if not ends:
-        return []
-    failed = ", ".join(f"{number} {status}" for status, number in ends.items())
-    return [f"of {len(children)} {'child' if len(children) == 1 else 'children'} {failed}"]
 
 
 async def subtree_of(client: ReadOnlyClient, top: RunView) -> list[RunView]:

@@ -10,16 +10,18 @@ from typing import Protocol
 from msgspec import Struct
 
 from retinue.core.agent import ToolKind, ToolSpec
+from retinue.core.events import Refusal
 from retinue.core.ids import Key, RunId, SessionId
 from retinue.core.policy import Policy, Risk
 from retinue.core.run import HandleRef
 
 
 class ToolResult(Struct, frozen=True, gc=False):
-    """Result of a call as the model reads it; `failed` marks a failure."""
+    """Result of a call as the model reads it; `failed` marks a failure, `refused` a call that was not made."""
 
     text: str
     failed: bool = False
+    refused: Refusal | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,206 @@
+"""Markdown of a model on a terminal: rendered by Rich, with plain headings, without links that hide their address.
+
+Colours are those of the terminal's own palette, without backgrounds, so that they suit dark and light terminals.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import ClassVar, TextIO
+
+from markdown_it import MarkdownIt
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.markdown import Heading, Markdown, MarkdownElement
+from rich.segment import Segment
+from rich.style import Style
+from rich.syntax import ANSISyntaxTheme
+from rich.text import Text
+from rich.theme import Theme
+
+from retinue.core.text import clean
+
+THEME = Theme(
+    {
+        "markdown.code": "cyan",
+        "markdown.code_block": "",
+        "markdown.h1": "bold underline",
+        "markdown.h2": "bold",
+        "markdown.h3": "bold",
+        "markdown.h4": "bold",
+        "markdown.h5": "bold",
+        "markdown.h6": "bold",
+        "markdown.block_quote": "dim",
+        "markdown.item.bullet": "cyan",
+        "markdown.item.number": "cyan",
+        "markdown.hr": "dim",
+        "markdown.link": "",
+        "markdown.link_url": "dim underline",
+        "markdown.table.border": "dim",
+        "markdown.table.header": "bold",
+    }
+)
+
+CODE = ANSISyntaxTheme(
+    {
+        ("Comment",): Style(dim=True, italic=True),
+        ("Keyword",): Style(color="magenta"),
+        ("Literal", "String"): Style(color="green"),
+        ("Literal", "Number"): Style(color="cyan"),
+        ("Name", "Function"): Style(bold=True),
+        ("Name", "Class"): Style(bold=True),
+        ("Name", "Decorator"): Style(color="yellow"),
+        ("Name", "Builtin"): Style(color="cyan"),
+        ("Operator", "Word"): Style(color="magenta"),
+        ("Generic", "Deleted"): Style(color="red"),
+        ("Generic", "Inserted"): Style(color="green"),
+        ("Generic", "Heading"): Style(bold=True),
+    }
+)
+
+
+class _PlainHeading(Heading):
+    """A heading at the left, without a box."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        self.text.justify = "left"
+        yield self.text
+
+
+class _Answer(Markdown):
+    elements: ClassVar[dict[str, type[MarkdownElement]]] = {**Markdown.elements, "heading_open": _PlainHeading}
+
+
+class PageConsole(Console):
+    """A console for texts of several lines: every text and every segment is made printable, with its line ends.
+
+    Markdown can write any character as an entity, so cleaning its source alone would not do.
+    """
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """The segments of a renderable, without control characters and links."""
+        if isinstance(renderable, Text) and (plain := _printable(renderable.plain)) != renderable.plain:
+            renderable = renderable.copy()
+            renderable.plain = plain  # of the same length, so that the styles of its parts still fit
+        elif isinstance(renderable, str):
+            renderable = _printable(renderable)
+        return super().render(renderable, options)
+
+    def render_str(self, text: str, **options: object) -> Text:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """A text without markup."""
+        return Text(_printable(text))
+
+
+def _printable(text: str) -> str:
+    return clean(text.replace("\r\n", " \n"))
+
+
+def markdown(text: str) -> RenderableType:
+    """The text as Markdown."""
+    return _Answer(clean(text), code_theme=CODE, hyperlinks=False, inline_code_theme=None)  # pyright: ignore[reportArgumentType]
+
+
+def page_console(stream: TextIO, *, width: int | None = None, plain: bool = False) -> PageConsole:
+    """A console for Markdown on this stream; `plain` is without colours."""
+    return PageConsole(
+        file=stream,
+        theme=THEME,
+        width=width,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        color_system=None if plain else "auto",
+    )
+
+
+class MarkdownPrinter:
+    """Renders a text that arrives in pieces: blocks as they are finished, and a preview of the one that grows."""
+
+    def __init__(self, page: PageConsole) -> None:
+        self._page = page
+        self._text = ""
+        """What is not printed yet."""
+        self._has_printed = False
+        """Whether a block of the current text was printed."""
+        self._parsed = 0
+        """The line ends of the text when it was parsed last: only a new line can finish a block."""
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether there is text that was not printed."""
+        return bool(self._text)
+
+    def add(self, piece: str) -> None:
+        """Add a piece of the text."""
+        self._text += piece
+
+    def take_finished(self) -> str:
+        """The blocks that are finished now, rendered; empty if there are none."""
+        lines = self._text.count("\n")
+        if lines < self._parsed + (1 if len(self._text) <= MAX_PARSED else LINES_BETWEEN):
+            return ""
+        self._parsed = lines
+        size = finished(self._text)
+        block, self._text = self._text[:size], self._text[size:]
+        if size:
+            self._parsed = 0
+        return self._rendered(block)
+
+    def end(self) -> str:
+        """The rest of the text, rendered; the next piece begins a new text."""
+        block, self._text, self._parsed = self._text, "", 0
+        rendered = self._rendered(block)
+        self._has_printed = False
+        return rendered
+
+    def take_back(self) -> bool:
+        """Discard the text since the last `end`; False if a part of it has been printed."""
+        if self._has_printed:
+            return False
+        self._text, self._parsed = "", 0
+        return True
+
+    def preview(self, height: int) -> list[Text]:
+        """The last lines of the unfinished block."""
+        if not self._text.strip():
+            return []
+        shown = self._text
+        if len(shown) > MAX_PARSED:
+            return [Text(line[: self._page.width], no_wrap=True) for line in clean(shown).split("\n")[-height:]]
+        lines = self._page.render_lines(markdown(shown), self._page.options, pad=False)
+        return [Text.assemble(*((part.text, part.style or "") for part in line)) for line in lines[-height:]]
+
+    def _rendered(self, block: str) -> str:
+        if not block.strip():
+            return ""
+        with self._page.capture() as captured:
+            self._page.print(markdown(block))
+        gap = "\n" if self._has_printed else ""
+        self._has_printed = True
+        # Rich fills lines with blanks, which a person would copy with the text.
+        return gap + re.sub(r"[ ]+$", "", captured.get(), flags=re.MULTILINE)
+
+
+_PARSER = MarkdownIt("commonmark").enable("table")
+
+MAX_PARSED = 20_000
+"""Characters of an unfinished block that are parsed for each frame; of a longer one the end is shown as it is."""
+
+
+LINES_BETWEEN = 100
+"""New lines of such a block after which it is parsed again."""
+
+
+def finished(text: str) -> int:
+    """The length of the blocks at the beginning of a text that more text cannot change.
+
+    >>> finished("One.\\n\\nTwo."), finished("One."), finished("```\\ncode\\n\\nmore")
+    (6, 0, 0)
+    """
+    if "\n" not in text:
+        return 0
+    starts = [token.map[0] for token in _PARSER.parse(text) if token.level == 0 and token.map and token.nesting >= 0]
+    if len(starts) < 2:
+        return 0
+    lines = text.split("\n")[: starts[-1]]
+    return sum(len(line) + 1 for line in lines)

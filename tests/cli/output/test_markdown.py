@@ -1,0 +1,81 @@
+"""Markdown of a model on a terminal: rendered in blocks as it arrives, and never a control code of its own."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+
+from retinue.cli.output.markdown import MarkdownPrinter, page_console
+
+HOSTILE = (
+    "# \x1b[2Jtitle\n\n\x1b]8;;http://evil.example\x07link\x1b]8;;\x07 and [a](http://evil.example/\x1b[31m) "
+    "&#27;[31m &#x9b;31m &#155; &#x202e; `\x1b[5m`\n\n```python\nx = '\x1b]0;owned\x07'  # \x9b2J\n```\n\n"
+    "| a \x1b[1m | b |\n|---|---|\n| \x1b[2K | c |\n\n> \x1b[8m\n\n<b>\x1b[31m</b>\n\n- \x1b[31mone\n"
+)
+OWN_CODES = re.compile(r"\x1b\[[\d;]*m")
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
+
+
+def printer(width: int = 60, *, plain: bool = False) -> MarkdownPrinter:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    return MarkdownPrinter(page_console(Terminal(), width=width, plain=plain))
+
+
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+def test_no_control_code_of_a_model_reaches_the_terminal(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    page, written = printer(), ""
+    for start in range(0, len(HOSTILE), size):
+        page.add(HOSTILE[start : start + size])
+        written += page.take_finished()
+        written += "\n".join(line.plain for line in page.preview(5)) if size > 1 else ""
+    written += page.end()
+
+    assert CONTROL.search(OWN_CODES.sub("", written)) is None
+    assert "evil.example" in written
+
+
+def test_blocks_are_printed_as_they_are_finished_and_the_rest_at_the_end() -> None:
+    page = printer(plain=True)
+    page.add("# Title\n\nOne *two*")
+    first = page.take_finished()
+    page.add(" three.\n\n```\nco")
+    second = page.take_finished()
+    page.add("de\n```")
+    third, rest = page.take_finished(), page.end()
+
+    assert [first, second, third] == ["Title\n", "\nOne two three.\n", ""]
+    assert rest.split() == ["code"]
+
+
+def test_words_wrap_and_no_line_is_longer_than_the_terminal() -> None:
+    page = printer(40, plain=True)
+    page.add("word " * 50 + "\n\n- " + "item " * 30)
+    lines = page.end().split("\n")
+
+    assert max(map(len, lines)) <= 40
+    assert set(" ".join(lines).split()) == {"word", "item", "•"}
+    assert not [line for line in lines if line != line.rstrip()]
+
+
+def test_text_that_was_not_printed_can_be_taken_back() -> None:
+    page = printer(plain=True)
+    page.add("It was ")
+    assert (page.take_back(), page.end()) == (True, "")
+    page.add("One.\n\nTwo")
+    page.take_finished()
+    assert (page.take_back(), page.end()) == (False, "\nTwo\n")
+
+
+def test_the_preview_is_the_end_of_the_unfinished_block() -> None:
+    page = printer(plain=True)
+    page.add("```\n" + "\n".join(f"line {number}" for number in range(100)))
+
+    assert [line.plain.strip() for line in page.preview(4)][-2:] == ["line 99", ""]
+    page.add("x" * 30_000)
+    assert len(page.preview(4)) == 4
