@@ -49,6 +49,7 @@ async def take_turn(
                 screen.close()
     if children := [view for view in screen.rows if view.parent_id is not None]:
         screen.note(_summary(children))
+        screen.close()
     if outcome.result == "cancelled" and stop.is_set():
         say(STOPPED)
     else:

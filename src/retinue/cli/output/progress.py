@@ -108,6 +108,7 @@ async def _stream(
         screen.close()
     if screen.rows and screen.rows[0].outcome is not None:
         screen.note(summary(screen.rows))
+        screen.close()
     return outcome, printer.printed if with_text else ""
 
 

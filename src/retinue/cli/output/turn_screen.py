@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
@@ -43,6 +44,12 @@ PATIENCE = 1.0
 
 MAX_FAILURES = 10
 """Failed children of one answer that get a line of their own."""
+
+MAX_LINES = 30
+"""Lines that are printed with one frame; of more calls that return at the same time, the number is printed."""
+
+MAX_CALLS = 5
+"""Calls in progress that are shown at the same time."""
 
 MAX_THOUGHT = 2_000
 """Characters of the model's thinking that are kept to be shown."""
@@ -151,6 +158,10 @@ class TurnScreen:
         self._thinking: _Thinking | None = None
         self._calls: dict[int, tuple[ToolCall, float]] = {}
         """The root's calls in progress, by index."""
+        self._lines: list[Text] = []
+        """Lines to be printed with the next frame: a run with a thousand children returns as many calls."""
+        self._uncounted = 0
+        """Calls without a line, because many returned at the same time."""
         self._failed: set[RunId] = set()
         self.rows: Sequence[RunView] = ()
         """The root, and the descendants that worked during the turn."""
@@ -180,6 +191,7 @@ class TurnScreen:
             return
         self._end_thinking()
         if self._markdown is not None and self._markdown.is_unfinished:
+            self._flush_lines()
             self._hide()
             write_styled(self._markdown.end())
         if not self._at_line_start:
@@ -194,8 +206,9 @@ class TurnScreen:
 
     def mark(self, line: str) -> None:
         """Write a line among the text, in a quiet chat too."""
-        self._hide()
         self.end_text()
+        self._flush_lines()
+        self._hide()
         write(f"{line}\n")
 
     def think(self, text: str) -> None:
@@ -220,16 +233,31 @@ class TurnScreen:
         if self._paused:
             self._held.append(lambda: self._print(line))
             return
-        self._hide()
-        if self._markdown is None:  # else the unfinished block is drawn below the line
-            self.end_text()
+        if self._terminal is not None:
+            from rich.text import Text
+
+            self._lines.append(Text(line, style="dim") if isinstance(line, str) else line)
+            return
+        self.end_text()
         if sys.stderr.isatty():
             from rich.text import Text
 
             text = Text(line, style="dim") if isinstance(line, str) else line
-            console(stderr=True).print(text, soft_wrap=self._terminal is None)
+            console(stderr=True).print(text, soft_wrap=True)
         else:
             say(str(line))
+
+    def _flush_lines(self) -> None:
+        """Print the lines that wait; the unfinished block of the answer is drawn below them."""
+        lines, self._lines = self._lines, []
+        more, self._uncounted = self._uncounted, 0
+        if self._terminal is None or not lines:
+            return
+        self._hide()
+        for line in lines:
+            self._terminal.print(line)
+        if more:
+            self._terminal.print(f"(and {plural(more, 'call')} more)", style="dim")
 
     def warn(self, line: str) -> None:
         """Print a line that matters in a quiet chat, too."""
@@ -249,6 +277,9 @@ class TurnScreen:
         """Print the line of a call that has returned."""
         self._calls.pop(index, None)
         if self._terminal is None or self._quiet or returned.refused is not None:  # `Refusals` tells about those
+            return
+        if len(self._lines) >= MAX_LINES:
+            self._uncounted += 1
             return
         from rich.text import Text
 
@@ -271,6 +302,7 @@ class TurnScreen:
         children = [view for view in self.rows if view.parent_id is not None]
         if self._terminal is not None and not self._quiet:
             self._report_failures(children)
+        self._flush_lines()
         if self._markdown is not None and (block := self._markdown.take_finished()):
             self._hide()
             write_styled(block)
@@ -318,12 +350,16 @@ class TurnScreen:
             words = " ".join(self._thinking.last.split())
             yield Text(_last(f"thinking: {words}", width), style="dim italic", no_wrap=True)
         signs = SIGNS[not _is_unicode(terminal)]
-        for call, began in self._calls.values():
+        for call, began in islice(self._calls.values(), MAX_CALLS):
             name, arguments = called(call)
             took = elapsed(time.time() - began)
             room = max(1, width - len(name) - len(took) - 6)
             text = f"{signs['busy']} {name}  {one_line(arguments, room)}  {took}"
             yield Text(text[:width], style="cyan", no_wrap=True)
+        if len(self._calls) > MAX_CALLS:
+            yield Text(
+                f"{signs['busy']} {plural(len(self._calls) - MAX_CALLS, 'call')} more", style="cyan", no_wrap=True
+            )
         if self.rows and (pause := self._pause(self.rows[0].run_id)):
             yield Text(one_line(pause, width), style="yellow", no_wrap=True)
 
@@ -355,8 +391,9 @@ class TurnScreen:
     @contextmanager
     def paused(self) -> Generator[None]:
         """Leave the terminal to a question for as long as the block lasts; what comes meanwhile is printed after it."""
-        self._hide()
         self.end_text()
+        self._flush_lines()
+        self._hide()
         self._paused = True
         try:
             yield
@@ -368,10 +405,12 @@ class TurnScreen:
 
     def close(self) -> None:
         """Remove the area, and leave the cursor at the start of a line."""
-        self._hide()
         self.end_text()
         if (more := len(self._failed) - MAX_FAILURES) > 0:
             self.note(f"and {more} more failed")
+            self._failed.clear()
+        self._flush_lines()
+        self._hide()
 
     def _belongs(self, view: RunView) -> bool:
         return view.parent_id is None or view.ended_at is None or view.ended_at >= self._began
