@@ -36,7 +36,8 @@ async def take_turn(
     """Send an input, print its answer as it arrives, and print its errors; `stop` ends it early."""
     screen = TurnScreen(retinue.supervisor, quiet=output.quiet, verbose=output.verbose, plain=output.plain)
     printer = TurnPrinter(screen, verbose=output.verbose)
-    refusals = Refusals(screen.warn)
+    refusals = Refusals()
+    refusals.attach(lambda at, line: screen.warn(line), of_root=False)
     with stdout_for_answers_alone(), retinue.supervisor.watch_calls(refusals.receive):
         run_id, key = await conversation.begin(text, dialects)
         async with _unlocked(lock, retinue, screen):

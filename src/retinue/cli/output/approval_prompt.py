@@ -12,7 +12,9 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from retinue.app.engine_types import Supervisor, Unanswered
-from retinue.cli.output.format import one_line, short
+from retinue.cli.output.approved_calls import ApprovedCall, ApprovedCalls
+from retinue.cli.output.call_details import readable
+from retinue.cli.output.format import name_of, one_line, short
 from retinue.cli.output.terminal import console, prompt, say
 from retinue.core.run import Approval
 from retinue.core.text import clean, plural, short_blanks
@@ -75,6 +77,24 @@ class TerminalApprover:
             if not self.is_open(question):
                 return
 
+    def name_of(self, question: Approval) -> str:
+        """The asking run by its name in the tree: agent, task id and label; empty for the root."""
+        assert self._supervisor is not None
+        live = self._supervisor.live(question.run_id)
+        return "" if live is None or live.run.accepted.parent_id is None else name_of(live.view())
+
+    def workspace_of(self, question: Approval) -> str:
+        """The folder of the asking run; empty if it is not known."""
+        assert self._supervisor is not None
+        live = self._supervisor.live(question.run_id)
+        return "" if live is None else live.run.run_spec.workspace
+
+    def agent_of(self, question: Approval) -> str:
+        """The agent whose policy holds for the asking run."""
+        assert self._supervisor is not None
+        live = self._supervisor.live(question.run_id)
+        return "" if live is None else live.run.run_spec.identity or live.run.accepted.agent
+
     def needs_asking_every_time(self, question: Approval) -> bool:
         """Whether the run's policy requires an approval for every single call of this tool."""
         assert self._supervisor is not None
@@ -95,7 +115,8 @@ class Announcer(TerminalApprover):
     async def handle(self, question: Approval, screen: Pauses) -> bool:
         with screen.paused():
             # Not into a log file: arguments may hold secrets.
-            lines = described(question) if sys.stderr.isatty() else described(question)[:1]
+            shown = described(question, name=self.name_of(question), workspace=self.workspace_of(question))
+            lines = shown if sys.stderr.isatty() else shown[:1]
             say(*lines, _instruction(question))
         raise Unanswered
 
@@ -104,22 +125,29 @@ class Prompter(TerminalApprover):
     """Prompts on stderr and reads the answer from stdin; `always` holds as long as this process lives.
 
     It holds for one run, and for calls of one tool and group with the same reason: for `git commit`, not for
-    `git clean`, and not for the runs below.
+    `git clean`, and not for the runs below. `project` is kept in a file, and holds for all runs of the agent in the
+    folder of the run.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, approved: ApprovedCalls | None = None) -> None:
         super().__init__()
         self._always: set[tuple[str, str, str, str]] = set()
+        self._approved = approved
 
     async def handle(self, question: Approval, screen: Pauses) -> bool:
         every_time = self.needs_asking_every_time(question)
         group = self.group_of(question)
         alike = (question.run_id, question.tool, group, question.reason)
-        if alike in self._always and not every_time:
+        workspace = self.workspace_of(question)
+        kept = ApprovedCall(workspace, self.agent_of(question), question.tool, group, question.reason)
+        approved = self._approved if workspace and not every_time else None
+        if not every_time and (alike in self._always or (approved is not None and kept in approved.load())):
             return True
         always = "" if every_time else f", [a]lways for {_named(question, group)} in this run"
+        if approved is not None:
+            always += ", [p] always for it in this project"
         with screen.paused():
-            say(*described(question))
+            say(*described(question, name=self.name_of(question), workspace=workspace))
             flush_typed_input()
             while True:
                 match (await self._answer(question, f"Allow? [y]es, [n]o{always}: ")).strip().lower():
@@ -129,6 +157,10 @@ class Prompter(TerminalApprover):
                         return False
                     case "a" | "always" if not every_time:
                         self._always.add(alike)
+                        return True
+                    case "p" | "project" if approved is not None:
+                        self._always.add(alike)
+                        _keep(approved, kept)
                         return True
                     case _:
                         pass
@@ -154,6 +186,13 @@ class Prompter(TerminalApprover):
         return line
 
 
+def _keep(approved: ApprovedCalls, call: ApprovedCall) -> None:
+    try:
+        approved.add(call)
+    except OSError as error:
+        say(f"the approval holds for this run alone: {error}")
+
+
 def _named(question: Approval, group: str) -> str:
     """What `always` covers: the tool, or a group of its calls."""
     tool = one_line(question.tool, 40)
@@ -163,23 +202,26 @@ def _named(question: Approval, group: str) -> str:
     return f"{tool} ({shown})" if len(shown) <= MAX_GROUP else f"{tool} (exactly this)"
 
 
-def described(question: Approval, *, whole: bool = False) -> list[str]:
+def described(question: Approval, *, whole: bool = False, name: str = "", workspace: str = "") -> list[str]:
     """The question in lines: the run, the call with its arguments, and the reason for asking.
 
-    Of long arguments the beginning and the end are shown, unless `whole`.
+    `name` is that of the run in its tree, `workspace` its folder. Of long arguments the beginning and the end are
+    shown, unless `whole`.
     """
-    first, *rest = _chopped(f"{one_line(question.path, 200)} wants to call {one_line(question.tool)}")
+    path = one_line(question.path, 200)
+    asker = f"{name} ({path})" if name else path
+    first, *rest = _chopped(f"{asker} wants to call {one_line(question.tool)}")
     return [
         first,
         *(f"    {piece}" for piece in rest),
-        *arguments_of(question, whole=whole),
+        *arguments_of(question, whole=whole, workspace=workspace),
         *([f"  {one_line(question.reason, 400)}"] if question.reason else []),
     ]
 
 
-def arguments_of(question: Approval, *, whole: bool = False) -> list[str]:
-    """The arguments in indented lines."""
-    arguments = short_blanks(clean(question.arguments))
+def arguments_of(question: Approval, *, whole: bool = False, workspace: str = "") -> list[str]:
+    """The arguments in indented lines: a diff for an edit or a write, the lines of a command, else JSON."""
+    arguments = short_blanks(clean(readable(question.tool, question.arguments, workspace)))
     if whole or len(arguments) <= MAX_SHOWN:
         return _indented(arguments)
     start, end = arguments[: MAX_SHOWN - SHOWN_AT_END], arguments[-SHOWN_AT_END:]
@@ -190,7 +232,12 @@ def arguments_of(question: Approval, *, whole: bool = False) -> list[str]:
 
 def _indented(text: str) -> list[str]:
     """The text in lines that fit: if the terminal wrapped them, text of a model could start a line of its own."""
-    return [f"  {piece}" for line in text.split("\n") for piece in _chopped(line)]
+    lines: list[str] = []
+    for line in text.split("\n"):
+        # The rest of a line is indented further: in the column of the signs of a diff are signs alone.
+        first, *rest = _chopped(line)
+        lines += [f"  {first}", *(f"    {piece}" for piece in rest)]
+    return lines
 
 
 def _chopped(line: str) -> list[str]:

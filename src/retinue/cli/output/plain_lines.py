@@ -38,7 +38,12 @@ class PlainLines:
         self._turns: dict[RunId, int] = {}
         self._ended: set[RunId] = set()
         self._paused = False
+        self._added: list[tuple[float, str]] = []
         self.rows: Sequence[RunView] = ()
+
+    def add(self, at: float, line: str) -> None:
+        """Write a line about something that happened at a time, among the other news."""
+        self._added.append((at, line))
 
     @contextmanager
     def paused(self) -> Generator[None]:
@@ -53,7 +58,8 @@ class PlainLines:
         self.rows = rows
         if self._paused:
             return
-        news = [line for view in rows for line in self._news(view, tasks.get(view.run_id, ""))]
+        added, self._added = self._added, []
+        news = [*added, *(line for view in rows for line in self._news(view, tasks.get(view.run_id, "")))]
         for _, line in sorted(news, key=lambda each: each[0]):
             self._write(line)
 

@@ -61,8 +61,9 @@ async def follow(
     refusals = refusals or Refusals()
     if output.quiet or output.plain or redrawable() is None:
         printed = ""
-        with display(quiet=output.quiet, verbose=output.verbose, plain=output.plain) as shown:
+        with display(quiet=output.quiet, verbose=output.verbose) as shown:
             _attach(approver, retinue, shown)
+            refusals.attach(shown.add)
             async with polled(watch, shown.show):
                 outcome = await tree_outcome(retinue, root, stop)
     else:
@@ -88,7 +89,7 @@ async def _stream(
     with_text = output.form == "text" and not output.structured and sys.stdout.isatty()
     screen = TurnScreen(retinue.supervisor, verbose=output.verbose, with_text=with_text)
     printer = TurnPrinter(screen, verbose=output.verbose)
-    refusals.tell = screen.warn
+    refusals.attach(lambda at, line: screen.warn(line), of_root=False)
     _attach(approver, retinue, screen)
 
     async def read() -> None:
@@ -126,9 +127,11 @@ def approver_for(options: ApprovalOptions) -> Approver:
         return lambda question: True
     if options.mode == "deny":
         return "deny"
+    from retinue.app.open import default_home
     from retinue.cli.output.approval_prompt import Announcer, Prompter
+    from retinue.cli.output.approved_calls import ApprovedCalls
 
-    return Prompter() if options.mode == "ask" else Announcer()
+    return Prompter(ApprovedCalls(default_home())) if options.mode == "ask" else Announcer()
 
 
 class Screen(Protocol):
@@ -143,7 +146,7 @@ class Screen(Protocol):
 
 
 @contextmanager
-def display(*, quiet: bool, verbose: bool, plain: bool = False) -> Generator[Screen]:
+def display(*, quiet: bool, verbose: bool) -> Generator[Silent | PlainLines]:
     """The display without a terminal that can be redrawn; at the end of the block a summary of a tree is printed."""
     if quiet:
         yield Silent()
@@ -156,6 +159,10 @@ def display(*, quiet: bool, verbose: bool, plain: bool = False) -> Generator[Scr
 
 class Silent:
     """The display of `--quiet`."""
+
+    def add(self, at: float, line: str) -> None:
+        """Print a line that matters although no progress is printed."""
+        say(line)
 
     def show(self, rows: Sequence[RunView], tasks: Mapping[RunId, str]) -> None:
         pass

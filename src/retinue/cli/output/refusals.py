@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 from retinue.cli.output.call_line import returned_line
 from retinue.cli.output.format import one_line
-from retinue.cli.output.terminal import say
 from retinue.core.events import CallReturned, RunAccepted
 from retinue.core.messages import ToolCall
 
 WIDTH = 400
 """Characters of a line about a refused call, where no terminal limits it."""
 
+Tell: TypeAlias = Callable[[float, str], None]
+"""Gets the time of a call and the line about it."""
+
 
 class Refusals:
-    """The refused calls of a tree. `tell` gets a line for each, and one line for those with the same reason."""
+    """The refused calls of a tree. `tell` gets a line for each, and one line for those with the same reason.
 
-    def __init__(self, tell: Callable[[str], None] = say) -> None:
-        self.tell = tell
+    Lines wait until there is a display to tell them. The display of a terminal shows the calls of the root itself, in
+    their order: then `of_root` is False.
+    """
+
+    def __init__(self) -> None:
+        self._tell: Tell | None = None
+        self._of_root = True
+        self._waiting: list[tuple[RunAccepted, float, str]] = []
         self._told: set[tuple[str, str]] = set()
         self._acted = 0
         self._not_made = 0
@@ -27,6 +36,13 @@ class Refusals:
     def nothing_was_allowed(self) -> bool:
         """Whether the root run has tried to act, and no such call was made."""
         return self._not_made > 0 and not self._acted
+
+    def attach(self, tell: Tell, *, of_root: bool = True) -> None:
+        """Tell the refused calls so far, and those to come, with `tell`."""
+        self._tell, self._of_root = tell, of_root
+        waiting, self._waiting = self._waiting, []
+        for run, at, line in waiting:
+            self._report(run, at, line)
 
     def receive(self, run: RunAccepted, call: ToolCall, returned: CallReturned, acts: bool) -> None:
         """Count a call that acts, and tell about one that was refused."""
@@ -37,4 +53,10 @@ class Refusals:
             return
         self._told.add((call.name, returned.text))
         name = "" if run.parent_id is None else f"{one_line(run.handle.name if run.handle else run.agent)}: "
-        self.tell(name + returned_line(call, returned, None).text(WIDTH))
+        self._report(run, returned.at, name + returned_line(call, returned, None).text(WIDTH))
+
+    def _report(self, run: RunAccepted, at: float, line: str) -> None:
+        if self._tell is None:
+            self._waiting.append((run, at, line))
+        elif self._of_root or run.parent_id is not None:
+            self._tell(at, line)

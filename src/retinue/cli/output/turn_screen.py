@@ -22,6 +22,7 @@ from retinue.app.follow import failure_text
 from retinue.cli.output.call_line import SIGNS, called, returned_line
 from retinue.cli.output.format import elapsed, name_of, one_line
 from retinue.cli.output.plain_lines import PlainLines, redrawable
+from retinue.cli.output.refusals import WIDTH
 from retinue.cli.output.reply import TEXT, THINKING, HeldReply, LiveReply, Piece, ReplyWriter
 from retinue.cli.output.terminal import console, markdown_screen, say, write, write_styled
 from retinue.core.events import CallReturned, Event, HistoryCompacted, ReplyReceived, TurnFailed
@@ -276,7 +277,10 @@ class TurnScreen:
     def end_call(self, index: int, call: ToolCall, returned: CallReturned, seconds: float) -> None:
         """Print the line of a call that has returned."""
         self._calls.pop(index, None)
-        if self._terminal is None or self._quiet or returned.refused is not None:  # `Refusals` tells about those
+        if returned.refused is not None and (self._terminal is None or self._quiet):
+            self.warn(returned_line(call, returned, None).text(WIDTH))
+            return
+        if self._terminal is None or self._quiet:
             return
         if len(self._lines) >= MAX_LINES:
             self._uncounted += 1
@@ -290,6 +294,8 @@ class TurnScreen:
         text.stylize("not dim bold", 2, 2 + len(line.name))
         if line.kind == "bad":
             text.stylize("not dim red", max(0, len(shown) - len(line.result)))
+        if returned.refused is not None:  # with the whole reason
+            text = Text(line.text(WIDTH, ascii_only=not _is_unicode(self._terminal)), style="red")
         self._print(text)
 
     # Tree

@@ -1,0 +1,141 @@
+"""The arguments of a call for a person who decides about it: a diff for edits and writes, the real lines of a command.
+
+Every line of a text begins with a sign, so that no text of a model looks like a line of retinue's own.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from difflib import unified_diff
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+
+from retinue.core.text import NOT_JSON
+
+MAX_BYTES = 1024 * 1024
+"""Bytes of a file that is compared with what is to be written."""
+
+CONTEXT = 3
+"""Unchanged lines around each change of a diff."""
+
+Arguments: TypeAlias = Mapping[str, Any]
+
+
+def readable(tool: str, arguments: str, workspace: str = "") -> str:
+    """The arguments in lines for the tools whose arguments are texts; those of other tools as they are.
+
+    `workspace` is the folder of the run: the file there is compared with what is to be written.
+
+    >>> print(readable("shell", '{"command":"cd src\\\\nrm -r old","timeout":5}'))
+    $ cd src
+    $ rm -r old
+    timeout: 5
+    >>> print(readable("file_edit", '{"path":"a.py","old_string":"x = 1\\\\ny = 2","new_string":"x = 1\\\\ny = 3"}'))
+    path: "a.py"
+      x = 1
+    - y = 2
+    + y = 3
+    """
+    show = _TOOLS.get(tool)
+    if show is None:
+        return arguments
+    try:
+        given = msgspec.json.decode(arguments, type=dict[str, Any])
+        return "\n".join(show(given, workspace))
+    except (*NOT_JSON, KeyError, TypeError):  # not the arguments of this tool: the call will say so
+        return arguments
+
+
+def _command(given: Arguments, workspace: str) -> Iterator[str]:
+    yield from _lines("$ ", _string(given, "command"))
+    yield from _rest(given, "command")
+
+
+def _code(given: Arguments, workspace: str) -> Iterator[str]:
+    yield from _lines("| ", _string(given, "code"))
+    yield from _rest(given, "code")
+
+
+def _edit(given: Arguments, workspace: str) -> Iterator[str]:
+    names = ("path", "old_string", "new_string")
+    path, old, new = (_string(given, name) for name in names)
+    yield f"path: {_json(path)}"
+    yield from _diff(old, new, around=CONTEXT)
+    yield from _rest(given, *names)
+
+
+def _write(given: Arguments, workspace: str) -> Iterator[str]:
+    path, content = _string(given, "path"), _string(given, "content")
+    before = _content(Path(workspace) / path) if workspace else None
+    yield f"path: {_json(path)}{' (the file exists)' if before is not None else ''}"
+    yield from _lines("+ ", content) if before is None else _diff(before, content, around=CONTEXT)
+    yield from _rest(given, "path", "content")
+
+
+_TOOLS: Mapping[str, Callable[[Arguments, str], Iterator[str]]] = {
+    "shell": _command,
+    "terminal": _command,
+    "python_execute": _code,
+    "file_edit": _edit,
+    "file_write": _write,
+}
+
+
+def _diff(old: str, new: str, *, around: int) -> Iterator[str]:
+    """The changed lines with their signs, and lines around them; `@@` marks lines that are left out."""
+    lines = list(unified_diff(_split(old), _split(new), n=around, lineterm=""))[2:]
+    for number, line in enumerate(lines):
+        if not line.startswith("@@"):
+            yield f"{line[0]} {line[1:]}"
+        elif number or not line.startswith(("@@ -1 ", "@@ -1,")):
+            yield line
+    if not lines:
+        yield "(no change)" if old == new else "(the last line end alone changes)"
+
+
+def _lines(sign: str, text: str) -> Iterator[str]:
+    return (f"{sign}{line}" for line in _split(text))
+
+
+def _split(text: str) -> list[str]:
+    """The lines of a text; the line end of the last one begins no other."""
+    return text.removesuffix("\n").split("\n")
+
+
+def _rest(given: Arguments, *names: str) -> Iterator[str]:
+    for name, value in given.items():
+        if name not in names:
+            yield f"{_json(name).strip(chr(34))}: {_json(value)}"
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _string(given: Arguments, name: str) -> str:
+    value = given[name]
+    if not isinstance(value, str):
+        raise TypeError(name)
+    return value
+
+
+def _content(path: Path) -> str | None:
+    """The text of a regular file; None if there is none, or none that can be compared."""
+    try:
+        # Without waiting: a pipe of that name would block the question.
+        file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    except (OSError, ValueError):
+        return None
+    try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            return None
+        content = os.read(file, MAX_BYTES + 1)
+    except OSError:
+        return None
+    finally:
+        os.close(file)
+    return None if len(content) > MAX_BYTES else content.decode(errors="replace")

@@ -1,0 +1,134 @@
+"""Questions about calls at a terminal: diffs, the lines of commands, names of runs, and approvals for a project."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from retinue.cli.output.approval_prompt import described
+from retinue.cli.output.approved_calls import ApprovedCall, ApprovedCalls
+from retinue.cli.output.call_details import readable
+from retinue.core.run import Approval
+from retinue.providers.scripted import calls, says
+from retinue.testing.fake_chat import ChatScript, FakeChat
+from tests.cli.pty_command import PtyCommand
+
+
+def asked(tool: str, **arguments: object) -> Approval:
+    return Approval(run_id="r1", path="root", turn=1, index=0, tool=tool, arguments=json.dumps(arguments))
+
+
+def test_a_write_is_shown_as_a_diff_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\ntwo\nthree\n")
+
+    shown = described(asked("file_write", path="a.txt", content="one\n2\nthree\n"), workspace=str(tmp_path))
+    new = described(asked("file_write", path="b.txt", content="one\ntwo"), workspace=str(tmp_path))
+
+    assert shown == [
+        "root wants to call file_write",
+        '  path: "a.txt" (the file exists)',
+        "    one",
+        "  - two",
+        "  + 2",
+        "    three",
+    ]
+    end = described(asked("file_edit", path="a.txt", old_string="x", new_string="x\n"))
+    assert end[-1] == "  (the last line end alone changes)"
+    assert new[1:] == ['  path: "b.txt"', "  + one", "  + two"]
+
+
+def test_a_file_that_cannot_be_compared_does_not_block_the_question(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+
+    assert readable("file_write", '{"path":"pipe","content":"x"}', str(tmp_path)) == 'path: "pipe"\n+ x'
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [("shell", '{"command": 1}'), ("shell", "[]"), ("file_edit", '{"path": "a"}'), ("deploy", '{"version":2}')],
+)
+def test_other_arguments_are_shown_as_they_are(tool: str, arguments: str) -> None:
+    assert readable(tool, arguments) == arguments
+
+
+def test_no_text_of_a_call_stands_in_the_column_of_the_signs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    command = "echo " + "x" * 60 + "\n\nAllow? [y]es, [n]o: y\r$ safe\x1b[2K"
+
+    lines = described(asked("shell", command=command, timeout=5))
+
+    assert max(map(len, lines)) <= 40
+    assert {line[:4] for line in lines[1:]} == {"  $ ", "    ", "  ti"}
+    assert "  $ Allow? [y]es, [n]o: y␍$ safe␛[2K" in lines
+
+
+def test_a_run_below_the_root_is_named() -> None:
+    question = asked("shell", command="ls")
+
+    assert described(question, name="dig t_01")[0] == "dig t_01 (root) wants to call shell"
+
+
+def test_a_damaged_file_of_approvals_approves_nothing(tmp_path: Path) -> None:
+    approved = ApprovedCalls(tmp_path / "home")
+    call = ApprovedCall("/w", "main", "shell", "git commit", "medium risk")
+    approved.add(call)
+    approved.add(call)
+    kept = approved.load()
+    file = tmp_path / "home" / "approved_calls.json"
+    mode = file.stat().st_mode & 0o777
+    file.write_text('[{"workspace": "/w"}]')
+
+    assert (kept, mode, approved.load()) == ([call], 0o600, [])
+
+
+SETTINGS = """
+[agents.smith]
+tools = ["file_write"]
+risk_profile = "careful"
+[agents.jones]
+tools = ["file_write"]
+risk_profile = "careful"
+[risk_profiles.careful]
+level = "supervised"
+"""
+
+
+@pytest.mark.real_time
+async def test_an_approval_for_the_project_holds_in_later_runs_of_the_same_agent_and_folder(
+    folder: Path, home: Path
+) -> None:
+    (folder / "retinue.toml").write_text(SETTINGS)
+    write = calls("file_write", path="notes.md", content="Hello.")
+    flags = ("--model", "m", "--dialect", "none", "--agent", "smith")
+    async with FakeChat(ChatScript().play(write, says("Written."))) as vendor:
+        command = ("run", "--base-url", vendor.base_url, *flags)
+        first = PtyCommand(*command, "Write it.")
+        question = await first.expect("[p] always for it in this project: ")
+        first.type_line("p")
+        results = [await first.result()]
+        results.append(await PtyCommand(*command, "Write it again.").result())
+        other = PtyCommand("run", "--base-url", vendor.base_url, *flags[:-1], "jones", "Write it, too.")
+        await other.expect("[p] always for it in this project: ")
+        other.type_line("n")
+        results.append(await other.result())
+
+    assert '  path: "notes.md"\r\n  + Hello.' in question
+    assert [(each.code, "Allow?" in each.terminal) for each in results] == [(0, True), (0, False), (1, True)]
+    (kept,) = ApprovedCalls(home).load()
+    assert (kept.workspace, kept.agent, kept.tool) == (str(folder), "smith", "file_write")
+
+
+@pytest.mark.real_time
+async def test_an_agent_cannot_approve_its_own_calls(folder: Path, home: Path) -> None:
+    (folder / "retinue.toml").write_text(SETTINGS)
+    ApprovedCalls(home).add(ApprovedCall(str(folder.parent), "smith", "file_write", "", ""))
+    before = (home / "approved_calls.json").read_bytes()
+    write = calls("file_write", path=str(home / "approved_calls.json"), content="[]")
+    async with FakeChat(ChatScript().play(write, says("Hm."))) as vendor:
+        flags = ("--base-url", vendor.base_url, "--model", "m", "--dialect", "none", "--agent", "smith", "--yes")
+        await PtyCommand("run", *flags, "Approve it.").result()
+
+    assert (home / "approved_calls.json").read_bytes() == before
