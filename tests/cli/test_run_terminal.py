@@ -92,8 +92,9 @@ def test_a_refused_call_is_told_and_a_run_that_could_not_act_fails(flags: tuple[
     code, stdout, stderr = writing(cli, WRITE, says("I could not."), flags=flags)
 
     assert (code, stdout) == (1, "I could not.\n")
-    (told,) = (line for line in stderr.splitlines() if "file_write  notes.md" in line)
-    assert told.startswith("✗ file_write  notes.md content=Hello.  refused: ")
+    (told,) = (line for line in stderr.splitlines() if "file_write" in line)
+    assert told.startswith("✗ file_write  refused: ")
+    assert "Hello." not in stderr  # stderr may be a log file
     assert stderr.endswith("no call that acts was made: each was refused, or had no sandbox (exit status 1)\n")
 
 
@@ -114,7 +115,7 @@ def test_a_run_that_acted_once_succeeds(cli: Cli, folder: Path) -> None:
         ended = cli("run", *where, "Write it.")
 
     assert (ended.code, (folder / "notes.md").read_text()) == (0, "Hello.")
-    assert "✗ file_edit  notes.md old_string=Hello new_string=Bye  refused: " in ended.stderr
+    assert "✗ file_edit  refused: " in ended.stderr
 
 
 def test_a_missing_sandbox_is_told(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +127,7 @@ def test_a_missing_sandbox_is_told(cli: Cli, monkeypatch: pytest.MonkeyPatch) ->
         where = ("--base-url", vendor.base_url, "--model", "m", "--dialect", "none", "--yes")
         ended = cli("run", *where, "--tools", "shell", "Run it.")
 
-    assert "✗ shell  echo hi  not run: no sandbox works here: install bubblewrap\n" in ended.stderr
+    assert "✗ shell  not run: no sandbox works here: install bubblewrap\n" in ended.stderr
     assert ended.stdout == "I could not.\n"
 
 

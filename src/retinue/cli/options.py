@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
+
+from retinue.cli import completion
 
 if TYPE_CHECKING:
     from retinue.app.run_spec import DetachedApprovals
@@ -29,9 +32,12 @@ def option(
     panel: str | None = None,
     min: float | None = None,
     max: float | None = None,
+    completed: Callable[[str], list[Any]] | None = None,
 ) -> Any:
-    """A typer option; `metavar` is empty for a flag without a value."""
-    return typer.Option(*names, metavar=metavar, help=help, rich_help_panel=panel, min=min, max=max)
+    """A typer option; `metavar` is empty for a flag without a value. `completed` has its values for a shell."""
+    return typer.Option(
+        *names, metavar=metavar, help=help, rich_help_panel=panel, min=min, max=max, autocompletion=completed
+    )
 
 
 ProviderFlag = Annotated[
@@ -42,6 +48,7 @@ ProviderFlag = Annotated[
         help="A wire (openai-chat, anthropic, ...), a local server (ollama, lmstudio, llamacpp, vllm) or a provider of "
         "the settings. [RETINUE_PROVIDER]",
         panel=ANSWERS,
+        completed=completion.providers,
     ),
 ]
 BaseUrlFlag = Annotated[
@@ -74,7 +81,12 @@ ProfileFlag = Annotated[
 ]
 ToolsFlag = Annotated[
     str | None,
-    option("--tools", metavar="a,b", help="Tools to offer, and the only ones of runs below; see retinue tools."),
+    option(
+        "--tools",
+        metavar="a,b",
+        help="Tools to offer, and the only ones of runs below; see retinue tools.",
+        completed=completion.tools,
+    ),
 ]
 ThinkFlag = Annotated[bool, option("--think", help="Request extended thinking, where the model supports it.")]
 TemperatureFlag = Annotated[
@@ -149,7 +161,12 @@ ContinueFlag = Annotated[
     bool, option("--continue", "-c", help="Continue the last conversation of this folder, with its session.")
 ]
 RunArgument = Annotated[
-    str, typer.Argument(metavar="ID", help="A run's id, or 4 or more characters of its beginning or end.")
+    str,
+    typer.Argument(
+        metavar="ID",
+        help="A run's id, or 4 or more characters of its beginning or end.",
+        autocompletion=completion.runs,
+    ),
 ]
 
 

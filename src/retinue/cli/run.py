@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from retinue.cli import options
+from retinue.cli import completion, options
 from retinue.cli.event_loop import interrupts, perform
 from retinue.cli.options import LIMITS, OUTPUT, option
 from retinue.cli.output.format import one_line
@@ -38,14 +38,23 @@ def run(
         list[str] | None,
         option(
             "--dialect",
+            completed=completion.dialects,
             metavar="D",
             help=f"Delegation tools to offer, or none. Repeatable. [{DEFAULT} if the settings have agents, else none]",
         ),
     ] = None,
-    agent: Annotated[str | None, option("--agent", metavar="NAME", help="The agent of the settings to run.")] = None,
+    agent: Annotated[
+        str | None,
+        option("--agent", metavar="NAME", help="The agent of the settings to run.", completed=completion.agents),
+    ] = None,
     session: Annotated[
         str | None,
-        option("--session", metavar="NAME", help="The session with its agents and shared context. [a new one]"),
+        option(
+            "--session",
+            metavar="NAME",
+            help="The session with its agents and shared context. [a new one]",
+            completed=completion.sessions,
+        ),
     ] = None,
     continued: options.ContinueFlag = False,
     system: Annotated[

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Annotated
 
-from retinue.cli import options
+from retinue.cli import completion, options
 from retinue.cli.options import LIMITS, option
 from retinue.dialects.registry import CHAT, DEFAULT
 
@@ -21,14 +21,24 @@ def chat(
         list[str] | None,
         option(
             "--dialect",
+            completed=completion.dialects,
             metavar="D",
             help=f"Enable delegation from the start, in this dialect, or none. "
             f"[{DEFAULT} if the settings have agents; else /subagents on enables {CHAT}]",
         ),
     ] = None,
-    agent: Annotated[str | None, option("--agent", metavar="NAME", help="The agent of the settings to run.")] = None,
+    agent: Annotated[
+        str | None,
+        option("--agent", metavar="NAME", help="The agent of the settings to run.", completed=completion.agents),
+    ] = None,
     session: Annotated[
-        str | None, option("--session", metavar="NAME", help="Continue the conversation of this session. [a new one]")
+        str | None,
+        option(
+            "--session",
+            metavar="NAME",
+            help="Continue the conversation of this session. [a new one]",
+            completed=completion.sessions,
+        ),
     ] = None,
     continued: options.ContinueFlag = False,
     system: Annotated[str, option("--system", metavar="TEXT", help="The system prompt.")] = "",

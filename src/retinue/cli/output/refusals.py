@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -15,6 +16,12 @@ WIDTH = 400
 
 Tell: TypeAlias = Callable[[float, str], None]
 """Gets the time of a call and the line about it."""
+
+
+def refusal_line(call: ToolCall, returned: CallReturned) -> str:
+    """The line about a refused call. Without a terminal it has no arguments: stderr may be a log file."""
+    line = returned_line(call, returned, None)
+    return (line if sys.stderr.isatty() else line._replace(arguments="")).text(WIDTH)
 
 
 class Refusals:
@@ -53,7 +60,7 @@ class Refusals:
             return
         self._told.add((call.name, returned.text))
         name = "" if run.parent_id is None else f"{one_line(run.handle.name if run.handle else run.agent)}: "
-        self._report(run, returned.at, name + returned_line(call, returned, None).text(WIDTH))
+        self._report(run, returned.at, name + refusal_line(call, returned))
 
     def _report(self, run: RunAccepted, at: float, line: str) -> None:
         if self._tell is None:

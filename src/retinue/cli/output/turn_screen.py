@@ -22,7 +22,7 @@ from retinue.app.follow import failure_text
 from retinue.cli.output.call_line import SIGNS, called, returned_line
 from retinue.cli.output.format import elapsed, name_of, one_line
 from retinue.cli.output.plain_lines import PlainLines, redrawable
-from retinue.cli.output.refusals import WIDTH
+from retinue.cli.output.refusals import WIDTH, refusal_line
 from retinue.cli.output.reply import TEXT, THINKING, HeldReply, LiveReply, Piece, ReplyWriter
 from retinue.cli.output.terminal import console, markdown_screen, say, write, write_styled
 from retinue.core.events import CallReturned, Event, HistoryCompacted, ReplyReceived, TurnFailed
@@ -278,7 +278,7 @@ class TurnScreen:
         """Print the line of a call that has returned."""
         self._calls.pop(index, None)
         if returned.refused is not None and (self._terminal is None or self._quiet):
-            self.warn(returned_line(call, returned, None).text(WIDTH))
+            self.warn(refusal_line(call, returned))
             return
         if self._terminal is None or self._quiet:
             return

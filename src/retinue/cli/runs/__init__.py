@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from retinue.cli import options
+from retinue.cli import completion, options
 from retinue.cli.event_loop import interrupts, perform
 from retinue.cli.options import option
 from retinue.cli.output.terminal import say, stdout_for_answers_alone
@@ -25,7 +25,9 @@ app = typer.Typer(
 
 
 AllFlag = Annotated[bool, option("--all", help="All runs, not only root runs.")]
-SessionFlag = Annotated[str | None, option("--session", metavar="NAME", help="The runs of one session.")]
+SessionFlag = Annotated[
+    str | None, option("--session", metavar="NAME", help="The runs of one session.", completed=completion.sessions)
+]
 LimitFlag = Annotated[int | None, option("--limit", metavar="N", min=1, help="The newest N. [20, as JSON 1000]")]
 InFlag = Annotated[
     str | None,
@@ -100,7 +102,9 @@ def follow(
 
 @app.command(epilog="Example: retinue runs wait 3f2a9c01 8b1d04aa")
 def wait(
-    runs: Annotated[list[str], typer.Argument(metavar="ID...", help="Runs, by ids or parts of ids.")],
+    runs: Annotated[
+        list[str], typer.Argument(metavar="ID...", help="Runs, by ids or parts of ids.", autocompletion=completion.runs)
+    ],
 ) -> int:
     """Wait for the end of runs; any process may drive them. Exit status: 0 if all completed, 1 if not."""
     from retinue.cli.runs.follow import wait_for_runs

@@ -1,0 +1,108 @@
+"""Values that a shell completes: dialects, agents, tools, providers, sessions, and ids of runs.
+
+A shell asks while a person types: an error completes nothing, and prints nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, TypeVar
+
+from retinue.core.text import clean_line
+
+if TYPE_CHECKING:
+    from retinue.app.read_only import ReadOnlyClient
+
+T = TypeVar("T")
+
+MAX_RUNS = 50
+"""Newest runs whose ids are completed."""
+
+SHORT = 8
+TASK_WIDTH = 60
+"""Characters of a short id, from its end as in tables, and of a task beside it."""
+
+
+def dialects(incomplete: str) -> list[str]:
+    """Names of dialects, and `none`."""
+    from retinue.dialects.registry import names
+
+    return _beginning(incomplete, (*names(), "none"))
+
+
+def tools(incomplete: str) -> list[str]:
+    """Names of built-in tools, for the last name of a list separated by commas.
+
+    >>> tools("file_read,file_wr")
+    ['file_read,file_write']
+    """
+    from retinue.tools.builtin import NAMES
+
+    before, comma, last = incomplete.rpartition(",")
+    known = (name for listed in NAMES.values() for name in listed)
+    return [f"{before}{comma}{name}" for name in _beginning(last, known)]
+
+
+def providers(incomplete: str) -> list[str]:
+    """Names of wires, local servers and providers of the settings."""
+    from retinue.providers.catalog import WIRES
+
+    return _beginning(incomplete, (*WIRES, *_settings("providers")))
+
+
+def agents(incomplete: str) -> list[str]:
+    """Names of the agents of the settings."""
+    return _beginning(incomplete, _settings("agents"))
+
+
+def sessions(incomplete: str) -> list[str]:
+    """Names of sessions."""
+
+    async def read(client: ReadOnlyClient) -> list[str]:
+        return [str(row["session_id"]) for row in await client.sessions.list()]
+
+    return _beginning(incomplete, _stored(read))
+
+
+def runs(incomplete: str) -> list[tuple[str, str]]:
+    """Ids of the newest runs, each with its task: whole ones, and short ones as tables show them."""
+
+    async def read(client: ReadOnlyClient) -> list[tuple[str, str]]:
+        views = await client.list(limit=MAX_RUNS)
+        return [
+            (shown, " ".join(clean_line(view.task).split())[:TASK_WIDTH])
+            for view in views
+            for shown in (view.run_id[-SHORT:], view.run_id)
+        ]
+
+    fitting = [(run_id, task) for run_id, task in _stored(read) if run_id.startswith(incomplete)]
+    # A whole id is for a person who pasted its beginning.
+    return [each for each in fitting if len(each[0]) == SHORT] or fitting
+
+
+def _beginning(incomplete: str, names: Iterable[str]) -> list[str]:
+    return [name for name in dict.fromkeys(map(clean_line, names)) if name.startswith(incomplete)]
+
+
+def _settings(section: str) -> list[str]:
+    from retinue.app.settings_file import load_settings
+
+    try:
+        return list(getattr(load_settings(None), section))
+    except Exception:
+        return []
+
+
+def _stored(read: Callable[[ReadOnlyClient], Awaitable[list[T]]]) -> list[T]:
+    import asyncio
+
+    from retinue.app.open import open_read_only
+
+    async def main() -> list[T]:
+        async with open_read_only() as client:
+            return await read(client)
+
+    try:
+        return asyncio.run(main())
+    except Exception:
+        return []
