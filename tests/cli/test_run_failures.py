@@ -81,7 +81,7 @@ def test_bad_usage_exits_2_with_a_reason_on_stderr(cli: Cli, arguments: list[str
         (error_response(401, "bad key sk-verysecret"), 401, "Check the key in MINE", 1),
         (error_response(404, "no such model"), 404, "Check the model name 'fake-1'", 1),
         (error_response(429, "slow down", retry_after="0"), 429, "slow down", 4),
-        (error_response(500, "on fire"), 500, "on fire", 4),
+        (error_response(500, "on fire"), 500, "on fire", 64),  # without pauses; else it would be fewer
         (fails(ProviderError("", fault="cut", partial="It is bec"), times=9), None, "", 4),
         (
             FakeResponse(headers={"Content-Type": "text/html"}, pieces=(b"<html>hello</html>",)),

@@ -20,7 +20,7 @@ AGENT_KEYS = (
 )
 LIMIT_KEYS = (
     "max_tokens, max_input_tokens, max_output_tokens, max_cost, max_calls, "
-    "timeout, model_timeout, first_timeout, idle_timeout, tool_timeout, wrap_up"
+    "timeout, model_timeout, first_timeout, idle_timeout, tool_timeout, retry_for, wrap_up"
 )
 NAMES = ", ".join(each.name for each in SECTIONS if each.name)
 WIRES = ", ".join(section("providers").choices["wire"])

@@ -178,6 +178,7 @@ timeout = 6
 model_timeout = 7
 idle_timeout = 8
 tool_timeout = 9.5
+retry_for = 0
 wrap_up = false
 """,
     )
@@ -195,6 +196,7 @@ wrap_up = false
         model_seconds=7,
         idle_seconds=8,
         tool_seconds=9.5,
+        retry_for=0,
         wrap_up=False,
     )
     assert AgentSettings().limits_over(base) == base

@@ -99,6 +99,7 @@ NAMED = Problem(file="retinue.toml", key="spec.depth", complaint="spec.depth mus
                 "usage": Usage(7),
                 "cost": 9,
                 "busy": None,
+                "slip": "",
             },
         ),
         (
@@ -112,6 +113,7 @@ NAMED = Problem(file="retinue.toml", key="spec.depth", complaint="spec.depth mus
                 "usage": NO_USAGE,
                 "cost": 0,
                 "busy": None,
+                "slip": "",
             },
         ),
         (

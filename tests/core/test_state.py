@@ -99,6 +99,8 @@ def test_a_new_run_has_its_task_and_zero_usage() -> None:
         "cost": 0,
         "dependencies": dict[str, object](),
         "exchange_turns": 0,
+        "estimated": Usage(),
+        "estimated_cost": 0,
         "exchange_at": 0.0,
         "exchanges": [],
         "failure": None,

@@ -272,7 +272,7 @@ async def test_without_a_summary_the_older_turns_are_dropped_and_the_run_continu
         assert TASK in done.messages[0].text
 
 
-@pytest.mark.parametrize(("fault", "attempts"), [("auth", 1), ("overloaded", MAX_ATTEMPTS)])
+@pytest.mark.parametrize(("fault", "attempts"), [("auth", 1), ("cut", MAX_ATTEMPTS)])
 async def test_an_unavailable_model_for_the_summary_fails_the_turn(fault: ProviderFault, attempts: int) -> None:
     async with harness() as r:
         r.script("main", *[reads(10, words=2500)] * 5)

@@ -307,7 +307,7 @@ async def test_refusals_count_as_attempts_only_if_no_other_call_succeeds() -> No
 
         harness.script("main", refuse, task="unlucky")
         harness.script("main", says("done"), task="lucky")
-        unlucky = await harness.retinue.spawn("unlucky")
+        unlucky = await harness.retinue.spawn("unlucky", limits=Limits(retry_for=0))
         while (await unlucky.look()).outcome is None:
             assert (await harness.run("lucky")).text == "done"
         outcome = await unlucky.wait()
@@ -329,7 +329,7 @@ async def test_server_errors_count_as_attempts_even_if_other_calls_succeed() -> 
 
         harness.script("main", burn, task="unlucky")
         harness.script("main", says("done"), task="lucky")
-        unlucky = await harness.retinue.spawn("unlucky")
+        unlucky = await harness.retinue.spawn("unlucky", limits=Limits(retry_for=0))
         while (await unlucky.look()).outcome is None:
             await harness.run("lucky")
 

@@ -375,7 +375,6 @@ async def test_rejections_are_remembered_per_model(name: str) -> None:
         (chat, FakeChat, openai_error("Unsupported parameter: 'tools' is not supported.", "tools")),
         (chat, FakeChat, openai_error("Invalid 'max_tokens': integer above maximum value.", "max_tokens")),
         (responses, FakeResponses, openai_error("Unsupported parameter: 'input'", "input")),
-        (responses, FakeResponses, openai_error("Unsupported parameter: 'stream'", "stream")),
         (responses, FakeResponses, openai_error("Invalid text: the summary of your format is unknown")),
         (anthropic, FakeAnthropic, fake_anthropic.failed(400, "max_tokens: 9 is not permitted")),
         (anthropic, FakeAnthropic, fake_anthropic.failed(400, "messages.0: thinking blocks are unexpected")),

@@ -261,6 +261,25 @@ _ADDED: dict[str, Event | Item | Outcome | RunSpec] = {
             "max_tokens", 990, 1000, dimension="tokens", left=10, needed=57, held=8, account="researcher/hour"
         ),
     ),
+    "event.accepted_retry_for": RunAccepted(
+        at=1763200000.0,
+        run_id="r1",
+        session_id="s1",
+        root_id="r1",
+        run_spec="b1",
+        task="Why is it slow?",
+        policy=Policy(),
+        limits=Limits(retry_for=60.0),
+    ),
+    "event.reply_failed_attempts": ReplyReceived(
+        at=1763200003.0,
+        turn=1,
+        reply=Reply(AssistantMessage(text="42"), usage=None),
+        failed=Usage(input=5000, output=12),
+        failed_cost=15_060_000,
+        estimated=Usage(input=40, output=1),
+        estimated_cost=122_000,
+    ),
 }
 """Fields that were added after the release of their format."""
 

@@ -55,6 +55,10 @@ class LimitSettings(Struct, frozen=True, kw_only=True):
         None
     )
     tool_timeout: Annotated[Seconds | None, Meta(description="Seconds for one call of a tool.", examples=[120])] = None
+    retry_for: Annotated[
+        Annotated[float, Meta(ge=0, le=1_000_000_000)] | None,
+        Meta(description="Seconds for which an overloaded model is called again; 600 by default.", examples=[600]),
+    ] = None
     wrap_up: Annotated[
         bool | None,
         Meta(description="Whether the last turn is reserved for a summary of what was found.", examples=[True]),
@@ -196,6 +200,7 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
             "first_seconds": own.first_timeout,
             "idle_seconds": own.idle_timeout,
             "tool_seconds": own.tool_timeout,
+            "retry_for": own.retry_for,
             "wrap_up": own.wrap_up,
         }
         return replace(base, **{field: value for field, value in changes.items() if value is not None})

@@ -96,13 +96,19 @@ class MailTaken(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True,
 class ReplyReceived(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="reply"):
     """The model replied to turn `turn` (counted from 1); this model call is never repeated.
 
-    `cut_by` is the limit on tokens or cost whose rest was held for the reply and cut it off.
+    `cut_by` is the limit on tokens or cost whose rest was held for the reply and cut it off. `failed` and `failed_cost`
+    are what failed attempts before the reply used. `estimated` and `estimated_cost` are what limits are charged for a
+    reply whose provider counted nothing; the run's usage does not contain them.
     """
 
     at: float
     turn: int
     reply: Reply
     cut_by: LimitMet | None = None
+    failed: Usage = NO_USAGE
+    failed_cost: int | None = 0
+    estimated: Usage | None = None
+    estimated_cost: int | None = None
 
 
 class CallParked(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="parked"):

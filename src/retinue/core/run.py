@@ -46,7 +46,8 @@ class Limits(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
 
     `max_turns` bounds the whole run, `exchange_turns` each exchange of a keep-alive run. `first_seconds` bounds the
     silence of a model before the first token, `idle_seconds` the silence after it; the first is never the shorter one.
-    With `wrap_up`, the last turn is reserved: a run that reaches a limit is asked once, without tools, for an answer.
+    `retry_for` is how long an overloaded model is called again. With `wrap_up`, the last turn is reserved: a run that
+    reaches a limit is asked once, without tools, for an answer.
 
     >>> a_quarter_dollar = Limits(max_turns=20, max_cost=250_000_000, wrap_up=True)
     >>> a_quarter_dollar.max_turns, a_quarter_dollar.max_tokens
@@ -65,6 +66,7 @@ class Limits(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     first_seconds: float = 300.0
     idle_seconds: float = 120.0
     tool_seconds: float = 600.0
+    retry_for: float = 600.0
     wrap_up: bool = False
 
 

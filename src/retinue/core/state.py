@@ -65,10 +65,11 @@ class Run:
     # fmt: off
     __slots__ = (
         "accepted", "adopted_seq", "calls_before", "calls_made", "closing", "compactions", "context", "cost",
-        "counted_messages", "cut_by", "dependencies", "exchange_at", "exchange_turns", "exchanges", "failure", "final",
-        "history", "in_exchange", "inputs", "latest_input", "left_at", "open", "outcome", "parked_before",
-        "parked_seconds", "parked_since", "policy", "repairs", "run_spec", "seen", "seq", "spent_before", "stop",
-        "system", "taken", "text", "tool_crash", "tools_on", "turns", "unreturned", "usage", "wrap_up_limit",
+        "counted_messages", "cut_by", "dependencies", "estimated", "estimated_cost", "exchange_at", "exchange_turns",
+        "exchanges", "failure", "final", "history", "in_exchange", "inputs", "latest_input", "left_at", "open",
+        "outcome", "parked_before", "parked_seconds", "parked_since", "policy", "repairs", "run_spec", "seen", "seq",
+        "spent_before", "stop", "system", "taken", "text", "tool_crash", "tools_on", "turns", "unreturned", "usage",
+        "wrap_up_limit",
     )
     # fmt: on
 
@@ -96,6 +97,9 @@ class Run:
         """What the tree had used before the last input, if limits apply to each input."""
         self.usage: Usage = NO_USAGE
         self.cost: int | None = 0
+        self.estimated: Usage = NO_USAGE
+        self.estimated_cost = 0
+        """What limits are charged for replies whose provider counted nothing; `usage` and `cost` do not contain it."""
         self.context = 0
         """Tokens of a request with the first `counted_messages` messages, as the vendor counted; 0 if unknown."""
         self.counted_messages = 0
@@ -273,6 +277,12 @@ def _apply_reply(run: Run, seq: int, event: ReplyReceived) -> None:
     if reply.usage is not None:
         run.usage += reply.usage
     run.cost = add_cost(run.cost, reply.cost)
+    if event.failed.total:
+        run.usage += event.failed
+        run.cost = add_cost(run.cost, event.failed_cost)
+    if event.estimated is not None:
+        run.estimated += event.estimated
+        run.estimated_cost += event.estimated_cost or 0
     run.history.append(reply.message)
     usage = reply.usage or NO_USAGE
     # Reasoning is usually not sent again.

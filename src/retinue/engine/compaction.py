@@ -103,11 +103,11 @@ async def _summary(
 
         answer = await first_reply(live, engine, make_call)
         match answer:
-            case Replied(reply=reply, charges=charges):
+            case Replied(reply=reply, charges=charges, failed=failed, failed_cost=failed_cost):
                 summary.text = reply.message.text.strip() if reply.stop != "refusal" else ""
                 summary.model = reply.model
-                summary.usage += reply.usage or NO_USAGE
-                summary.cost = add_cost(summary.cost, reply.cost)
+                summary.usage += (reply.usage or NO_USAGE) + failed
+                summary.cost = add_cost(summary.cost, add_cost(reply.cost, failed_cost))
                 summary.charges += charges
                 return summary
             case LimitMet():

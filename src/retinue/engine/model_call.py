@@ -27,7 +27,7 @@ from retinue.core.usage import NO_USAGE, Usage, add_cost
 from retinue.engine.budgets import CallPrice, InputEstimate, at_least, limit_met
 from retinue.engine.context import EngineContext
 from retinue.engine.live_run import LiveRun
-from retinue.engine.retries import reply_with_retries
+from retinue.engine.retries import Attempted, reply_with_retries
 
 log = logger("retinue.engine")
 
@@ -42,11 +42,19 @@ class ModelCall(Struct, frozen=True):
 
 
 class Replied(Struct, frozen=True):
-    """The reply of a model, the charges to store in the run's windows, and the limit that cut the reply off."""
+    """The reply of a model, the charges to store in the run's windows, and the limit that cut the reply off.
+
+    `failed` and `failed_cost` are what failed attempts before the reply used, `estimated` and `estimated_cost` what is
+    charged for a reply whose provider counted nothing.
+    """
 
     reply: Reply
     charges: tuple[Charge, ...]
     cut_by: LimitMet | None = None
+    failed: Usage = NO_USAGE
+    failed_cost: int | None = 0
+    estimated: Usage | None = None
+    estimated_cost: int | None = None
 
 
 class NoReply(Struct, frozen=True):
@@ -95,7 +103,16 @@ async def ask(live: LiveRun, step: CallModel, engine: EngineContext) -> None:
             finally:  # a reply that was paid for is recorded, also if the run is stopped meanwhile
                 live.partial.clear()
                 turn = live.run.turns + 1
-                event = ReplyReceived(at=engine.clock.now(), turn=turn, reply=reply, cut_by=cut_by)
+                event = ReplyReceived(
+                    at=engine.clock.now(),
+                    turn=turn,
+                    reply=reply,
+                    cut_by=cut_by,
+                    failed=answer.failed,
+                    failed_cost=answer.failed_cost,
+                    estimated=answer.estimated,
+                    estimated_cost=answer.estimated_cost,
+                )
                 live.record(event, charges=charges)
         case LimitMet():
             live.limit_met = answer
@@ -217,17 +234,28 @@ async def _reply(
                 log.debug("%s%s", engine.id_field(run), held_text(met))
             held, request = room, replace_in(request, max_output=room.output)
         rate_limiter = engine.rate_limiters.at(name, model)
-        reply = await reply_with_retries(provider, rate_limiter, request, live, call.publish, engine)
+        is_last_model = (name, model) == models_of(run.run_spec)[-1]
+        attempted = await reply_with_retries(
+            provider, rate_limiter, request, live, call.publish, engine, is_last_model=is_last_model
+        )
         if live.stopping:
             return None
+        reply, charged = attempted.reply, attempted.reply
         if run.run_spec.fallback and not reply.model:
             reply = replace(reply, model=model)
+        replied = Replied(reply, (), failed=attempted.failed, failed_cost=attempted.failed_cost)
+        is_uncounted = reply.usage is None and not counts_exactly(provider)
+        if is_uncounted and held is None:
+            estimate, price = call.input(), _price(provider, request.model)
+        if is_uncounted or (held is not None and not counts_exactly(provider)):
+            charged = at_least(reply, estimate, price)
+        if is_uncounted:
+            replied = replace(replied, estimated=charged.usage, estimated_cost=charged.cost)
         if held is None:
-            return Replied(reply, ())
+            return replied
         if (cut_by := _cut_by(held, reply)) is not None:
             log.info("%sthe reply was %s", engine.id_field(run), cut_text(cut_by))
-        charged = reply if counts_exactly(provider) else at_least(reply, estimate, price)
-        return Replied(reply, engine.budgets.settle(held, charged), cut_by)
+        return replace(replied, charges=engine.budgets.settle(held, _with_failed(charged, attempted)), cut_by=cut_by)
     except ProviderError as error:
         if held is not None and error.usage.total:
             charges += engine.budgets.settle(held, Reply(AssistantMessage(), usage=error.usage, cost=error.cost))
@@ -235,6 +263,14 @@ async def _reply(
     finally:
         if held is not None:
             engine.budgets.release(held)
+
+
+def _with_failed(reply: Reply, attempted: Attempted) -> Reply:
+    """A reply with the usage of the failed attempts before it, as limits charge it."""
+    if not attempted.failed.total:
+        return reply
+    cost = (reply.cost or 0) + (attempted.failed_cost or 0)
+    return replace(reply, usage=(reply.usage or NO_USAGE) + attempted.failed, cost=cost)
 
 
 def _price(provider: Provider, model: str) -> CallPrice | None:

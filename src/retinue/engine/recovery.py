@@ -127,7 +127,8 @@ class Recovery:
             continued.append(live)
         # All accounts are open by now: what was reserved for a child stays reserved, whatever its parent has used.
         for live in continued:
-            spent = Amount.of(live.run.usage, live.run.cost, turns=0)
+            run = live.run
+            spent = Amount.of(run.usage + run.estimated, (run.cost or 0) + run.estimated_cost, turns=0)
             self._engine.budgets.recharge(live.run_id, spent)
         self._charge_ended(ended)
         for live in continued:

@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace as replace_in
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from retinue.core.errors import ProviderError
@@ -17,7 +18,7 @@ from retinue.core.log_context import logger
 from retinue.core.messages import MAX_CALLS, Delta, Reply, StartDelta, UserMessage
 from retinue.core.ports import Provider, Request
 from retinue.core.run import Limits
-from retinue.core.usage import MAX_COST
+from retinue.core.usage import MAX_COST, NO_USAGE, Usage, add_cost
 from retinue.engine.context import EngineContext
 from retinue.engine.foreign_errors import is_recordable, type_and_message_of
 from retinue.engine.live_run import LiveRun
@@ -32,8 +33,22 @@ MAX_PAUSE = 600.0
 """Seconds that a provider may ask to wait; a longer wait is reported as an error instead."""
 MAX_THROTTLED = 20
 """How often a call may be throttled while other calls succeed; such a refusal does not count as an attempt."""
+MAX_BACKOFF = 60.0
+"""The longest pause before an overloaded model is called again, in seconds and without jitter."""
+LEAST_OVERLOAD_PAUSE = 10.0
+"""Seconds for each of which of a run's `retry_for` at most one more attempt is made, however short the pauses are."""
+SHOWN_PAUSE = 2.0
+"""Seconds of a pause from which on the run is shown as waiting."""
 MIN_CHECK_INTERVAL = 0.05
 """Least seconds between two checks of a silent model."""
+
+
+class Attempted(Struct, frozen=True, gc=False):
+    """The reply of the first successful attempt, and what the failed ones before it used, as their provider counted."""
+
+    reply: Reply
+    failed: Usage = NO_USAGE
+    failed_cost: int | None = 0
 
 
 async def reply_with_retries(
@@ -43,9 +58,17 @@ async def reply_with_retries(
     live: LiveRun,
     publish: Callable[[Delta], None],
     engine: EngineContext,
-) -> Reply:
-    """The reply of the first successful attempt; raises the error of the last one."""
+    *,
+    is_last_model: bool = True,
+) -> Attempted:
+    """The reply of the first successful attempt; raises the error of the last one, with the usage of all.
+
+    An overloaded model is called for as long as the limit `retry_for` of the run says, unless another model follows.
+    """
     accepted = live.run.accepted
+    overload = _Overload(accepted.limits.retry_for if is_last_model else 0.0)
+    failed: Usage = NO_USAGE
+    failed_cost: int | None = 0
     attempt, throttled, successes = 1, 0, rate_limiter.successes
     while True:
         async with rate_limiter.permit(tree=accepted.root_id, depth=accepted.depth):
@@ -53,6 +76,8 @@ async def reply_with_retries(
                 reply = await _attempt(provider, request, live, publish, engine.timeouts)
             except ProviderError as error:
                 failure = error
+                if error.usage.total:
+                    failed, failed_cost = failed + error.usage, add_cost(failed_cost, error.cost)
                 pause = _pause(attempt + throttled, error, engine.tuning.first_pause)
                 if error.wants_less:
                     # A pause that is too long is an error for this call; the next call gets its own answer, and does
@@ -60,7 +85,9 @@ async def reply_with_retries(
                     rate_limiter.throttled(pause if pause <= MAX_PAUSE else 0.0)
             else:
                 rate_limiter.succeeded()
-                return reply
+                return Attempted(reply, failed, failed_cost)
+        if failed.total:
+            failure.usage, failure.cost = failed, failed_cost
         if not failure.transient:
             raise failure
         if pause > MAX_PAUSE:
@@ -68,12 +95,14 @@ async def reply_with_retries(
                 f"{failure} (it asks to wait {pause:g} s, which is too long)",
                 fault=failure.fault,
                 status=failure.status,
+                usage=failure.usage,
+                cost=failure.cost,
             )
         log.info("%swaits %.1f s: %s", engine.id_field(live.run), pause, failure)
         if throttled < MAX_THROTTLED and _is_throttled(failure) and rate_limiter.successes > successes:
             # Other calls succeeded meanwhile: they share a rate limit, and this one only has to wait for its turn.
             throttled += 1
-        elif attempt < MAX_ATTEMPTS:
+        elif attempt < MAX_ATTEMPTS or (failure.fault == "overloaded" and overload.allows(attempt, pause)):
             attempt += 1
         else:
             raise _given_up(failure, attempt + throttled)
@@ -81,12 +110,34 @@ async def reply_with_retries(
         if failure.slip:
             request = _told_of_slip(request, failure.slip)
         live.discard_attempt()
-        seconds = pause if failure.retry_after is None else pause + _jitter(pause)
-        live.pause = Pause(until=asyncio.get_running_loop().time() + seconds, error=str(failure))
-        try:
-            await asyncio.sleep(seconds)
-        finally:
-            live.pause = None
+        await _sleep(live, pause if failure.retry_after is None else pause + _jitter(pause), failure)
+
+
+class _Overload:
+    """How long an overloaded model is called again: up to a number of seconds since the first attempt."""
+
+    __slots__ = ("_began", "_seconds", "_time")
+
+    def __init__(self, seconds: float) -> None:
+        self._time = asyncio.get_running_loop().time
+        self._began = self._time()
+        self._seconds = seconds
+
+    def allows(self, attempts: int, pause: float) -> bool:
+        """Whether one more attempt may be made after this pause."""
+        more = attempts - MAX_ATTEMPTS < self._seconds / LEAST_OVERLOAD_PAUSE
+        return more and self._time() - self._began + pause <= self._seconds
+
+
+async def _sleep(live: LiveRun, seconds: float, failure: ProviderError) -> None:
+    """Wait before the next attempt. The screen shows why; in a long pause, views show a run that waits for time."""
+    live.pause = Pause(until=asyncio.get_running_loop().time() + seconds, error=str(failure))
+    if seconds >= SHOWN_PAUSE:
+        live.waiting_for = "time"
+    try:
+        await asyncio.sleep(seconds)
+    finally:
+        live.pause = live.waiting_for = None
 
 
 SLIP = (
@@ -108,6 +159,8 @@ def _given_up(failure: ProviderError, attempts: int) -> ProviderError:
         fault=failure.fault,
         status=failure.status,
         partial=failure.partial,
+        usage=failure.usage,
+        cost=failure.cost,
     )
 
 
@@ -118,7 +171,7 @@ def _is_throttled(failure: ProviderError) -> bool:
 def _pause(failures: int, error: ProviderError, first: float) -> float:
     if error.retry_after is not None:
         return error.retry_after
-    return first * 2 ** min(failures - 1, 6) * random.uniform(0.75, 1.25)
+    return min(first * 2 ** min(failures - 1, 7), MAX_BACKOFF) * random.uniform(0.75, 1.25)
 
 
 def _jitter(pause: float) -> float:

@@ -18,6 +18,7 @@ from yarl import URL
 from retinue.core.errors import BadInput, ProviderError
 from retinue.core.messages import Reply, StartDelta
 from retinue.core.ports import Publish, Request
+from retinue.core.usage import NO_USAGE
 from retinue.net.http import CONNECT_SECONDS, Http, ProxyFailed, UnknownProxy
 from retinue.net.http1 import BadResponse, Content, Disconnected, Response
 from retinue.net.sse import MAX_EVENT_BYTES, EventReader, EventTooLarge
@@ -27,6 +28,8 @@ from retinue.providers.http_errors import (
     EndpointInfo,
     display_text,
     error_response,
+    html_title,
+    is_html,
     mask_secrets,
     with_advice,
 )
@@ -49,6 +52,9 @@ does not say, for as many as models write. Often each token comes in an event of
 
 SHOWN_BYTES = 200
 """How many bytes of an answer that is no event stream an error message repeats."""
+
+BEGINNING_BYTES = 4096
+"""How many bytes of such an answer are kept for the message."""
 
 _SPACE = b" \t\r\n"
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -136,6 +142,7 @@ class Endpoint:
                 status=error.status,
                 retry_after=error.retry_after,
                 partial=mask.text(decoder.partial),
+                usage=decoder.usage() or NO_USAGE,
                 busy=error.busy,
                 slip=display_text(error.slip, secrets, SLIP_CHARS),
             )
@@ -237,7 +244,7 @@ async def _read(
         for delta in deltas:
             publish(delta)
         return decoder.finish()
-    beginning, has_events, reader = chunk[:SHOWN_BYTES], False, EventReader()
+    beginning, has_events, reader = chunk[:BEGINNING_BYTES], False, EventReader()
     try:
         while not decoder.done:
             deltas = ()
@@ -270,7 +277,10 @@ async def _read(
 def _not_a_stream(content_type: str, beginning: bytes, info: EndpointInfo, secrets: Sequence[str]) -> ProviderError:
     if not beginning.strip(_SPACE):
         return ProviderError("the answer is empty", fault="cut")
-    text = display_text(beginning.decode("utf-8", "replace"), secrets)
+    if is_html(beginning) and (title := display_text(html_title(beginning), secrets)):
+        message = f"the answer is a web page ({title}), not an event stream. Check the {info.url_field}"
+        return ProviderError(message, fault="cut")
+    text = display_text(beginning[:SHOWN_BYTES].decode("utf-8", "replace"), secrets)
     return ProviderError(
         f"the answer ({content_type}) is not an event stream: {text}. Check the {info.url_field}", fault="cut"
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from math import isfinite
 from typing import Any, cast
@@ -23,6 +23,9 @@ from retinue.providers.key_mask import HARMLESS_PREFIX, MASK, mask_forms
 MESSAGE_CHARS = 500
 """How many characters of a server's message an error repeats."""
 
+TITLE_BYTES = 16 * 1024
+"""How much of a page is searched for its title."""
+
 SLIP_CHARS = 2000
 """How many characters of what a model wrote wrongly are repeated to it."""
 
@@ -32,7 +35,7 @@ READ_PER_SHOWN = 8
 _TOO_LONG = re.compile(
     r"context[ _]?(length|window|size)|(maximum|exceed) context|max_model_len|too many (input )?tokens"
     r"|(prompt|input|request|messages?) (is |are |was )?too (long|large)|reduce the length|string_above_max_length"
-    r"|exceeds the maximum number of tokens"
+    r"|exceeds the maximum number of tokens|range of input length should be"
 )
 _FILTERED = re.compile(r"content_?(filter|policy)|moderation|safety")
 _NO_MONEY = re.compile(
@@ -41,6 +44,11 @@ _NO_MONEY = re.compile(
 _SLIP = re.compile(r"\b(?:tool_use_failed|json_validate_failed)\b")
 """Groq's words for an answer of the model that it could not read, with status 400 or inside a stream."""
 _RATE = re.compile(r"rate.?limit|too.many.requests|resource_exhausted|throttl")
+_TRY_AGAIN_IN = re.compile(
+    r"try again in (?:(?P<ms>\d{1,9}(?:\.\d+)?) ?ms\b|(?=\d)(?:(?P<minutes>\d{1,5}) ?m)?"
+    r"(?:(?P<seconds>\d{1,6}(?:\.\d+)?) ?s)?\b)",
+    re.IGNORECASE,
+)
 _BUSY = re.compile(r"overload|unavailable|capacity")
 _BUSY_MESSAGE = re.compile(r"overloaded|temporarily unavailable|try again later")
 _BY_STATUS: Mapping[int, ProviderFault] = {
@@ -55,6 +63,7 @@ _BY_KIND: tuple[tuple[re.Pattern[str], ProviderFault], ...] = (
     (re.compile(r"invalid|not_?found|bad_request|unsupported"), "bad_request"),
 )
 """Faults by the server's word for an error; the first match counts."""
+_TITLE = re.compile(r"<title[^>]{0,100}>([^<]{1,300})</title>", re.IGNORECASE)
 _LOOKS_LIKE_A_KEY = re.compile(r"\b(?:(?:sk|gsk|xai)[-_]|AIza)[A-Za-z0-9_*.•-]{6,}|(?<=Bearer )\S+")
 
 
@@ -131,12 +140,24 @@ def parse_error_body(value: object) -> ErrorBody:
     inner = body.get("error")
     if isinstance(inner, dict | list | str) and inner:
         return parse_error_body(cast("object", inner))
+    if (upstream := _upstream_error(body.get("metadata"))) is not None:
+        outer = parse_error_body({key: value for key, value in body.items() if key != "metadata"})
+        return ErrorBody(
+            f"{outer.message}: {upstream.message}",
+            f"{outer.kind} {upstream.kind}".strip(),
+            outer.status or upstream.status,
+            upstream.retry_after,
+            outer.param or upstream.param,
+            upstream.generation,
+        )
     texts = (body.get(key) for key in ("message", "detail", "error_description", "msg", "title"))
     message = next((text if isinstance(text, str) else _json(text) for text in texts if text), "")
     kinds = [body[key] for key in ("type", "code", "status") if isinstance(body.get(key), str | int)]
     numbers = (int(kind) for kind in kinds if str(kind).isdecimal() and len(str(kind)) == 3)
     status = next((number for number in numbers if 400 <= number < 600), None)
     reasons, retry_seconds = _google_details(body.get("details"))
+    if retry_seconds is None:
+        retry_seconds = _announced_wait(message)
     param, generation = body.get("param"), body.get("failed_generation")
     return ErrorBody(
         message or _json(body),
@@ -146,6 +167,18 @@ def parse_error_body(value: object) -> ErrorBody:
         param if isinstance(param, str) else "",
         generation if isinstance(generation, str) else "",
     )
+
+
+def _upstream_error(metadata: object) -> ErrorBody | None:
+    """The error of the vendor behind OpenRouter, which repeats it as text: `metadata.raw` of its own error.
+
+    >>> _upstream_error({"raw": '{"error":{"message":"prompt is too long"}}', "provider_name": "A"}).message
+    'prompt is too long'
+    """
+    raw = cast("dict[str, object]", metadata).get("raw") if isinstance(metadata, dict) else None
+    if not isinstance(raw, str) or not raw.strip():
+        return None
+    return _parse(raw.encode())
 
 
 def _google_details(value: object) -> tuple[list[str], float | None]:
@@ -159,6 +192,20 @@ def _google_details(value: object) -> tuple[list[str], float | None]:
     reasons = [reason for detail in details if isinstance(reason := detail.get("reason"), str)]
     delays = [delay for detail in details if isinstance(delay := detail.get("retryDelay"), str)]
     return reasons, next((_number(delay.removesuffix("s")) for delay in delays), None)
+
+
+def _announced_wait(message: str) -> float | None:
+    """Seconds to wait, where a message says so in words.
+
+    >>> [_announced_wait(f"Please try again in {text}.") for text in ("11.034s", "350ms", "1m30s", "a minute")]
+    [11.034, 0.35, 90.0, None]
+    """
+    found = _TRY_AGAIN_IN.search(message)
+    if found is None:
+        return None
+    if found["ms"]:
+        return float(found["ms"]) / 1000
+    return 60.0 * float(found["minutes"] or 0) + float(found["seconds"] or 0)
 
 
 def fault_of(status: int | None, body: ErrorBody) -> ProviderFault:
@@ -232,6 +279,8 @@ def error_response(
 ) -> ErrorResponse:
     """The error for a response whose status is not a success."""
     body = _parse(content)
+    if is_html(content):
+        body = replace(body, message=html_title(content) or body.message)
     server_message = display_text(body.message, secrets) or display_text(reason, secrets) or "(no reason given)"
     message = f"{endpoint.base_url} answered {status}: {server_message}"
     fault = fault_of(status, body)
@@ -241,6 +290,12 @@ def error_response(
             f"{endpoint.base_url} answered {status} and points to {target}; redirects are not followed: "
             f"set the {endpoint.url_field} to where the API is"
         )
+    if status == 403 and is_html(content) and b"cloudflare" in content.lower():
+        message = (
+            f"{endpoint.base_url} is behind Cloudflare, which blocked the request before it reached the server "
+            f"({status}: {server_message}). Try from another network, or check the {endpoint.url_field}"
+        )
+        fault = "bad_request"
     retry_seconds = retry_after(headers)
     advice = _advice(status, fault, endpoint, is_billing=status == 402 or _is_billing_error(body))
     return ErrorResponse(
@@ -350,6 +405,26 @@ def mask_secrets(text: str, secrets: Iterable[str]) -> str:
 def _without_credentials(address: str, secrets: Iterable[str]) -> str:
     address = address.partition("?")[0].partition("#")[0]
     return display_text(re.sub(r"(?<=//)[^/]*@", "", address), secrets)
+
+
+def is_html(content: bytes) -> bool:
+    """Whether a response is a page for people, from a proxy or a wrong address.
+
+    >>> is_html(b" <!DOCTYPE html><title>Not found</title>"), is_html(b'{"error": "<html>"}')
+    (True, False)
+    """
+    beginning = content[:100].lstrip().lower()
+    return beginning.startswith((b"<!doctype html", b"<html"))
+
+
+def html_title(content: bytes) -> str:
+    """The title of a page, empty if it has none.
+
+    >>> html_title(b"<html><head><title>502 Bad Gateway</title></head></html>")
+    '502 Bad Gateway'
+    """
+    found = _TITLE.search(content[:TITLE_BYTES].decode("utf-8", "replace"))
+    return " ".join(found[1].split()) if found else ""
 
 
 def _parse(content: bytes) -> ErrorBody:

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from retinue.core.errors import ProviderError
 from retinue.core.messages import Reply
 from retinue.core.ports import Provider, Publish, Request, cached_price_of, counts_exactly, price_of, window_of
 from retinue.core.usage import MAX_COST, Usage
@@ -178,7 +179,13 @@ class PricedProvider:
     windows: Callable[[str], int | None] | None = None
 
     async def answer(self, request: Request, publish: Publish) -> Reply:
-        reply = await self.provider.answer(request, publish)
+        try:
+            reply = await self.provider.answer(request, publish)
+        except ProviderError as error:
+            if error.usage.total and not error.cost:
+                rates = self.prices.rates(request.model)
+                error.cost = None if rates is None else rates.cost(error.usage)
+            raise
         if reply.cost is not None or reply.usage is None:
             return reply
         rates = self.prices.rates(request.model) or (self.prices.rates(reply.model) if reply.model else None)

@@ -51,6 +51,10 @@ class StreamDecoder(ABC):
         """The text so far."""
         return "".join(self._text)
 
+    def usage(self) -> Usage | None:
+        """What the server has counted so far; None if it has counted nothing."""
+        return None
+
     @abstractmethod
     def feed(self, payload: bytes) -> Sequence[Delta]:
         """The deltas in the data of one event; raises `ProviderError` for unreadable data and for an error event."""

@@ -28,6 +28,14 @@ _OUT_OF_RANGE = re.compile(
 )
 """A value out of range is an error for the caller; the option is not left out silently."""
 
+RESPONSE_FORMAT = "response_format"
+_UNSUPPORTED_FORMAT = re.compile(
+    r"response_format\.type'? must be|(?:not support|unsupported) (?:the )?response[ _]format"
+    r"|json mode (?:cannot|is not|does not)|json mode is unavailable",
+    re.IGNORECASE,
+)
+"""How LM Studio and Groq refuse an output format, without a word that marks the option as unsupported."""
+
 _INVALID_SCHEMA = re.compile(r"invalid (?:json )?schema", re.IGNORECASE)
 _UNSUPPORTED_KIND = re.compile(r"unsupported|unknown_parameter|previous_response_not_found")
 _CAMEL_HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
@@ -103,8 +111,11 @@ def rejected_option(sent: Iterable[str], error: ProviderError) -> str | None:
     True
     """
     response = error if isinstance(error, ErrorResponse) else ErrorResponse(str(error), fault=error.fault)
+    sent = tuple(sent)
     if error.fault != "bad_request" or error.status not in (400, 404, 422):
         return None
+    if _UNSUPPORTED_FORMAT.search(response.server_message) and RESPONSE_FORMAT in sent:
+        return RESPONSE_FORMAT
     if not _UNSUPPORTED_KIND.search(response.kind) and not _UNSUPPORTED.search(response.server_message):
         return None
     if _OUT_OF_RANGE.search(response.server_message):

@@ -380,8 +380,9 @@ class WorkerCall:
         sums = child_process.NO_TALLY
         async for event in events:
             if isinstance(event, ReplyReceived):
-                usage = sums.usage + (event.reply.usage or NO_USAGE)
-                sums = child_process.Tally(usage=usage, cost=add_cost(sums.cost, event.reply.cost), turns=event.turn)
+                usage = sums.usage + (event.reply.usage or NO_USAGE) + event.failed
+                cost = add_cost(add_cost(sums.cost, event.reply.cost), event.failed_cost)
+                sums = child_process.Tally(usage=usage, cost=cost, turns=event.turn)
                 self._report(sums)
             yield event
 

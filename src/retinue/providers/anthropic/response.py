@@ -308,8 +308,11 @@ class Decoder(StreamDecoder):
         thinking = [part.finished() for part in self._parts if isinstance(part, _ThinkingBlock) and part]
         note = order_note(self._steps())
         return self._reply(
-            calls, [*thinking, note] if note else thinking, usage=self._counts.usage(), stop=_STOPS.get(self._stop)
+            calls, [*thinking, note] if note else thinking, usage=self.usage(), stop=_STOPS.get(self._stop)
         )
+
+    def usage(self) -> Usage | None:
+        return self._counts.usage()
 
     def _start(self, message: Message) -> Sequence[Delta]:
         """Begin the message with the blocks that it has; raises `ProviderError` if another one had begun."""

@@ -173,9 +173,12 @@ class Decoder(StreamDecoder):
         return self._reply(
             tuple(self._calls),
             [_thinking(part) for part in self._thinking_parts],
-            usage=_usage(self._usage),
+            usage=self.usage(),
             stop="refusal" if self._blocked else _STOPS.get(self._stop),
         )
+
+    def usage(self) -> Usage | None:
+        return _usage(self._usage)
 
     def _add(self, part: _Part) -> Sequence[Delta]:
         signature, text = part.thought_signature or "", part.text or ""

@@ -40,6 +40,8 @@ CALL_IDS = "tool_call_id"
 """The name of the call ids in the errors of servers that accept only some; ids are then replaced by short ones."""
 
 TOOL_CHOICE = "tool_choice"
+STREAM = "stream"
+"""OpenAI streams some models only to verified organizations."""
 
 _SENDS_ALL = "all"
 """The variant in which all thinking of a reply is sent back with its calls, whichever server it came from."""
@@ -79,13 +81,15 @@ def options(request: Request, unsupported: Collection[str] = (), *, explicit: bo
 
     >>> request = Request(model="o3", system="", messages=[], max_output=9, temperature=0.5, think=True)
     >>> options(request, {"stream_options"})
-    {'developer': True, 'max_completion_tokens': 9, 'reasoning_effort': 'high'}
+    {'stream': True, 'developer': True, 'max_completion_tokens': 9, 'reasoning_effort': 'high'}
     >>> options(request, {"stream_options", "max_completion_tokens", "reasoning_effort"})
-    {'developer': True, 'max_tokens': 9}
+    {'stream': True, 'developer': True, 'max_tokens': 9}
     """
     counts_reasoning = _COUNTS_REASONING.match(request.model) is not None
     is_reasoning = counts_reasoning and not _CHAT_VARIANT.match(request.model)
-    found: dict[str, object] = {"stream_options": _USAGE}
+    found: dict[str, object] = {STREAM: True, "stream_options": _USAGE}
+    if unsupported and STREAM in unsupported:
+        found.clear()
     if request.withheld_tools and not request.tools:
         found[TOOL_CHOICE] = "none"
     if is_reasoning:
@@ -120,6 +124,7 @@ def encode(
     """
     found = options(request, unsupported, explicit=explicit)
     tools = request.tools or (request.withheld_tools if TOOL_CHOICE in found else ())
+    stream = b',"stream":true' if found.pop(STREAM, False) else b""
     role = "developer" if found.pop("developer", False) else "system"
     prompt = system_prompt(request) if "response_format" in found else system_prompt_with_format(request)
     system = _system(prompt, role)
@@ -127,7 +132,7 @@ def encode(
     parts = (
         b'{"model":',
         msgspec.json.encode(utf8_safe(request.model)),
-        b',"stream":true',
+        stream,
         encode_fields(found),
         b',"messages":[',
         system,

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from math import isfinite
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from retinue.core.errors import ProviderError
 from retinue.core.messages import CallDelta, Delta, Reply, Stop, TextDelta, Thinking, ThinkingDelta, ToolCall
 from retinue.core.ports import Request
 from retinue.core.text import NOT_JSON
-from retinue.core.usage import Usage
+from retinue.core.usage import MAX_COST, NANO, Usage
 from retinue.net.http import Http
 from retinue.providers.http import Endpoint, HttpProvider
 from retinue.providers.http_errors import ErrorResponse, stream_error
@@ -115,14 +117,38 @@ class _Tokens(Struct, gc=False):
     prompt_tokens_details: TokenDetails | None = None
     completion_tokens_details: TokenDetails | None = None
     prompt_cache_hit_tokens: int | None = None
+    num_cached_tokens: int | None = None
     cache_creation_input_tokens: int | None = None
+
+
+class _Cost(Struct, gc=False):
+    """The price of an answer as the server counts it: OpenRouter in dollars, xAI in ticks."""
+
+    cost: float | None = None
+    cost_in_usd_ticks: int | None = None
+
+
+class _CountedChoice(Struct, gc=False):
+    usage: msgspec.Raw = NULL
+
+
+class _LastChunk(Struct, gc=False):
+    """The event with the finish reason, where some servers put their counts: Moonshot in the choice, Groq apart."""
+
+    choices: list[_CountedChoice] | None = None
+    x_groq: _CountedChoice | None = None
 
 
 _decode = msgspec.json.Decoder(_Chunk).decode
 _decode_first = msgspec.json.Decoder(_FirstChunk).decode
+_decode_last = msgspec.json.Decoder(_LastChunk).decode
+_decode_cost = msgspec.json.Decoder(_Cost).decode
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 _CALL_ID = re.compile(r"\btool[ _]call[ _]id\b|\btool_calls(?:\[\d+\])?\.id\b", re.IGNORECASE)
+
+TICKS_PER_NANODOLLAR = 10
+"""The ticks of xAI: ten thousand million of them are a dollar."""
 
 MAX_EXAMINED = 16 * 1024 * 1024
 """How many characters of arguments are decoded in one reply to find out where calls end."""
@@ -175,8 +201,8 @@ class Decoder(StreamDecoder):
 
     # fmt: off
     __slots__ = (
-        "_blocks", "_by_id", "_by_index", "_calls", "_details", "_examined", "_extras", "_field", "_refused",
-        "_stop", "_thinking", "_usage",
+        "_blocks", "_by_id", "_by_index", "_calls", "_details", "_examined", "_extras", "_field", "_last",
+        "_refused", "_stop", "_thinking", "_usage",
     )
     # fmt: on
 
@@ -196,6 +222,8 @@ class Decoder(StreamDecoder):
         """How many characters of arguments were looked at to tell whether a call is complete."""
         self._refused = False
         self._stop = ""
+        self._last = b""
+        """The event with the finish reason."""
         self._usage = NULL
 
     def feed(self, payload: bytes) -> Sequence[Delta]:
@@ -221,7 +249,7 @@ class Decoder(StreamDecoder):
             message = choice.message
         self._begun = True
         if choice.finish_reason:
-            self._stop = choice.finish_reason
+            self._stop, self._last = choice.finish_reason, payload
         if message is None:
             return ()
         content = message.content
@@ -244,12 +272,21 @@ class Decoder(StreamDecoder):
         if stop and stop not in _STOPS:
             raise self._incomplete_error(self._stop)
         calls = tuple(ToolCall(call.name, call.arguments, call.id) for call in self._calls)
-        return self._reply(
+        reply = self._reply(
             calls,
             self._noted_thinking(),
-            usage=_usage(self._usage),
+            usage=self.usage(),
             stop="refusal" if self._refused else _STOPS.get(stop),
         )
+        cost = _cost(self._usage)
+        return reply if cost is None else replace(reply, cost=cost)
+
+    def usage(self) -> Usage | None:
+        if self._usage is NULL and self._last:
+            last = decode_or_none(_decode_last, self._last) or _LastChunk()
+            counted = (*(last.choices or ())[:1], *((last.x_groq,) if last.x_groq else ()))
+            self._usage = next((each.usage for each in counted if len(each.usage) > len(NULL)), NULL)
+        return _usage(self._usage)
 
     def _noted_thinking(self) -> tuple[Thinking, ...]:
         """The thinking, with a note of the form in which the server sent it."""
@@ -377,10 +414,21 @@ def _usage(raw: msgspec.Raw) -> Usage | None:
     return normalized_usage(
         prompt,
         completion,
-        cached=prompt_details.cached_tokens or tokens.prompt_cache_hit_tokens,
+        cached=prompt_details.cached_tokens or tokens.prompt_cache_hit_tokens or tokens.num_cached_tokens,
         reasoning=reasoning,
         written=prompt_details.cache_write_tokens or tokens.cache_creation_input_tokens,
     )
+
+
+def _cost(raw: msgspec.Raw) -> int | None:
+    """The cost in nanodollars, where the server reports it."""
+    if b'"cost' not in bytes(raw):
+        return None
+    told = decode_or_none(_decode_cost, raw) or _Cost()
+    if told.cost is not None and isfinite(told.cost) and told.cost >= 0:
+        return min(round(told.cost * NANO), MAX_COST)
+    ticks = told.cost_in_usd_ticks
+    return None if ticks is None else min(max(0, ticks) // TICKS_PER_NANODOLLAR, MAX_COST)
 
 
 def _rejects_call_ids(error: ProviderError) -> bool:

@@ -86,11 +86,11 @@ def options(
 
     >>> request = Request(model="o3", system="", messages=[], max_output=9, think=True)
     >>> options(request, {"include"})
-    {'max_output_tokens': 9, 'reasoning.effort': 'high', 'reasoning.summary': 'detailed'}
+    {'stream': True, 'max_output_tokens': 9, 'reasoning.effort': 'high', 'reasoning.summary': 'detailed'}
     >>> options(request, {"include", "reasoning"}, explicit=True)
-    {'max_output_tokens': 9}
+    {'stream': True, 'max_output_tokens': 9}
     """
-    found: dict[str, object] = {}
+    found: dict[str, object] = {"stream": True}
     if last is not None and last.precedes(request):
         found["previous_response_id"] = last.response_id
     if not explicit and not _NO_REASONING.match(request.model):
@@ -139,7 +139,7 @@ def encode(
         (
             b'{"model":',
             msgspec.json.encode(utf8_safe(request.model)),
-            b',"stream":true,"store":false',
+            b',"stream":true,"store":false' if found.pop("stream", False) else b',"store":false',
             encode_fields(found),
             _instructions(prompt(request)),
             _tools(request.tools or withheld, is_strict_unset=explicit),

@@ -287,7 +287,10 @@ class Decoder(StreamDecoder):
             raise self._cut_error(begun=bool(self._items))
         calls = tuple(ToolCall(item.name, item.text, item.id) for item in self._items if item.kind == "call")
         stop = "refusal" if self._refused else self._stop
-        return self._reply(calls, tuple(self._thinking()), usage=decode_usage(self._usage), stop=stop)
+        return self._reply(calls, tuple(self._thinking()), usage=self.usage(), stop=stop)
+
+    def usage(self) -> Usage | None:
+        return decode_usage(self._usage)
 
     def _decode_unusual(self, payload: bytes) -> Event | None:
         """Decode data that is damaged JSON, or an event of an unknown type."""
@@ -307,6 +310,7 @@ class Decoder(StreamDecoder):
 
     def _end(self, response: Response, status: str) -> Sequence[Delta]:
         self._begin(response)
+        self._usage = response.usage
         if status in ("failed", "cancelled"):
             if response.error:
                 raise stream_error({"error": response.error})
@@ -324,7 +328,6 @@ class Decoder(StreamDecoder):
             self._stop = _INCOMPLETE[reason]
         elif status != "completed":
             raise self._incomplete_error(status)
-        self._usage = response.usage
         self.done = True
         return tuple(deltas)
 

@@ -1,0 +1,154 @@
+"""The ledger over HTTP: failed attempts are charged as counted, and replies that no server counts as estimated."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import retinue
+from retinue.core.messages import ToolCall
+from retinue.core.ports import Provider
+from retinue.events import ReplyReceived
+from retinue.providers.pricing import ModelPrices, PricedProvider, Rates
+from retinue.testing import Script, ScriptedProvider, says
+from retinue.testing.contracts.provider import Listener, sample_request
+from retinue.testing.fake_chat import DONE, EVENTS, event
+from retinue.testing.fake_server import FakeResponse, FakeServer
+from tests.providers.raw_answers import PROVIDERS, answer
+
+RATES = Rates(input=3.0, output=15.0)
+
+
+def cost_of(tokens_in: int, tokens_out: int) -> int:
+    return tokens_in * 3_000 + tokens_out * 15_000
+
+
+async def run_with(
+    provider: Provider, limits: retinue.Limits | None = None
+) -> tuple[retinue.Outcome, list[ReplyReceived]]:
+    priced = PricedProvider(provider, ModelPrices({"m": RATES}))
+    async with retinue.open(model="m", provider=priced, dialects=(), home=retinue.MEMORY) as r:
+        run = await r.spawn("Why is it slow?", limits=limits or retinue.Limits())
+        outcome = await run.wait()
+        events = [each async for each in run.events() if isinstance(each, ReplyReceived)]
+    return outcome, events
+
+
+def playing(*answers: FakeResponse) -> Callable[[object], FakeResponse]:
+    left = list(answers)
+    return lambda _: left.pop(0)
+
+
+INCOMPLETE = {"chat": "abort", "responses": "new", "anthropic": "pause_turn", "gemini": "MALFORMED_FUNCTION_CALL"}
+
+
+@pytest.mark.parametrize("wire", PROVIDERS)
+async def test_failed_attempts_that_were_counted_are_charged(wire: str) -> None:
+    failed = answer(wire, "It is", stop=INCOMPLETE[wire], usage=(5000, 12))
+    whole = answer(wire, "It was the pool.", usage=(5100, 20))
+    async with FakeServer(playing(failed, failed, whole)) as server:
+        outcome, replies = await run_with(PROVIDERS[wire](server.url))
+
+    assert (outcome.result, outcome.usage) == ("completed", retinue.Usage(15_100, 44))
+    assert outcome.cost == cost_of(15_100, 44)
+    assert [(each.reply.usage, each.failed, each.failed_cost) for each in replies] == [
+        (retinue.Usage(5100, 20), retinue.Usage(10_000, 24), cost_of(10_000, 24))
+    ]
+
+
+@pytest.mark.parametrize("wire", PROVIDERS)
+async def test_a_run_that_fails_is_charged_for_all_attempts(wire: str) -> None:
+    async with FakeServer(lambda _: answer(wire, "It is", stop=INCOMPLETE[wire], usage=(5000, 12))) as server:
+        outcome, _ = await run_with(PROVIDERS[wire](server.url))
+
+    assert (outcome.result, outcome.usage) == ("failed", retinue.Usage(20_000, 48))
+    assert outcome.cost == cost_of(20_000, 48)
+
+
+async def test_the_input_of_a_stream_that_was_cut_is_charged() -> None:
+    whole = answer("anthropic", "It was the pool.", usage=(5000, 20))
+    cut = replace(whole, pieces=whole.pieces[:3], ending="cut")
+    async with FakeServer(playing(cut, whole)) as server:
+        outcome, replies = await run_with(PROVIDERS["anthropic"](server.url))
+
+    assert (outcome.text, outcome.usage) == ("It was the pool.", retinue.Usage(10_000, 21))
+    assert replies[0].failed == retinue.Usage(5000, 1)
+
+
+@pytest.mark.parametrize("wire", PROVIDERS)
+async def test_a_reply_without_counts_is_charged_as_estimated(wire: str) -> None:
+    async with FakeServer(lambda _: answer(wire, "It was the pool. " * 10)) as server:
+        outcome, replies = await run_with(PROVIDERS[wire](server.url))
+
+    (reply,) = replies
+    assert (outcome.usage, reply.reply.usage) == (retinue.Usage(), None)
+    assert reply.estimated is not None
+    assert reply.estimated.output == len("It was the pool. " * 10) // 4
+    assert reply.estimated_cost == cost_of(reply.estimated.input, reply.estimated.output)
+
+
+async def test_a_script_without_counts_is_not_estimated() -> None:
+    outcome, replies = await run_with(ScriptedProvider(Script().play("main", says("ok", usage=None))))
+
+    assert (outcome.text, [each.estimated for each in replies]) == ("ok", [None])
+
+
+@pytest.mark.parametrize("wire", PROVIDERS)
+async def test_limits_bind_where_a_server_counts_nothing(wire: str) -> None:
+    @retinue.tool(kind="pure")
+    def search(query: str) -> str:
+        """Search the logs."""
+        return "3 lines " * 50
+
+    call = ToolCall("search", '{"query":"pool"}', "toolu_1")
+    limits = retinue.Limits(max_output_tokens=400)
+    priced = PricedProvider
+    async with FakeServer(lambda _: answer(wire, "Let me look. " * 40, call)) as server:
+        provider = priced(PROVIDERS[wire](server.url), ModelPrices({"m": RATES}))
+        async with retinue.open(model="m", provider=provider, tools=[search], dialects=(), home=retinue.MEMORY) as r:
+            outcome = await r.run("Why is it slow?", limits=limits)
+
+    assert (outcome.result, outcome.reason) == ("exhausted", "max_tokens")
+    assert 3 <= len(server.requests) <= 5
+
+
+# ---- where servers put their counts ----------------------------------------------------------------------------------
+
+COUNTS = {"prompt_tokens": 100, "completion_tokens": 7}
+
+
+def chat_answer(last: dict[str, Any], *more: dict[str, Any]) -> FakeResponse:
+    first = {"id": "r1", "model": "m1", "choices": [{"index": 0, "delta": {"content": "Yes."}}]}
+    return FakeResponse(headers=EVENTS, pieces=(*map(event, (first, last, *more)), DONE))
+
+
+def ended(**choice: Any) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"} | choice]}
+
+
+def counted(usage: dict[str, Any]) -> Sequence[dict[str, Any]]:
+    return ended(), {"choices": list[object](), "usage": usage}
+
+
+@pytest.mark.parametrize(
+    ("events", "usage", "cost"),
+    [
+        (counted(COUNTS), retinue.Usage(100, 7), None),
+        (counted(COUNTS | {"cost": 0.00123}), retinue.Usage(100, 7), 1_230_000),
+        (counted(COUNTS | {"cost": 0}), retinue.Usage(100, 7), 0),
+        (counted(COUNTS | {"cost": "much"}), retinue.Usage(100, 7), None),
+        (counted(COUNTS | {"cost_in_usd_ticks": 37_756_000}), retinue.Usage(100, 7), 3_775_600),
+        (counted(COUNTS | {"num_cached_tokens": 40}), retinue.Usage(100, 7, cached=40), None),
+        ((ended(usage=COUNTS),), retinue.Usage(100, 7), None),
+        ((ended() | {"x_groq": {"id": "req_1", "usage": COUNTS}},), retinue.Usage(100, 7), None),
+        ((ended() | {"x_groq": {"id": "req_1"}},), None, None),
+    ],
+)
+async def test_counts_and_costs_are_read_where_chat_servers_put_them(
+    events: Sequence[dict[str, Any]], usage: retinue.Usage | None, cost: int | None
+) -> None:
+    async with FakeServer(lambda _: chat_answer(*events)) as server, PROVIDERS["chat"](server.url) as provider:
+        reply = await provider.answer(sample_request(), Listener().publish)
+
+    assert (reply.usage, reply.cost) == (usage, cost)
