@@ -119,13 +119,18 @@ class _Tokens(Struct, gc=False):
     prompt_cache_hit_tokens: int | None = None
     num_cached_tokens: int | None = None
     cache_creation_input_tokens: int | None = None
-
-
-class _Cost(Struct, gc=False):
-    """The price of an answer as the server counts it: OpenRouter in dollars, xAI in ticks."""
-
-    cost: float | None = None
+    cost: msgspec.Raw = EMPTY
+    """The price of the answer in dollars, from OpenRouter; raw, so that it is not rounded like a count."""
     cost_in_usd_ticks: int | None = None
+    """The same in ticks, from xAI."""
+
+    def told_cost(self) -> int | None:
+        """The cost in nanodollars, where the server reports it."""
+        dollars = decode_or_none(_decode_dollars, self.cost) if self.cost else None
+        if dollars is not None and isfinite(dollars) and dollars >= 0:
+            return min(round(dollars * NANO), MAX_COST)
+        ticks = self.cost_in_usd_ticks
+        return None if ticks is None else min(max(0, ticks) // TICKS_PER_NANODOLLAR, MAX_COST)
 
 
 class _CountedChoice(Struct, gc=False):
@@ -142,7 +147,7 @@ class _LastChunk(Struct, gc=False):
 _decode = msgspec.json.Decoder(_Chunk).decode
 _decode_first = msgspec.json.Decoder(_FirstChunk).decode
 _decode_last = msgspec.json.Decoder(_LastChunk).decode
-_decode_cost = msgspec.json.Decoder(_Cost).decode
+_decode_dollars = msgspec.json.Decoder(float).decode
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 _CALL_ID = re.compile(r"\btool[ _]call[ _]id\b|\btool_calls(?:\[\d+\])?\.id\b", re.IGNORECASE)
@@ -272,21 +277,26 @@ class Decoder(StreamDecoder):
         if stop and stop not in _STOPS:
             raise self._incomplete_error(self._stop)
         calls = tuple(ToolCall(call.name, call.arguments, call.id) for call in self._calls)
+        tokens = self._tokens()
         reply = self._reply(
             calls,
             self._noted_thinking(),
-            usage=self.usage(),
+            usage=_usage(tokens),
             stop="refusal" if self._refused else _STOPS.get(stop),
         )
-        cost = _cost(self._usage)
+        cost = None if tokens is None else tokens.told_cost()
         return reply if cost is None else replace(reply, cost=cost)
 
     def usage(self) -> Usage | None:
+        return _usage(self._tokens())
+
+    def _tokens(self) -> _Tokens | None:
+        """The counts of the server, from wherever it puts them."""
         if self._usage is NULL and self._last:
             last = decode_or_none(_decode_last, self._last) or _LastChunk()
             counted = (*(last.choices or ())[:1], *((last.x_groq,) if last.x_groq else ()))
             self._usage = next((each.usage for each in counted if len(each.usage) > len(NULL)), NULL)
-        return _usage(self._usage)
+        return decode_counts(_Tokens, self._usage)
 
     def _noted_thinking(self) -> tuple[Thinking, ...]:
         """The thinking, with a note of the form in which the server sent it."""
@@ -401,9 +411,8 @@ def _thinking_text(part: _Part) -> str:
     return "".join(inner.text or "" for inner in part.thinking or ())
 
 
-def _usage(raw: msgspec.Raw) -> Usage | None:
+def _usage(tokens: _Tokens | None) -> Usage | None:
     """The usage; None if the server did not count, or in an unknown format."""
-    tokens = decode_counts(_Tokens, raw)
     if tokens is None:
         return None
     prompt, completion = tokens.prompt_tokens, tokens.completion_tokens
@@ -418,17 +427,6 @@ def _usage(raw: msgspec.Raw) -> Usage | None:
         reasoning=reasoning,
         written=prompt_details.cache_write_tokens or tokens.cache_creation_input_tokens,
     )
-
-
-def _cost(raw: msgspec.Raw) -> int | None:
-    """The cost in nanodollars, where the server reports it."""
-    if b'"cost' not in bytes(raw):
-        return None
-    told = decode_or_none(_decode_cost, raw) or _Cost()
-    if told.cost is not None and isfinite(told.cost) and told.cost >= 0:
-        return min(round(told.cost * NANO), MAX_COST)
-    ticks = told.cost_in_usd_ticks
-    return None if ticks is None else min(max(0, ticks) // TICKS_PER_NANODOLLAR, MAX_COST)
 
 
 def _rejects_call_ids(error: ProviderError) -> bool:
