@@ -28,7 +28,7 @@ READY := $(VENV)/.installed
 SITE ?= build/docs
 
 .DEFAULT_GOAL := help
-.PHONY: help venv python test lint check fix titles hooks docs docs-site picture stress fuzz bench demo constraints model-data dist clean
+.PHONY: help venv python test lint check fix titles hooks docs docs-site picture stress fuzz vendors bench demo constraints model-data dist clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -96,6 +96,12 @@ stress: venv  ## run every test at full size
 
 fuzz: venv  ## look for inputs that a parser does not handle (TARGET=sse SECONDS=3600 ARGS=--keep)
 	@"$(BIN)/python" -m tests.fuzz "$(TARGET)" --seconds "$(SECONDS)" $(ARGS)
+
+vendors: venv  ## compare requests with the types of the vendors' SDKs
+	@"$(BIN)/python" -c 'import anthropic, google.genai, openai' 2>/dev/null || "$(BIN)/python" -m pip install -q \
+	  --disable-pip-version-check -c $(CONSTRAINTS) $(if $(filter %.txt,$(CONSTRAINTS)),-c constraints-vendors.txt) \
+	  -e ".[vendors]" >&2
+	@"$(BIN)/python" -m pytest -q tests/vendors
 
 bench: venv  ## what retinue costs next to a bare loop, in some minutes (ARGS=--quick: in one)
 	@"$(BIN)/python" -m bench.run $(ARGS)

@@ -1,0 +1,147 @@
+"""Request bodies of every wire, for many conversations and options, against the types of the vendors' own SDKs.
+
+`make vendors` installs the SDKs and runs this; without them the tests are skipped.
+"""
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from retinue.core.agent import Output, ToolSpec
+from retinue.core.messages import AssistantMessage, Message, Thinking, ToolCall, ToolMessage, UserMessage
+from retinue.core.ports import Request
+from retinue.providers.anthropic.request import encode as encode_anthropic
+from retinue.providers.gemini.request import encode as encode_gemini
+from retinue.providers.openai_chat.request import encode as encode_chat
+from retinue.providers.openai_responses.request import encode as encode_responses
+from tests.providers.responses_events import completed, decode_reply, done, item
+
+openai_chat = pytest.importorskip("openai.types.chat.completion_create_params", reason="make vendors installs it")
+openai_responses = pytest.importorskip("openai.types.responses.response_create_params")
+anthropic = pytest.importorskip("anthropic.types.message_create_params")
+genai = pytest.importorskip("google.genai.types")
+
+from tests.vendors.typed_dicts import misfits  # noqa: E402  (needs typing_extensions, which the SDKs bring)
+
+Body = dict[str, Any]
+
+SEARCH = ToolSpec(
+    "search",
+    "Search the logs.",
+    '{"type":"object","properties":{"query":{"type":"string"},"limit":{"type":"integer"}},"required":["query"]}',
+)
+LS = ToolSpec("ls", "List files.")
+SCHEMA = '{"type":"object","properties":{"city":{"type":"string"}},"required":["city"],"additionalProperties":false}'
+
+CALLS = (ToolCall("search", '{"query":"pool"}', "call_1"), ToolCall("ls", "", "call_2"))
+RESULTS = (ToolMessage("search", "3 lines", "call_1"), ToolMessage("ls", "no such folder", "call_2", failed=True))
+
+
+def phases() -> AssistantMessage:
+    """A reply with reasoning and two messages, as the Responses wire decodes it."""
+    content = [{"type": "output_text", "text": "Hm.", "annotations": list[object]()}]
+    return decode_reply(
+        done(item("reasoning", id="rs_1", summary=[], encrypted_content="gAAA")),
+        done(item("message", id="msg_1", role="assistant", content=content, phase="commentary")),
+        done(item("message", id="msg_2", role="assistant", content=content, phase="final_answer")),
+        completed(),
+    ).message
+
+
+CONVERSATIONS: dict[str, Sequence[Message]] = {
+    "question": [UserMessage("why?")],
+    "answered": [UserMessage("why?"), AssistantMessage("Because."), UserMessage("sure?")],
+    "called": [UserMessage("why?"), AssistantMessage("Let me look.", CALLS), *RESULTS],
+    "unfinished": [UserMessage("why?"), AssistantMessage("", CALLS), RESULTS[0]],
+    "damaged": [AssistantMessage("", (ToolCall("ls", "[1", ""),)), ToolMessage("ls", ""), UserMessage("")],
+    "thought": [
+        UserMessage("why?"),
+        AssistantMessage("So.", CALLS[:1], (Thinking("Hm.", "c2lnbmF0dXJl"), Thinking(opaque="gAAA"))),
+        RESULTS[0],
+    ],
+    "phases": [UserMessage("why?"), phases(), UserMessage("sure?")],
+}
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "sampling": {"max_output": 2000, "temperature": 0.5, "top_p": 0.9},
+    "thinking": {"think": True, "max_output": 9000},
+    "json": {"output": Output()},
+    "schema": {"output": Output(mode="json_schema", schema=SCHEMA)},
+    "wrap-up": {"tools": (), "withheld_tools": (SEARCH, LS)},
+}
+
+MODELS = {
+    "chat": ("gpt-4o", "gpt-5.2", "o3"),
+    "responses": ("gpt-4o", "gpt-5.2", "o3"),
+    "anthropic": ("claude-sonnet-4-5", "claude-opus-4-7"),
+    "gemini": ("gemini-2.5-flash", "gemini-3-pro"),
+}
+
+
+def check_chat(body: Body) -> list[str]:
+    return misfits(body, openai_chat.CompletionCreateParamsStreaming)
+
+
+def check_responses(body: Body) -> list[str]:
+    return misfits(body, openai_responses.ResponseCreateParamsStreaming)
+
+
+def check_anthropic(body: Body) -> list[str]:
+    """The SDK has dropped the sampling options, which models before 4.7 still take."""
+    of_older_models = ("$.temperature: unknown", "$.top_p: unknown")
+    found = misfits(body, anthropic.MessageCreateParamsStreaming)
+    return [each for each in found if each not in of_older_models or body["model"] != "claude-sonnet-4-5"]
+
+
+def check_gemini(body: Body) -> list[str]:
+    """The SDK has no type for a whole request; its models of the parts accept no unknown field."""
+    kinds = {
+        "contents": list[genai.Content],
+        "systemInstruction": genai.Content,
+        "tools": list[genai.Tool],
+        "toolConfig": genai.ToolConfig,
+        "generationConfig": genai.GenerationConfig,
+    }
+    pydantic = pytest.importorskip("pydantic")
+    found: list[str] = []
+    for name, value in body.items():
+        try:
+            pydantic.TypeAdapter(kinds[name]).validate_json(msgspec.json.encode(value), strict=False)
+        except (KeyError, pydantic.ValidationError) as error:
+            found.append(f"{name}: {error}")
+    return found
+
+
+WIRES: dict[str, tuple[Callable[[Request], bytes], Callable[[Body], list[str]]]] = {
+    "chat": (encode_chat, check_chat),
+    "responses": (encode_responses, check_responses),
+    "anthropic": (encode_anthropic, check_anthropic),
+    "gemini": (encode_gemini, check_gemini),
+}
+
+MATRIX = [
+    (wire, model, conversation, options)
+    for wire in WIRES
+    for model, conversation, options in itertools.product(MODELS[wire], CONVERSATIONS, OPTIONS)
+]
+
+
+@pytest.mark.parametrize(("wire", "model", "conversation", "options"), MATRIX)
+def test_a_request_fits_the_types_of_the_vendor(wire: str, model: str, conversation: str, options: str) -> None:
+    encode, check = WIRES[wire]
+    given: dict[str, Any] = {"tools": (SEARCH, LS), **OPTIONS[options]}
+    request = Request(model=model, system="Be brief.", messages=CONVERSATIONS[conversation], **given)
+
+    assert check(msgspec.json.decode(encode(request))) == []
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_wrong_request_does_not_fit(wire: str) -> None:
+    encode, check = WIRES[wire]
+    body = msgspec.json.decode(encode(Request(model="m", system="", messages=[UserMessage("hi")])))
+
+    assert check(body | {"mood": "fine"}) != []
