@@ -22,7 +22,8 @@ from retinue.core.ports import CallContext, Tool, ToolResult
 from retinue.providers.scripted import calls, says
 from retinue.store.sqlite.store import SqliteStore
 from retinue.testing.harness import Harness
-from retinue.tools.function import FunctionTool, as_text, tool
+from retinue.tools.function import FunctionTool, as_text, described, tool
+from retinue.tools.function_schema import Misfit
 from retinue.tools.threads import AT_ONCE
 
 CONTEXT = CallContext(
@@ -714,3 +715,101 @@ async def test_arguments_that_are_too_deep_where_they_do_not_fit_are_complained_
     answer = await call(search_logs, '{"query": ' + "[" * 100_000 + "]" * 100_000 + "}")
 
     assert answer == ToolResult("search_logs: argument 'query': expected `str`, got `array`", failed=True)
+
+
+class Bound:
+    """Behaves like the metadata of annotated-types."""
+
+    def __init__(self, **bounds: object) -> None:
+        self.__dict__.update(bounds)
+
+
+class FieldInfo:
+    """Behaves like `pydantic.Field(...)`, as far as tools can see."""
+
+    def __init__(self, *metadata: Bound, description: str | None = None) -> None:
+        self.metadata = list(metadata)
+        self.description = description
+        self.title = None
+
+
+def test_bounds_and_descriptions_of_pydantic_fields_are_honoured() -> None:
+    @tool
+    def pick(
+        count: Annotated[int, FieldInfo(Bound(ge=0), Bound(le=9), description="how many")],
+        name: Annotated[str, FieldInfo(Bound(min_length=2))] = "xx",
+        part: Annotated[float, Bound(gt=0.5)] = 1.0,
+        size: Annotated[int, msgspec.Meta(ge=1, description="how large")] = 1,
+    ) -> str:
+        """Pick.
+
+        Args:
+            count: what the docstring says
+            name: its name
+            size: what the docstring says
+        """
+        return f"{count} {name} {part} {size}"
+
+    parameters = msgspec.json.decode(pick.spec.parameters)["properties"]
+    assert parameters == {
+        "count": {"type": "integer", "minimum": 0, "maximum": 9, "description": "how many"},
+        "name": {"type": "string", "minLength": 2, "description": "its name", "default": "xx"},
+        "part": {"type": "number", "exclusiveMinimum": 0.5, "default": 1.0},
+        "size": {"type": "integer", "minimum": 1, "description": "how large", "default": 1},
+    }
+    assert pick.decode('{"count": 10}') == Misfit("pick: argument 'count': expected `int` <= 9; found 10")
+    assert pick.decode('{"count": 1, "name": "x"}') == Misfit(
+        "pick: argument 'name': expected `str` of length >= 2; found \"x\""
+    )
+
+
+@pytest.mark.parametrize(
+    "docstring",
+    [
+        """Search the logs.
+
+        :param query: what to look for,
+            as a regular expression
+        :type query: str
+        :param int limit: how many lines
+        :returns: lines
+        """,
+        """Search the logs.
+
+        Parameters
+        ----------
+        query : str
+            what to look for,
+            as a regular expression
+        limit : int, optional
+            how many lines
+
+        Returns
+        -------
+        str
+            lines
+        """,
+    ],
+    ids=["sphinx", "numpy"],
+)
+def test_docstrings_of_sphinx_and_numpy_describe_parameters(docstring: str) -> None:
+    assert described(inspect.cleandoc(docstring)) == (
+        "Search the logs.",
+        {"query": "what to look for, as a regular expression", "limit": "how many lines"},
+    )
+
+
+async def test_a_crash_is_logged_with_file_and_line(caplog: pytest.LogCaptureFixture) -> None:
+    @tool
+    def divide(by: int) -> str:
+        """Divide."""
+        return str(1 // by)
+
+    line = divide.__wrapped__.__code__.co_firstlineno + 3
+    async with Harness(dialects=(), tools=[divide]) as harness:
+        harness.script("main", calls("divide", by=0), says("Broken."))
+        outcome = await harness.run("Divide.")
+
+    assert outcome.text == "Broken."
+    (record,) = (record for record in caplog.records if "failed unexpectedly" in record.getMessage())
+    assert record.getMessage().endswith(f"tool divide failed unexpectedly: ZeroDivisionError at {__file__}:{line}")

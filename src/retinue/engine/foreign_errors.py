@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import threading
 from collections.abc import Collection
 from functools import partial
+from pathlib import Path
 from traceback import walk_tb
+
+from retinue.core.text import clean_line
+
+_PACKAGE = str(Path(__file__).parents[1]) + os.sep
+_LIBRARY = os.path.dirname(os.__file__) + os.sep
+"""Folders whose code is not the user's; packages of users are in `site-packages` below the second."""
 
 
 def message_of(error: BaseException) -> str:
@@ -26,6 +34,19 @@ def type_and_message_of(error: BaseException) -> str:
     """
     kind, message = type(error).__name__, message_of(error)
     return f"{kind}: {message}" if message else kind
+
+
+def place_of(error: BaseException) -> str:
+    """File and line in the user's code where an error was raised, as `file:line`; empty if there is none.
+
+    It is the innermost place outside of this package and of Python's own library.
+    """
+    for frame, line in reversed([*walk_tb(error.__traceback__)]):
+        file = frame.f_code.co_filename
+        is_library = file.startswith(_LIBRARY) and "site-packages" not in file
+        if not is_library and not file.startswith((_PACKAGE, "<")):
+            return clean_line(f"{file}:{line}")
+    return ""
 
 
 def repr_of(error: BaseException) -> str:

@@ -22,7 +22,7 @@ from retinue.core.ports import CallContext, PreparedCall, Tool, ToolResult
 from retinue.core.run import Approval
 from retinue.core.state import OpenCall
 from retinue.engine.context import Approver, EngineContext
-from retinue.engine.foreign_errors import is_recordable, message_of, type_and_message_of
+from retinue.engine.foreign_errors import is_recordable, message_of, place_of, type_and_message_of
 from retinue.engine.live_run import LiveRun
 
 log = logger("retinue.engine")
@@ -226,7 +226,7 @@ async def _call_tool(
 
 def _crash(call: OpenCall, error: BaseException, live: LiveRun) -> tuple[ToolResult, bool]:
     name, kind = call.call.name, type(error).__name__
-    log.warning("tool %s failed unexpectedly: %s", name, kind)
+    log.warning("tool %s failed unexpectedly: %s%s", name, kind, f" at {place}" if (place := place_of(error)) else "")
     log.debug("tool %s failed unexpectedly", name, exc_info=error)
     if live.run.accepted.lifecycle.crash_fails:
         return ToolResult(message_of(error) or kind, failed=True), True  # read by the caller of the run only

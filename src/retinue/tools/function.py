@@ -27,11 +27,16 @@ _SECTION = re.compile(
     r"(Args|Arguments|Parameters|Keyword Args|Returns?|Yields?|Raises|Examples?|Notes?|See Also|References|Todo"
     r"|Attributes|Warnings?|Warns):\s*|>>> .*"
 )
+_UNDERLINE = re.compile(r"-{3,}\s*")
+_FIELD = re.compile(r":(?P<what>[a-z]+(?: [^:]+)?):")
+_SPHINX_PARAMETERS = ("param", "parameter", "arg", "argument", "key", "keyword")
 _ENTRY = re.compile(r"\*{0,2}(?P<name>\w+)\s*(\([^)]*\))?\s*:\s*(?P<text>.*)")
 
 
 def described(docstring: str) -> tuple[str, dict[str, str]]:
-    """The text before the first section, and the entry of each parameter in the `Args:` section.
+    """The text before the first section, and the entry of each parameter.
+
+    Google's sections (`Args:`), NumPy's (`Parameters` above dashes) and Sphinx's fields (`:param x:`) are read.
 
     >>> described('''Search the logs.
     ...
@@ -44,8 +49,16 @@ def described(docstring: str) -> tuple[str, dict[str, str]]:
     ...     lines
     ... ''')
     ('Search the logs.', {'query': 'what to look for, as a regular expression', 'limit': 'how many lines'})
+    >>> described("Search.\\n\\n:param str query: what to look for\\n:returns: lines")
+    ('Search.', {'query': 'what to look for'})
+    >>> described("Search.\\n\\nParameters\\n----------\\nquery : str\\n    what to look for")
+    ('Search.', {'query': 'what to look for'})
     """
     lines = docstring.splitlines()
+    if underlined := [number for number in range(len(lines) - 1) if _UNDERLINE.fullmatch(lines[number + 1])]:
+        return _numpy(lines, underlined)
+    if fields := [number for number, line in enumerate(lines) if _FIELD.match(line)]:
+        return "\n".join(lines[: fields[0]]).strip(), _sphinx(lines[fields[0] :])
     sections = [number for number, line in enumerate(lines) if _SECTION.fullmatch(line)]
     summary = "\n".join(lines[: sections[0]] if sections else lines).strip()
     about: dict[str, str] = {}
@@ -53,6 +66,33 @@ def described(docstring: str) -> tuple[str, dict[str, str]]:
         if _PARAMETERS.fullmatch(lines[number]):
             about |= _entries(lines[number + 1 :])
     return summary, about
+
+
+def _numpy(lines: list[str], underlined: list[int]) -> tuple[str, dict[str, str]]:
+    about: dict[str, str] = {}
+    for number, end in zip(underlined, (*underlined[1:], len(lines)), strict=True):
+        if lines[number].strip() in ("Parameters", "Other Parameters"):
+            names: list[str] = []
+            for line in lines[number + 2 : end]:
+                if line.strip() and not line[0].isspace():
+                    names = [name.strip().lstrip("*") for name in line.partition(":")[0].split(",")]
+                elif line.strip():
+                    about |= {name: f"{about.get(name, '')} {line.strip()}".strip() for name in names}
+    return "\n".join(lines[: underlined[0]]).strip(), about
+
+
+def _sphinx(lines: list[str]) -> dict[str, str]:
+    about: dict[str, str] = {}
+    name = ""
+    for line in lines:
+        if field := _FIELD.match(line):
+            parts = field["what"].split()
+            name = parts[-1].lstrip("*") if parts[0] in _SPHINX_PARAMETERS and len(parts) > 1 else ""
+            text = line[field.end() :].strip()
+            about |= {name: text} if name and text else {}
+        elif name and line.strip():
+            about[name] = f"{about.get(name, '')} {line.strip()}".strip()
+    return about
 
 
 def _entries(lines: list[str]) -> dict[str, str]:
@@ -201,8 +241,8 @@ def tool(
 
     Every parameter needs a type that JSON can carry: builtins, dataclasses, typed dicts, msgspec structs, enums,
     unions, pydantic models. A parameter annotated `CallContext` receives the context of the call and is not shown to
-    the model. The docstring describes the tool, its `Args:` section the parameters (`Annotated[int, "how many"]` does
-    so too).
+    the model. The docstring describes the tool, and the parameters in the style of Google, NumPy or Sphinx.
+    `Annotated[int, "how many"]`, `msgspec.Meta` and `Field` of pydantic describe a parameter and bound its values.
 
     - `name`, `description`: instead of the name and the docstring of the function.
     - `kind`: what recovery does with a call that a crash interrupted; see `ToolKind`.

@@ -108,7 +108,33 @@ def _typed_parameters(function: Callable[..., object], name: str) -> Iterator[tu
                 f"{where}: its annotation {parameter.annotation!r} cannot be read: {error}; "
                 "the type must be known in the module when the function is defined"
             ) from error
-        yield parameter, hints[parameter.name]
+        yield parameter, _with_meta(hints[parameter.name])
+
+
+_BOUNDS = ("ge", "gt", "le", "lt", "multiple_of", "min_length", "max_length", "pattern")
+
+
+def _with_meta(hint: Any) -> Any:
+    """The annotation with bounds and descriptions of pydantic's `Field`, and of annotated-types, as `msgspec.Meta`.
+
+    msgspec would ignore them. They are recognised by their attributes, so that neither package is needed.
+    """
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is not Annotated:
+        return hint
+    meta: dict[str, Any] = {}
+    kept: list[Any] = []
+    for note in arguments[1:]:
+        parts = [note, *getattr(note, "metadata", ())]
+        found = {key: value for part in parts for key in _BOUNDS if (value := getattr(part, key, None)) is not None}
+        if isinstance(note, str | msgspec.Meta) or not (found or hasattr(note, "metadata")):
+            kept.append(note)
+            continue
+        texts = {key: text for key in ("title", "description") if isinstance(text := getattr(note, key, None), str)}
+        meta |= found | texts
+    if not meta:
+        return hint
+    return Annotated[(arguments[0], *kept, msgspec.Meta(**meta))]
 
 
 def _is_context(hint: Any) -> bool:
@@ -125,9 +151,10 @@ def _has_context(hint: Any) -> bool:
 
 
 def _annotated_description(hint: Any) -> str | None:
-    """A description written as `Annotated[int, "how many"]`; that of `msgspec.Meta` is in the schema already."""
+    """A description written as `Annotated[int, "how many"]`, or in a `msgspec.Meta`."""
     notes = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
-    return next((note for note in notes if isinstance(note, str)), None)
+    texts = (note.description if isinstance(note, msgspec.Meta) else note for note in notes)
+    return next((text for text in texts if isinstance(text, str)), None)
 
 
 def _default_in_schema(default: object) -> Schema:

@@ -52,7 +52,7 @@ async def test_the_engines_lines_in_two_subagents_side_by_side_have_the_fields_o
 
     keys = [f"subagent-{harness.row_of(task)}" for task in ("dig here", "dig there")]
     spans = [f"span=agent.frontline.subagent.{key.removeprefix('subagent-')} " for key in keys]
-    said = "tool break_it failed unexpectedly: RuntimeError"
+    said = f"tool break_it failed unexpectedly: RuntimeError at {__file__}:21"
     assert sorted(lines_of(caplog, "retinue.engine")) == sorted(
         [
             *(f"{span}agent_alias=frontline session_key={key} {said}" for span, key in zip(spans, keys, strict=True)),
