@@ -244,7 +244,7 @@ def _statements(module: str) -> list[ast.stmt]:
     return body
 
 
-def _is_overload(node: ast.ClassDef | ast.FunctionDef) -> bool:
+def _is_overload(node: ast.ClassDef | Function) -> bool:
     return any(ast.unparse(decorator) == "overload" for decorator in node.decorator_list)
 
 
@@ -418,7 +418,7 @@ def _methods(kind: type) -> Iterator[tuple[str, Function]]:
     seen: set[str] = set()
     for each, node in _classes(kind):
         for member in node.body:
-            if not isinstance(member, Function) or member.name in seen:
+            if not isinstance(member, Function) or member.name in seen or _is_overload(member):
                 continue
             is_fixture = not isinstance(
                 vars(each).get(member.name), FunctionType | property | classmethod | staticmethod

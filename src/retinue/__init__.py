@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from retinue.core.errors import ProviderError as ProviderError
     from retinue.core.errors import Refused as Refused
     from retinue.core.errors import RetinueError as RetinueError
+    from retinue.core.errors import RunFailed as RunFailed
     from retinue.core.errors import ToolError as ToolError
     from retinue.core.policy import Autonomy as Autonomy
     from retinue.core.policy import Policy as Policy
@@ -96,6 +97,7 @@ _HOMES = {
     "XzatomaSettings": "retinue.dialects.xzatoma:XzatomaSettings",
     "RetinueError": "retinue.core.errors:RetinueError",
     "Refused": "retinue.core.errors:Refused",
+    "RunFailed": "retinue.core.errors:RunFailed",
     "PolicyError": "retinue.core.errors:PolicyError",
     "ProviderError": "retinue.core.errors:ProviderError",
     "ToolError": "retinue.core.errors:ToolError",

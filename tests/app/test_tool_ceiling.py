@@ -97,7 +97,7 @@ async def test_a_configured_agent_has_its_tools_within_the_ceiling(given: dict[s
     async with harness(lead, worker, policy=FULL) as r:
         r.script(given.get("agent", "main"), spawns("worker"), says("Done."))
         r.script("worker", says("Worked."))
-        await (await r.retinue.spawn("go", **given)).wait()
+        await (await r.retinue.spawn("go", output=None, **given)).wait()
 
         assert tools_of(r, "work") == expected
 

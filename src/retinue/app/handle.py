@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Generic, cast
 
 from retinue.core.errors import BadInput, RunIsOver, UnknownName
 from retinue.core.events import Event
@@ -13,9 +14,22 @@ from retinue.core.messages import Delta
 from retinue.core.run import Exchange, Outcome
 from retinue.engine import RunView, Supervisor
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
 
-class RunHandle:
-    """A handle on one run, whichever process started it.
+    T = TypeVar("T", default=Any)
+else:
+    from typing import TypeVar
+
+    T = TypeVar("T")  # defaults of type variables need Python 3.13
+
+
+def _unchanged(outcome: Outcome) -> Outcome:
+    return outcome
+
+
+class RunHandle(Generic[T]):
+    """A handle on one run, whichever process started it; of a run with `output=Person` it is a `RunHandle[Person]`.
 
     >>> import asyncio, retinue
     >>> from retinue.testing import Script, ScriptedProvider, says
@@ -30,22 +44,25 @@ class RunHandle:
     2
     """
 
-    def __init__(self, supervisor: Supervisor, run_id: RunId) -> None:
+    def __init__(
+        self, supervisor: Supervisor, run_id: RunId, convert: Callable[[Outcome], Outcome] = _unchanged
+    ) -> None:
         self.run_id = run_id
         self._supervisor = supervisor
+        self._convert = convert
 
     def __repr__(self) -> str:
         return f"RunHandle({self.run_id!r})"
 
-    async def wait(self, timeout: float | None = None) -> Outcome:
-        """Wait for the end of the run and return its outcome.
+    async def wait(self, timeout: float | None = None) -> Outcome[T]:
+        """Wait for the end of the run and return its outcome. A wait that is cancelled leaves the run as it is.
 
         Raises `TimeoutError` if the run has not ended after `timeout` seconds; the run continues.
         """
         ended = await self._supervisor.wait([self.run_id], timeout=timeout, durable=True)
         if self.run_id not in ended:
             raise TimeoutError(f"run {self.run_id} has not ended within {timeout:g} s")
-        return ended[self.run_id]
+        return cast("Outcome[T]", self._convert(ended[self.run_id]))
 
     async def look(self) -> RunView:
         """The current view of the run: its state, usage and task. Raises `UnknownName` if there is no such run."""
@@ -84,7 +101,7 @@ class RunHandle:
         """
         return await self._supervisor.exchange(self.run_id, number, durable=True)
 
-    async def close(self) -> Outcome:
+    async def close(self) -> Outcome[T]:
         """End a run that was started with `keep_alive=True` after its current input, and wait for its outcome."""
         with suppress(RunIsOver):
             await self._supervisor.post(self.run_id, Close(key="close"), durable=True)

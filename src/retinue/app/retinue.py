@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import warnings
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar, Unpack, overload
 
 from msgspec.structs import replace
 
 from retinue.app.approvals import Approvals
 from retinue.app.handle import RunHandle
 from retinue.app.registries import ProviderRegistry, ToolRegistry, lend_providers
+from retinue.app.run_options import CheckedRunOptions, SpawnOptions
 from retinue.app.run_spec import Grants, LaunchConfig, RunSpecBuilder, escalation, limits_of, narrowed_memory
 from retinue.app.sessions import Sessions
-from retinue.app.structured_output import OutputFormat, make_output
+from retinue.app.structured_output import OutputFormat, converter, make_output
 from retinue.core.agent import NO_SAMPLING, Agent, RunSpec, Sampling, ToolSpec
 from retinue.core.commands import RunQuery
-from retinue.core.errors import BadInput, NotAdoptable, PolicyError, UnknownName
+from retinue.core.errors import BadInput, NotAdoptable, PolicyError, RetinueError, UnknownName
 from retinue.core.events import Event
 from retinue.core.ids import Key, RunId, SessionId
 from retinue.core.messages import Delta
@@ -27,6 +30,8 @@ from retinue.core.run import Approval, HistoryRef, Lifecycle, Limits, Outcome
 from retinue.engine import Driver, RunView, SpawnRequest, Supervisor
 from retinue.tools.dependencies import ToolOptions
 from retinue.tools.path_walk import Workspaces
+
+T = TypeVar("T")
 
 WAIT_MODES: dict[str, int | None] = {"all": None, "any": 1}
 
@@ -119,6 +124,16 @@ class Retinue:
 
     # Starting runs
 
+    @overload
+    async def run(self, task: str, *, output: None = None, **options: Unpack[CheckedRunOptions]) -> Outcome[str]: ...
+    @overload
+    async def run(
+        self, task: str, *, output: type[dict[Any, Any]], **options: Unpack[CheckedRunOptions]
+    ) -> Outcome[dict[str, Any]]: ...
+    @overload
+    async def run(self, task: str, *, output: type[T], **options: Unpack[CheckedRunOptions]) -> Outcome[T]: ...
+    @overload
+    async def run(self, task: str, *, output: OutputFormat | None, **options: Unpack[CheckedRunOptions]) -> Outcome: ...
     async def run(
         self,
         task: str,
@@ -133,16 +148,21 @@ class Retinue:
         system: str = "",
         sampling: Sampling = NO_SAMPLING,
         output: OutputFormat | None = None,
+        check: bool = False,
     ) -> Outcome:
         """Start a run, wait for its end and return the outcome. The parameters are those of `spawn`.
 
         With a `key` that was used before, also in an earlier process, no second run is started: the existing run is
-        resumed. With `output`, the answer has to be JSON and `Outcome.structured` is its value.
+        resumed. With `output`, the answer has to be JSON, `Outcome.structured` is its value, and `Outcome.output` is an
+        object of the type that `output` names.
 
-        Raises the errors of `spawn`. A run that fails, is cancelled or reaches a limit raises nothing: see
-        `Outcome.result`.
+        If the awaiting task is cancelled, the run is cancelled with everything below it. A run that was started with
+        `spawn` goes on: only the wait for it ends.
+
+        Raises the errors of `spawn`. A run that fails, is cancelled or reaches a limit raises nothing (see
+        `Outcome.result`), unless `check` is true: then it raises `RunFailed`, as `Outcome.unwrap` does.
         """
-        handle = await self.spawn(
+        handle: RunHandle = await self.spawn(
             task,
             agent=agent,
             key=key,
@@ -155,8 +175,26 @@ class Retinue:
             sampling=sampling,
             output=output,
         )
-        return await handle.wait()
+        try:
+            outcome = await handle.wait()
+        except asyncio.CancelledError:
+            with suppress(RetinueError):  # the retinue may be closed already
+                await handle.cancel("its caller was cancelled")
+            raise
+        if check:
+            outcome.unwrap()
+        return outcome
 
+    @overload
+    async def spawn(self, task: str, *, output: None = None, **options: Unpack[SpawnOptions]) -> RunHandle[str]: ...
+    @overload
+    async def spawn(
+        self, task: str, *, output: type[dict[Any, Any]], **options: Unpack[SpawnOptions]
+    ) -> RunHandle[dict[str, Any]]: ...
+    @overload
+    async def spawn(self, task: str, *, output: type[T], **options: Unpack[SpawnOptions]) -> RunHandle[T]: ...
+    @overload
+    async def spawn(self, task: str, *, output: OutputFormat | None, **options: Unpack[SpawnOptions]) -> RunHandle: ...
     async def spawn(
         self,
         task: str,
@@ -203,7 +241,8 @@ class Retinue:
         - `inherits`: a point in another run's history that this run continues from.
         - `detached`: only record the run; another process starts it with `resume`.
         - `output`: require an answer in JSON: a JSON Schema (a mapping, or the path of a file), a type (a dataclass, a
-          TypedDict, a msgspec Struct, a pydantic model, ...), or `dict` for any object.
+          TypedDict, a msgspec Struct, a pydantic model, ...), or `dict` for any object. `Outcome.output` is then an
+          object of that type.
         - `label`: a short name for lists of runs.
         - `ceiling`: with False, `tools` holds for this run alone, and runs below it can have what the policy allows.
 
@@ -240,15 +279,17 @@ class Retinue:
             label=label,
             dialect=chosen[0] if chosen else "",
         )
+        convert = converter(output)
         try:
             if detached:
-                return self.handle((await self.supervisor.accept(spawn_request, session_id=self.session_id)).run_id)
+                accepted = await self.supervisor.accept(spawn_request, session_id=self.session_id)
+                return RunHandle(self.supervisor, accepted.run_id, convert)
             started = await self.supervisor.spawn(spawn_request, session_id=self.session_id, key=key)
         except PolicyError as refused:
             raise escalation(refused) from refused
         if started.existed:
-            return await self.resume(started.run_id)
-        return RunHandle(self.supervisor, started.run_id)
+            await self.resume(started.run_id)
+        return RunHandle(self.supervisor, started.run_id, convert)
 
     async def host(
         self,

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from retinue.app.bounded_patterns import MAX_PATTERN, SECONDS, BoundedPattern, Deadline, PatternTooSlow
 from retinue.core.agent import Output, ValidatedOutput
 from retinue.core.errors import BadInput
+from retinue.core.run import Outcome
 from retinue.core.schema import Schema, map_schema, with_types_and_items
 from retinue.local.bounded_file import MIB, read_bounded
 
@@ -71,6 +73,30 @@ def make_output(required: OutputFormat) -> Output:
         except Exception as error:  # of the validator, or of Python while it reads an unusual schema
             raise BadSchema(where, _error_text(error)) from error
     return output
+
+
+def converter(required: OutputFormat | None) -> Callable[[Outcome], Outcome]:
+    """A function that adds the answer as the required type to an outcome, in `Outcome.typed`.
+
+    An answer that the type itself refuses, such as by a validator of a pydantic model, makes the outcome a failed one
+    with the reason `bad_output`. A schema, and `dict`, leave the outcome as it is.
+    """
+    if required is None or required is dict or isinstance(required, Mapping | Path | Output):
+        return lambda outcome: outcome
+    validate: Callable[[object], object] | None = getattr(required, "model_validate", None)
+
+    def convert(outcome: Outcome) -> Outcome:
+        if not outcome.ok or outcome.structured is None:
+            return outcome
+        try:
+            value = outcome.structured
+            typed: object = msgspec.convert(value, cast("Any", required)) if validate is None else validate(value)
+        except ValueError as error:  # of msgspec and of pydantic
+            text = f"the answer is no {getattr(required, '__name__', required)}: {_error_text(error)}"
+            return replace(outcome, result="failed", reason="bad_output", error=text)
+        return replace(outcome, typed=typed)
+
+    return convert
 
 
 def validate_output(output: Output, text: str) -> ValidatedOutput:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Unpack, overload
 
 from retinue.app.handle import RunHandle
 from retinue.app.open import open as open_retinue
 from retinue.app.retinue import Retinue, Which
+from retinue.app.run_options import CheckedRunOptions, SpawnOptions
+from retinue.app.structured_output import OutputFormat
 from retinue.core.events import Event
 from retinue.core.ids import RunId
 from retinue.core.messages import Delta
@@ -17,6 +19,13 @@ from retinue.core.run import Approval, Exchange, Outcome
 from retinue.engine import RunView
 
 T = TypeVar("T")
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as DefaultTypeVar
+
+    Answer = DefaultTypeVar("Answer", default=Any)
+else:
+    Answer = TypeVar("Answer")  # defaults of type variables need Python 3.13
 
 
 def open_sync(**options: Any) -> SyncRetinue:
@@ -86,16 +95,36 @@ class SyncRetinue:
         try:
             return future.result()
         except BaseException:
-            future.cancel()  # Ctrl-C in the caller's thread ends the wait, not the run
+            future.cancel()  # Ctrl-C in the caller's thread: of `run` it cancels the run, else it ends the wait alone
             raise
 
-    def run(self, task: str, **options: Any) -> Outcome:
+    @overload
+    def run(self, task: str, *, output: None = None, **options: Unpack[CheckedRunOptions]) -> Outcome[str]: ...
+    @overload
+    def run(
+        self, task: str, *, output: type[dict[Any, Any]], **options: Unpack[CheckedRunOptions]
+    ) -> Outcome[dict[str, Any]]: ...
+    @overload
+    def run(self, task: str, *, output: type[T], **options: Unpack[CheckedRunOptions]) -> Outcome[T]: ...
+    @overload
+    def run(self, task: str, *, output: OutputFormat | None, **options: Unpack[CheckedRunOptions]) -> Outcome: ...
+    def run(self, task: str, *, output: OutputFormat | None = None, **options: Any) -> Outcome:
         """Start a run, wait for its end and return the outcome; see `Retinue.run`."""
-        return self._do(self._open_retinue.run(task, **options))
+        return self._do(self._open_retinue.run(task, output=output, **options))
 
-    def spawn(self, task: str, **options: Any) -> SyncHandle:
+    @overload
+    def spawn(self, task: str, *, output: None = None, **options: Unpack[SpawnOptions]) -> SyncHandle[str]: ...
+    @overload
+    def spawn(
+        self, task: str, *, output: type[dict[Any, Any]], **options: Unpack[SpawnOptions]
+    ) -> SyncHandle[dict[str, Any]]: ...
+    @overload
+    def spawn(self, task: str, *, output: type[T], **options: Unpack[SpawnOptions]) -> SyncHandle[T]: ...
+    @overload
+    def spawn(self, task: str, *, output: OutputFormat | None, **options: Unpack[SpawnOptions]) -> SyncHandle: ...
+    def spawn(self, task: str, *, output: OutputFormat | None = None, **options: Any) -> SyncHandle:
         """Start a run in the background; see `Retinue.spawn`."""
-        return self._sync_handle(self._do(self._open_retinue.spawn(task, **options)))
+        return self._sync_handle(self._do(self._open_retinue.spawn(task, output=output, **options)))
 
     def fork(self, run: SyncHandle | RunId, task: str, **options: Any) -> SyncHandle:
         """Start a new run that continues from another run's history; see `Retinue.fork`."""
@@ -137,11 +166,11 @@ class SyncRetinue:
         """Answer an approval request; see `Retinue.approve`."""
         self._do(self._open_retinue.approve(question, allow=allow, note=note))
 
-    def _sync_handle(self, handle: RunHandle) -> SyncHandle:
+    def _sync_handle(self, handle: RunHandle[T]) -> SyncHandle[T]:
         return SyncHandle(self, handle, self._do)
 
 
-class SyncHandle:
+class SyncHandle(Generic[Answer]):
     """A handle on one run, with the methods of `RunHandle` as blocking calls; `SyncRetinue.spawn` returns it.
 
     >>> import retinue
@@ -153,13 +182,13 @@ class SyncHandle:
     Since Tuesday. 2
     """
 
-    def __init__(self, retinue: SyncRetinue, handle: RunHandle, do: Any) -> None:
+    def __init__(self, retinue: SyncRetinue, handle: RunHandle[Answer], do: Any) -> None:
         self.run_id = handle.run_id
         self._retinue = retinue
         self._handle = handle
         self._do = do
 
-    def wait(self, timeout: float | None = None) -> Outcome:
+    def wait(self, timeout: float | None = None) -> Outcome[Answer]:
         """Wait for the end of the run; see `RunHandle.wait`."""
         return self._do(self._handle.wait(timeout))
 
@@ -175,7 +204,7 @@ class SyncHandle:
         """Send a message to the run; see `RunHandle.send`."""
         self._do(self._handle.send(text))
 
-    def close(self) -> Outcome:
+    def close(self) -> Outcome[Answer]:
         """End a run that was started with `keep_alive=True`; see `RunHandle.close`."""
         return self._do(self._handle.close())
 

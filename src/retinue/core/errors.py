@@ -16,6 +16,7 @@
     │   ├── RunIsOver                 the run has ended and takes no more input
     │   ├── NotAdoptable              this process lacks a tool or provider of the run, or its format
     │   └── PolicyError               more rights than the parent has: field, asked, allowed
+    ├── RunFailed                     a run ended without an answer: its outcome
     ├── ProviderError                 a model call failed: fault, status, partial text
     ├── ToolError                     a tool's expected failure: the model reads its text
     │   └── SandboxUnavailable        no sandbox on this machine: what to install or to allow
@@ -32,7 +33,7 @@ A failure that a model can act on becomes a tool result; a failure that a person
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from retinue.core.usage import NO_USAGE, Usage, dollar_text
 
@@ -50,6 +51,29 @@ class RetinueError(Exception):
 
 class BadInput(RetinueError):
     """An argument or file is invalid; fix the call and repeat it."""
+
+
+class RunFailed(RetinueError):
+    """A run ended without an answer. `outcome` says how; `Outcome.unwrap` and `run(..., check=True)` raise this.
+
+    >>> import asyncio, retinue
+    >>> from retinue.testing import Script, ScriptedProvider, says
+    >>> async def main() -> None:
+    ...     model = ScriptedProvider(Script().play("main", says("")))
+    ...     async with retinue.open(provider=model, home=retinue.MEMORY) as r:
+    ...         try:
+    ...             await r.run("What is two and two?", check=True)
+    ...         except retinue.RunFailed as failed:
+    ...             print(failed, failed.outcome.result)
+    >>> asyncio.run(main())
+    the run gave an empty answer (empty) completed
+    """
+
+    def __init__(self, outcome: Any) -> None:  # an `Outcome`, whose module imports this one
+        words = {"timed_out": "timed out", "exhausted": "reached a limit", "completed": "gave an empty answer"}
+        how = words.get(outcome.result) or ("was cancelled" if outcome.result == "cancelled" else "failed")
+        super().__init__(f"the run {how}" + (f": {outcome.error}" if outcome.error else f" ({outcome.reason})"))
+        self.outcome = outcome
 
 
 class UnknownName(BadInput):

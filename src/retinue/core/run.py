@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, cast
 
 from msgspec import Struct, field
 
 from retinue.core.budget import Dimension
+from retinue.core.errors import RunFailed
 from retinue.core.ids import Key, RunId
 from retinue.core.usage import NO_USAGE, Usage
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    T_co = TypeVar("T_co", covariant=True, default=Any)
+else:
+    from typing import TypeVar
+
+    T_co = TypeVar("T_co", covariant=True)  # defaults of type variables need Python 3.13
 
 State = Literal["queued", "working", "waiting", "idle", "interrupted", "ended"]
 """State of a run; an interrupted run can be resumed, an ended one cannot."""
@@ -138,19 +148,23 @@ class LimitMet(Struct, frozen=True, gc=False, omit_defaults=True, repr_omit_defa
     account: str = ""
 
 
-class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a run ended.
+class Outcome(Struct, Generic[T_co], frozen=True, kw_only=True, omit_defaults=True):
+    """How a run ended; of a run with `output=Person` it is an `Outcome[Person]`.
 
     `result` is the broad outcome, `reason` the precise one; `text` is the final answer, or the last text of the model
     if there is none; `error` explains any result but success. An empty answer is `completed` with the reason `empty`.
-    `structured` is the answer as a JSON value if the run required one. `usage`, `cost`, `turns` and `exchanges` are
-    totals; `limit` is the limit that was reached, or that cut the answer off; `unstopped` names tool calls that could
-    not be stopped.
+    `structured` is the answer as a JSON value if the run required one, and `output` the answer as the required type;
+    `output` and `unwrap` raise `RunFailed` if there is no answer, so that a failure is not taken for one. `usage`,
+    `cost`, `turns` and `exchanges` are totals; `limit` is the limit that was reached, or that cut the answer off;
+    `unstopped` names tool calls that could not be stopped.
 
     >>> Outcome(result="completed", reason="answered", text="42").ok
     True
     >>> Outcome(result="completed", reason="empty").ok
     False
+    >>> Outcome(result="timed_out", reason="deadline", error="no time left").unwrap()
+    Traceback (most recent call last):
+    retinue.core.errors.RunFailed: the run timed out: no time left
     """
 
     result: Result
@@ -158,6 +172,8 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     text: str = ""
     error: str = ""
     structured: object = None
+    typed: object = None
+    """The answer as the type of `output=`; set in the process that waits, and never stored."""
     artifacts: tuple[str, ...] = ()
     usage: Usage = NO_USAGE
     cost: int | None = 0
@@ -170,6 +186,22 @@ class Outcome(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def ok(self) -> bool:
         """Whether the run completed with an answer that is not empty."""
         return self.result == "completed" and self.reason != "empty"
+
+    @property
+    def output(self) -> T_co:
+        """The answer: as the type of `output=`, as a JSON value where a schema was required, else the text.
+
+        Raises `RunFailed` if the run has no answer.
+        """
+        if not self.ok:
+            raise RunFailed(self)
+        if self.typed is not None:
+            return cast("T_co", self.typed)
+        return cast("T_co", self.text if self.structured is None else self.structured)
+
+    def unwrap(self) -> T_co:
+        """`output`, or `RunFailed` if the run has no answer."""
+        return self.output
 
 
 class Exchange(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):

@@ -14,6 +14,7 @@ from typing import Any, Self, cast
 from retinue.app.engine_types import Supervisor
 from retinue.app.open import open as open_retinue
 from retinue.app.retinue import Retinue
+from retinue.app.structured_output import OutputFormat
 from retinue.core.agent import Agent
 from retinue.core.commands import RunQuery
 from retinue.core.errors import StoreError
@@ -138,7 +139,8 @@ class Harness:
 
     async def run(self, task: str, **options: Any) -> Outcome:
         """Start a root run and wait for its outcome; options as for `Retinue.run`."""
-        return await self.retinue.run(task, **options)
+        output: OutputFormat | None = options.pop("output", None)
+        return await self.retinue.run(task, output=output, **options)
 
     # Stored facts
 

@@ -170,7 +170,7 @@ class BuzzllmHarness:
         self.root_id = root_id
 
     async def play(self, **how: Any) -> retinue.Outcome:
-        run = await self.retinue.spawn("Go.", **how)
+        run = await self.retinue.spawn("Go.", output=None, **how)
         self.root_id = run.run_id
         return await run.wait()
 

@@ -94,7 +94,8 @@ class ZeroclawHarness(Harness):
 
     async def play_on(self, **how: Any) -> Outcome:
         """The same, in an open harness."""
-        run = await self.retinue.spawn(TASK, agent=None if self.root == "main" else self.root, **how)
+        agent = None if self.root == "main" else self.root
+        run = await self.retinue.spawn(TASK, agent=agent, output=None, **how)
         outcome = await run.wait()
         await self.retinue.wait(*(row.run_id for row in self.rows()))
         return outcome

@@ -1,0 +1,45 @@
+"""The keyword arguments of `Retinue.run` and `Retinue.spawn`, for the overloads that type their results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypedDict
+
+from retinue.core.agent import Sampling
+from retinue.core.ids import Key
+from retinue.core.policy import Policy
+from retinue.core.run import HistoryRef, Limits
+
+
+class RunOptions(TypedDict, total=False):
+    """Arguments that both have, besides the task and `output`; `Retinue.spawn` explains them."""
+
+    agent: str | None
+    key: Key | None
+    limits: Limits | None
+    policy: Policy | None
+    dialects: Sequence[str] | None
+    tools: Sequence[str] | None
+    model: str | None
+    system: str
+    sampling: Sampling
+
+
+class CheckedRunOptions(RunOptions, total=False):
+    """The arguments of `Retinue.run`."""
+
+    check: bool
+
+
+class SpawnOptions(RunOptions, total=False):
+    """The arguments of `Retinue.spawn`."""
+
+    memory_from: Sequence[str] | None
+    think: bool
+    keep_alive: bool
+    per_input: bool
+    inherits: HistoryRef | None
+    detached: bool
+    label: str
+    ceiling: bool
+    stays: bool | None
