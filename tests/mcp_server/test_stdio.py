@@ -226,6 +226,22 @@ async def test_requests_before_the_end_of_stdin_are_answered(tmp_path: Path) -> 
     assert code == 0
 
 
+async def test_a_client_that_gives_up_its_probe_can_still_begin_with_the_handshake(tmp_path: Path) -> None:
+    async with RawClient(folder(tmp_path)) as client:
+        meta = {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}
+        probe = await client.begin("server/discover", _meta=meta)
+        hello = await client.begin(
+            "initialize", protocolVersion="2025-11-25", capabilities={}, clientInfo={"name": "a", "version": "1"}
+        )
+        refused, initialized = await client.answer(probe), await client.answer(hello)
+        await client.notify("notifications/initialized")
+        listed = await client.call("list_agents")
+
+    assert refused["error"]["code"] == -32601
+    assert initialized["result"]["protocolVersion"] == "2025-11-25"
+    assert listed["runs"] == []
+
+
 async def test_stdout_carries_the_protocol_alone(tmp_path: Path) -> None:
     async with RawClient(folder(tmp_path)) as client:
         await client.handshake()

@@ -31,7 +31,7 @@ MAX_MESSAGE = 16 * 1024 * 1024
 LOAD_SECONDS, SETTLE_SECONDS = 6.0, 2.0
 """How long the SDK, and then answers, are awaited after the client has closed stdin."""
 
-PARSE_ERROR, INVALID_REQUEST = -32700, -32600
+PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND = -32700, -32600, -32601
 
 Connect = Callable[[], Awaitable[Connection]]
 """Opens the connection of the one client; called once, after `initialize` was answered."""
@@ -234,9 +234,21 @@ class _Session:
         if message.get("method") == "initialize" and isinstance(params, dict) and not self._is_legacy:
             if _is_complete(cast("dict[str, Any]", params)):
                 self._is_legacy = True
+                self._forget_probes(message)
                 self._answer(message, answers.initialized(cast("dict[str, Any]", params)))
         elif self._opened.is_set():
             self._answer_lists()
+
+    def _forget_probes(self, initialize: dict[str, Any]) -> None:
+        """Refuse the requests before `initialize`: a client that probes for the other protocol has given up on them.
+
+        The first request that the SDK sees decides which of the two protocols it speaks.
+        """
+        for message in self._early:
+            if message is not initialize and _is_id(message.get("id")):
+                self._refuse(message["id"], METHOD_NOT_FOUND, "the connection began with initialize")
+                self._mark_answered(message["id"])
+        self._early = [initialize]
 
     def _answer_lists(self) -> None:
         """Answer the requests for tools that arrived so far."""
