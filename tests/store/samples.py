@@ -148,7 +148,6 @@ _EVENTS: tuple[Event, ...] = (
     ),
     CallParked(at=1763200004.0, turn=1, index=1, tool="shell", reason="it changes files"),
     CallReturned(at=1763200005.0, turn=1, index=0, text="found nothing", failed=True, crashed=True),
-    CallReturned(at=1763200005.0, turn=1, index=1, text="not allowed", failed=True, refused="approval"),
     TurnFailed(at=1763200006.0, turn=2, fault="overloaded", error="529", partial="So f", usage=_USAGE, cost=400_000),
     WrapUpAsked(at=1763200007.0, limit=LimitMet("max_turns", 20, 20), text="Please finish."),
     RepairAsked(at=1763200007.5, error="data must be object", text="Give it again."),
@@ -228,6 +227,9 @@ def _named(kind: str, values: tuple[Event | Item, ...]) -> dict[str, Event | Ite
 
 
 _ADDED: dict[str, Event | Item | Outcome | RunSpec] = {
+    "event.returned_refused": CallReturned(
+        at=1763200005.0, turn=1, index=1, text="not allowed", failed=True, refused="approval"
+    ),
     "event.accepted_per_input": RunAccepted(
         at=1763200000.0,
         run_id="r1",

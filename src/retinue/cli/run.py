@@ -11,7 +11,6 @@ import typer
 from retinue.cli import completion, options
 from retinue.cli.event_loop import interrupts, perform
 from retinue.cli.options import LIMITS, OUTPUT, option
-from retinue.cli.output.format import one_line
 from retinue.cli.output.terminal import answer, answer_json, say, stdout_for_answers_alone
 from retinue.cli.prompt import prompt_with_context
 from retinue.dialects.registry import DEFAULT, prompt_named
@@ -153,6 +152,7 @@ async def _run(
     from retinue.app.launch.continuation import latest_run
     from retinue.app.launch.start import prepare
     from retinue.app.retention import prune_at_end, store_settings
+    from retinue.cli.output.format import one_line
     from retinue.cli.output.progress import Followed, approver_for, follow, print_followed
     from retinue.cli.output.refusals import Refusals
 

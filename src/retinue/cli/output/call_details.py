@@ -1,4 +1,4 @@
-"""The arguments of a call for the decision about it: a diff for edits and writes, the real lines of a command.
+"""The arguments of a call for a decision about it: a diff for edits and writes, the real lines of a command.
 
 Every line of a text begins with a sign, so that no text of a model looks like a line of retinue's own.
 """
