@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -189,8 +189,8 @@ def opened(wire: Wire, vendor: AnyVendor, **options: Any) -> Retinue:
 # ---- processes ------------------------------------------------------------------------------------------------------
 
 
-def below(pid: int) -> set[int]:
-    """Every process that descends from this one, those that have left its group too."""
+def below(pid: int, *, without: Collection[int] = ()) -> set[int]:
+    """Every process that descends from this one, those that have left its group too; `without` these and theirs."""
     parents: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
@@ -198,7 +198,7 @@ def below(pid: int) -> set[int]:
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
             except OSError:
                 continue
-            if fields[0] != "Z":
+            if fields[0] != "Z" and int(entry.name) not in without:
                 parents[int(entry.name)] = int(fields[1])
     found: set[int] = set()
     while more := {child for child, parent in parents.items() if parent in found | {pid}} - found:

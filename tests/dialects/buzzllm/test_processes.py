@@ -92,6 +92,12 @@ INCOMPLETE = "Error: Subagent ended without a complete answer"
 UNREADABLE = "Error: Subagent wrote an output_text event that cannot be read"
 
 
+@pytest.fixture
+def earlier() -> set[int]:
+    """The processes that other tests of the session keep, such as a database server."""
+    return below(os.getpid())
+
+
 @pytest.mark.promise("BZ-EXIT-CODE", "BZ-SSE", "BZ-REASON")
 @pytest.mark.parametrize(
     ("program", "answer"),
@@ -120,14 +126,16 @@ UNREADABLE = "Error: Subagent wrote an output_text event that cannot be read"
     ],
 )
 async def test_every_failure_of_a_child_is_a_clear_error(
-    monkeypatch: pytest.MonkeyPatch, program: str, answer: str
+    monkeypatch: pytest.MonkeyPatch, earlier: set[int], program: str, answer: str
 ) -> None:
     assert await read(program, monkeypatch) == [answer]
-    assert below(os.getpid()) == set()
+    assert below(os.getpid(), without=earlier) == set()
 
 
 @pytest.mark.promise("BZ-TIMEOUT", "BZ-REAPED")
-async def test_a_child_that_hangs_is_killed_with_all_that_it_started(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_child_that_hangs_is_killed_with_all_that_it_started(
+    monkeypatch: pytest.MonkeyPatch, earlier: set[int]
+) -> None:
     monkeypatch.setattr("retinue.dialects.buzzllm.process_provider.MARGIN", 0.0)
     program = (
         "import signal, subprocess, sys, time\n"
@@ -137,7 +145,7 @@ async def test_a_child_that_hangs_is_killed_with_all_that_it_started(monkeypatch
     )
 
     assert await read(program, monkeypatch, seconds=1) == ["Error: Subagent did not finish within 1 s and was killed"]
-    assert below(os.getpid()) == set()
+    assert below(os.getpid(), without=earlier) == set()
 
 
 @pytest.mark.promise("BZ-STARTS")
@@ -170,7 +178,7 @@ async def test_a_killed_child_is_an_error_and_its_usage_is_counted() -> None:
 
 
 @pytest.mark.promise("BZ-CANCEL", "BZ-REAPED")
-async def test_a_cancelled_call_leaves_no_process() -> None:
+async def test_a_cancelled_call_leaves_no_process(earlier: set[int]) -> None:
     requested = asyncio.Event()
 
     def child(_: ReceivedRequest) -> Line:
@@ -186,7 +194,7 @@ async def test_a_cancelled_call_leaves_no_process() -> None:
         outcome = await run.wait()
 
     assert (outcome.result, len(at_work)) == ("cancelled", 1)
-    assert below(os.getpid()) == set()
+    assert below(os.getpid(), without=earlier) == set()
 
 
 async def soon(happened: Callable[[], bool]) -> bool:
@@ -204,14 +212,16 @@ def is_sandboxed_code(pid: int) -> bool:
 
 
 @pytest.mark.promise("BZ-PARENT-KILLED", "BZ-AGAIN")
-async def test_nothing_is_left_of_a_parent_that_is_killed_and_its_run_can_be_resumed(tmp_path: Path) -> None:
+async def test_nothing_is_left_of_a_parent_that_is_killed_and_its_run_can_be_resumed(
+    tmp_path: Path, earlier: set[int]
+) -> None:
     answers = one_by_one(hangs("Let me "), says("Found."))
     async with CHAT.vendor(cast := Cast((call_subagent(), BYE), answers)) as vendor:
         home = {"RETINUE_HOME": str(tmp_path / "home")}
         flags = ("--provider", "openai-chat", "--base-url", vendor.base_url, "--model", "fake-1")
         command = await Command.start("run", *flags, "--dialect", "buzzllm", "Go.", env=home, cwd=tmp_path)
         assert await soon(lambda: bool(cast.children))
-        tree = below(os.getpid())
+        tree = below(os.getpid(), without=earlier)
         command.signal(signal.SIGKILL)
         await command.ended()
         assert len(tree) >= 2
@@ -236,7 +246,7 @@ def flags(request: pytest.FixtureRequest) -> tuple[str, ...]:
 
 @pytest.mark.promise("BZ-PARENT-KILLED")
 async def test_programs_of_a_childs_tools_go_with_a_parent_that_is_killed(
-    tmp_path: Path, flags: tuple[str, ...]
+    tmp_path: Path, flags: tuple[str, ...], earlier: set[int]
 ) -> None:
     rights = '[risk_profiles.any]\nlevel = "full"\nblock_high_risk_commands = false\n'
     (tmp_path / "retinue.toml").write_text(f'[agents.free]\ndescription = "x"\nrisk_profile = "any"\n{rights}')
@@ -248,8 +258,8 @@ async def test_programs_of_a_childs_tools_go_with_a_parent_that_is_killed(
             env={"RETINUE_HOME": str(tmp_path / "home")},
             cwd=tmp_path,
         )
-        assert await soon(lambda: any(map(is_sandboxed_code, below(os.getpid()))))
-        tree = below(os.getpid())
+        assert await soon(lambda: any(map(is_sandboxed_code, below(os.getpid(), without=earlier))))
+        tree = below(os.getpid(), without=earlier)
         command.signal(signal.SIGKILL)
         await command.ended()
 
