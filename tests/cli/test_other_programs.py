@@ -64,7 +64,7 @@ mcp:
 IGNORED = (
     "config.yaml: ignored: provider.copilot, provider.ollama.request_timeout_seconds, "
     "provider.openai.enable_streaming, agent.conversation, agent.tools, agent.terminal, agent.chat, skills, watcher, "
-    "mcp"
+    "mcp.auto_connect"
 )
 
 
@@ -427,7 +427,7 @@ def test_the_first_layout_loads_too(cli: Cli, folder: Path) -> None:
             env={"ZEROCLAW_API_KEY": "sk-mine"},
         )
 
-    assert (ended.code, ended.stdout) == (0, "Refused.\n")
+    assert (ended.code, ended.stdout) == (1, "Refused.\n")
     first, second = vendor.requests
     assert (first.body["model"], first.body["temperature"]) == ("house-1", 0.5)
     assert first.headers["authorization"] == "Bearer sk-mine"
@@ -462,7 +462,7 @@ def test_a_resumed_run_has_the_policy_of_the_file(cli: Cli, folder: Path, monkey
         run_id = asyncio.run(accept())
         ended = cli("runs", "resume", run_id)
 
-    assert (ended.code, ended.stdout) == (0, "Refused.\n")
+    assert (ended.code, ended.stdout) == (1, "Refused.\n")
     assert "read-only" in json.dumps(vendor.requests[1].body["messages"][-1])
     assert not (folder / "a.txt").exists()
 

@@ -128,7 +128,7 @@ def test_they_have_the_approvals_and_the_workspace_of_the_same_tools_elsewhere(c
         ended = cli("run", *flags(vendor, "--dialect", "xzatoma"), "Look.")
 
     found, outside, made = (request.body["messages"][-1]["content"] for request in vendor.requests[1:])
-    assert ended.code == 0
+    assert ended.code == 1  # the only call that acts was refused
     assert "The pool is too small." in found
     assert outside == (
         "Security policy: cannot read /etc/passwd: it lies outside the workspace and the allowed folders "
