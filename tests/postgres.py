@@ -101,9 +101,14 @@ class PostgresServer:
         found = programs()
         assert found is not None
         if self._user is not None and not self._is_open(found / "postgres"):
-            # The folder of the environment is closed to other users.
-            shutil.copytree(found.parent, self.folder / "programs", symlinks=True)
-            found = self.folder / "programs" / "bin"
+            # The folder of the environment is closed to other users. The programs find their libraries by a path
+            # relative to their own, in a folder beside the package.
+            package, copy = found.parents[1], self.folder / "programs"
+            shutil.copytree(found.parent, copy / package.name / found.parent.name, symlinks=True)
+            libraries = package.with_name(f"{package.name}.libs")
+            if libraries.is_dir():
+                shutil.copytree(libraries, copy / libraries.name, symlinks=True)
+            found = copy / package.name / found.parent.name / found.name
         return found
 
     def _is_open(self, program: Path) -> bool:
