@@ -38,7 +38,7 @@ AsyncTest = Callable[..., Coroutine[Any, Any, None]]
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Append the numbers of passed and skipped tests to the file from which `make test` makes its last line."""
     file = os.environ.get("RETINUE_TEST_COUNTS")
-    if file:
+    if file and not hasattr(terminalreporter.config, "workerinput"):  # the workers of xdist report to their controller
         passed, skipped = (len(terminalreporter.stats.get(kind, ())) for kind in ("passed", "skipped"))
         with open(file, "a", encoding="utf-8") as counts:
             counts.write(f"{passed} {skipped}\n")

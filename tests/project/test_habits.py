@@ -128,7 +128,7 @@ def test_make_test_ends_with_the_sum_of_its_runs(tmp_path: Path) -> None:
     counts = tmp_path / "counts"
     for _ in range(2):
         subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", "-c", os.devnull, str(test)],
+            [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "tests.conftest", "-c", os.devnull, str(test)],
             cwd=ROOT,
             env={**os.environ, "RETINUE_TEST_COUNTS": str(counts)},
             capture_output=True,
