@@ -1,3 +1,3 @@
-"""Names of settings files: one of them, in the folder where retinue is started, is read."""
+"""Names of settings files; where they are looked for is a matter of `config/discovery.py`."""
 
 SETTINGS_FILES = ("retinue.toml", "retinue.yaml", "retinue.yml")

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from retinue.core.errors import StoreError, ToolError
 from retinue.core.ids import Key
-from retinue.core.log_context import logger
 from retinue.core.policy import NO_ACTIONS_LEFT, Verdict, verdict
 from retinue.core.ports import CallContext, HostedCall, PreparedCall, Tool, ToolResult
 from retinue.engine.context import EngineContext
 from retinue.engine.foreign_errors import message_of, type_and_message_of
 from retinue.engine.live_run import LiveRun
-from retinue.engine.tool_calls import take_action
-
-log = logger("retinue.engine")
+from retinue.engine.tool_calls import call_context, log_crash, take_action
 
 NO_QUESTIONS = "A call from outside cannot wait for a person: change the policy, or let an agent make the call."
 
@@ -30,7 +27,7 @@ async def call_for_host(
         return _refused(
             f"There is no tool named {name!r}. Tools you can use: {', '.join(live.tool_set.tools) or 'none'}."
         )
-    context = _context(live, key, host, again=again)
+    context = call_context(live, key, index=0, again=again, host=host)
     prepared = tool.prepare(arguments)
     if prepared.examine is not None:
         prepared = await prepared.examine(context)
@@ -66,34 +63,9 @@ async def _make(
     except Exception as error:
         if isinstance(error, TimeoutError) and scope.expired:
             return _refused(f"{tool.spec.name} did not finish within {seconds:g} s.")
-        log.warning("tool %s failed unexpectedly: %s", tool.spec.name, type(error).__name__)
-        log.debug("tool %s failed unexpectedly", tool.spec.name, exc_info=error)
+        log_crash(tool.spec.name, error)
         return _refused(f"{tool.spec.name} failed: {type_and_message_of(error)}")
 
 
 def _refused(text: str) -> ToolResult:
     return ToolResult(text, failed=True)
-
-
-def _context(live: LiveRun, key: Key, host: HostedCall, *, again: bool) -> CallContext:
-    run = live.run
-    accepted = run.accepted
-    return CallContext(
-        run_id=accepted.run_id,
-        session_id=accepted.session_id,
-        root_id=accepted.root_id,
-        key=key,
-        turn=run.turns,
-        index=0,
-        depth=accepted.depth,
-        agent=accepted.agent,
-        path=accepted.path,
-        handle=accepted.handle,
-        policy=run.policy,
-        offered=run.run_spec.offered,
-        again=again,
-        workspace=run.run_spec.workspace,
-        identity=run.run_spec.identity or accepted.agent,
-        memory_from=run.run_spec.memory_from,
-        host=host,
-    )

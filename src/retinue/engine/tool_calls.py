@@ -18,7 +18,7 @@ from retinue.core.ids import Key, call_key
 from retinue.core.inbox import ApprovalAnswer
 from retinue.core.log_context import logger
 from retinue.core.policy import NO_ACTIONS_LEFT, Verdict, allows, verdict
-from retinue.core.ports import CallContext, PreparedCall, Tool, ToolResult
+from retinue.core.ports import CallContext, HostedCall, PreparedCall, Tool, ToolResult
 from retinue.core.run import Approval
 from retinue.core.state import OpenCall
 from retinue.engine.context import Approver, EngineContext
@@ -225,34 +225,50 @@ async def _call_tool(
 
 
 def _crash(call: OpenCall, error: BaseException, live: LiveRun) -> tuple[ToolResult, bool]:
-    name, kind = call.call.name, type(error).__name__
-    log.warning("tool %s failed unexpectedly: %s%s", name, kind, f" at {place}" if (place := place_of(error)) else "")
-    log.debug("tool %s failed unexpectedly", name, exc_info=error)
+    name = call.call.name
+    log_crash(name, error)
     if live.run.accepted.lifecycle.crash_fails:
-        return ToolResult(message_of(error) or kind, failed=True), True  # read by the caller of the run only
+        return ToolResult(
+            message_of(error) or type(error).__name__, failed=True
+        ), True  # read by the caller of the run only
     return ToolResult(f"{name} failed: {type_and_message_of(error)}", failed=True), True
 
 
+def log_crash(name: str, error: BaseException) -> None:
+    """Log that a tool raised an error that is none of its answers."""
+    place = place_of(error)
+    log.warning("tool %s failed unexpectedly: %s%s", name, type(error).__name__, f" at {place}" if place else "")
+    log.debug("tool %s failed unexpectedly", name, exc_info=error)
+
+
 def _context(live: LiveRun, call: OpenCall, stale: bool) -> CallContext:
+    run = live.run
+    key = call_key(run.accepted.run_id, run.turns, call.index)
+    return call_context(live, key, index=call.index, again=stale)
+
+
+def call_context(live: LiveRun, key: Key, *, index: int, again: bool, host: HostedCall | None = None) -> CallContext:
+    """What a tool is told about a call of this run; `host` is the program outside that makes it, if one does."""
     run = live.run
     accepted = run.accepted
     return CallContext(
         run_id=accepted.run_id,
         session_id=accepted.session_id,
         root_id=accepted.root_id,
-        key=call_key(accepted.run_id, run.turns, call.index),
+        key=key,
         turn=run.turns,
-        index=call.index,
+        index=index,
         depth=accepted.depth,
         agent=accepted.agent,
         path=accepted.path,
         handle=accepted.handle,
         policy=run.policy,
         offered=run.run_spec.offered,
-        again=stale,
+        again=again,
         workspace=run.run_spec.workspace,
         identity=run.run_spec.identity or accepted.agent,
         memory_from=run.run_spec.memory_from,
+        host=host,
     )
 
 

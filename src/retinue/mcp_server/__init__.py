@@ -1,4 +1,4 @@
-"""The MCP server: delegation tools for any host that speaks the Model Context Protocol, over stdio or HTTP.
+"""The MCP server: delegation tools for any host that speaks the Model Context Protocol, on stdin and stdout.
 
 `answers` has what the server says, as JSON values; `connection` is one client; `sdk` registers both with the official
 SDK, which is imported late. `stdio` answers the handshake before that.
