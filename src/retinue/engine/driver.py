@@ -24,6 +24,7 @@ from retinue.engine.loop import Executor
 from retinue.engine.rate_limiter import RateLimiters
 from retinue.engine.recovery import Recovery
 from retinue.engine.registry import RunRegistry
+from retinue.engine.shared_rate_limits import SYNC_SECONDS, SharedRateLimits
 from retinue.engine.stored import Handles, OpenSessions, Replay
 from retinue.engine.supervisor import Supervisor
 
@@ -61,6 +62,7 @@ class Driver:
         self._adopts = adopts
         self._lease = lease
         self._tasks: list[asyncio.Task[None]] = []
+        self._rate_limits: SharedRateLimits | None = None
         self._stop_wake_ups: Callable[[], None] | None = None
         self._beats: dict[DriverId, tuple[int, float]] = {}
         """The heartbeat counter of each other driver, and since when it has that value."""
@@ -78,6 +80,9 @@ class Driver:
         if self._engine.store.shared:
             self._repeat(self._lease / 3, self._heartbeat, "heartbeat")
             self._repeat(POLL_INTERVAL, self._poll_inboxes, "pulse", woken=self._wake_ups())
+            limits = SharedRateLimits(self._engine.rate_limiters, journal, self._engine.store, self._engine.clock)
+            self._rate_limits = limits
+            self._repeat(SYNC_SECONDS, limits.sync, "rate limits", woken=limits.woken)
             if self._adopts:
                 self._repeat(self._lease / 4, self._watch, "watch")
         if self._adopts:
@@ -105,6 +110,7 @@ class Driver:
         try:
             if journal.broken is None:
                 ends = (end_of_signs(self.driver_id),) if self._engine.store.shared else ()
+                ends += () if self._rate_limits is None else self._rate_limits.give_back()
                 await journal.commit(UnregisterDriver(driver_id=self.driver_id), *ends)
         except Fenced as fenced:
             log.warning("%s", fenced)  # for other processes it has left already

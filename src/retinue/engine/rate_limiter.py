@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from typing import TypeAlias, cast
+
+from msgspec import Struct
 
 from retinue.core.ids import RunId
 from retinue.engine.timeouts import RESOLUTION
@@ -42,11 +44,21 @@ class SharedCapacity:
             self.blocked.popleft().admit()
 
 
+class Throttling(Struct, frozen=True, gc=False):
+    """A refusal that other processes have to know: the most attempts that were in flight, and the pause in seconds."""
+
+    peak: int
+    pause: float
+
+
 class RateLimiter:
-    """The permits of one provider and model in this process."""
+    """The permits of one provider and model in this process.
+
+    If other processes use the same store, `shared_rate_limits` leases the permits once the provider has throttled.
+    """
 
     def __init__(self, ceiling: int, capacity: SharedCapacity | None = None) -> None:
-        self._ceiling = ceiling
+        self.ceiling = ceiling
         self._capacity = capacity if capacity is not None else SharedCapacity(ceiling)
         self._limit: float = ceiling
         self._active = 0
@@ -59,6 +71,11 @@ class RateLimiter:
         self._queues: dict[RunId, list[_Waiting]] = {}
         self._arrivals = 0
         self._alarm: asyncio.TimerHandle | None = None
+        self.wake: Callable[[], None] | None = None
+        """Asks for a sync with other processes; None if there can be none."""
+        self.throttling: Throttling | None = None
+        """The refusal that other processes do not know yet."""
+        self._is_leased = self._is_alone = False
 
     @property
     def limit(self) -> int:
@@ -71,6 +88,15 @@ class RateLimiter:
     @property
     def waiting(self) -> int:
         return sum(not turn.cancelled() for queue in self._queues.values() for _, _, turn in queue)
+
+    @property
+    def wanted(self) -> int:
+        """How many permits could be used now."""
+        return self._active + self.waiting
+
+    @property
+    def peak(self) -> int:
+        return self._peak
 
     def permit(self, *, tree: RunId, depth: int) -> Permit:
         """Permission for one attempt, for the length of an `async with` block."""
@@ -95,16 +121,41 @@ class RateLimiter:
         """The provider throttled an attempt: halve the limit, and start nothing before the pause is over."""
         now = asyncio.get_running_loop().time()
         # Attempts that were in flight together are throttled together: halving for each of them would leave one.
+        peak = self._peak
         if now >= self._not_before:
             self._limit = max(1.0, min(self._limit, self._peak) / 2)
             self._peak = self._active
         self._not_before = max(self._not_before, now + pause)
+        if self.wake is not None:
+            if self.throttling is not None:
+                peak, pause = max(peak, self.throttling.peak), max(pause, self.throttling.pause)
+            self.throttling = Throttling(peak, pause)
+            self.wake()
 
     def succeeded(self) -> None:
         """An attempt was not throttled: widen the limit, by about one permit for each round of replies."""
         self.successes += 1
-        if self._limit < self._ceiling:
-            self._limit = min(self._ceiling, self._limit + 1 / self._limit)
+        if self._limit < self.ceiling and (not self._is_leased or self._is_alone):
+            self._limit = min(self.ceiling, self._limit + 1 / self._limit)
+
+    def lease(self, permits: int, pause: float, *, alone: bool) -> None:
+        """Use so many permits from now on, and start nothing before the pause is over; `alone` has no other process.
+
+        What succeeds widens the limit at once only then; else the common limit is widened, and divided.
+        """
+        self._is_leased, self._is_alone = True, alone
+        if pause > 0:
+            self._not_before = max(self._not_before, asyncio.get_running_loop().time() + pause)
+            self._peak = self._active
+        self._limit = float(min(permits, self.ceiling))
+        self.admit()
+
+    def release(self) -> None:
+        """Use permits without a lease again: the provider has not throttled for long."""
+        if self._is_leased:
+            self._is_leased = self._is_alone = False
+            self._limit = self.ceiling
+            self.admit()
 
     def _has_room(self) -> bool:
         if self._not_before and self._is_pausing():
@@ -136,6 +187,8 @@ class RateLimiter:
             self._trees.append(tree)
         heapq.heappush(self._queues[tree], (-depth, self._arrivals, turn))
         self.admit()
+        if self._is_leased and self.wake is not None and not turn.done():
+            self.wake()
         try:
             await turn
         except asyncio.CancelledError:
@@ -201,11 +254,24 @@ class RateLimiters:
     def __init__(self, ceiling: int | None = None) -> None:
         self._capacity = SharedCapacity(ceiling or max_connections())
         self._rate_limiters: dict[tuple[str, str], RateLimiter] = {}
+        self._wake: Callable[[], None] | None = None
+
+    @property
+    def used(self) -> dict[tuple[str, str], RateLimiter]:
+        """The rate limiters by provider and model."""
+        return self._rate_limiters
+
+    def share(self, wake: Callable[[], None]) -> None:
+        """Report refusals to other processes: `wake` asks for a sync with them."""
+        self._wake = wake
+        for rate_limiter in self._rate_limiters.values():
+            rate_limiter.wake = wake
 
     def at(self, provider: str, model: str) -> RateLimiter:
         rate_limiter = self._rate_limiters.get((provider, model))
         if rate_limiter is None:
             rate_limiter = self._rate_limiters[provider, model] = RateLimiter(self._capacity.size, self._capacity)
+            rate_limiter.wake = self._wake
         return rate_limiter
 
 
