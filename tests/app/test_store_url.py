@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,14 @@ import retinue
 from retinue.app.open import open_read_only
 from retinue.app.store_url import open_url
 from retinue.core.errors import BadInput
+from retinue.core.events import CallReturned
+from retinue.dispatch.cron.jobs import Job, Owner, ShellWork
+from retinue.dispatch.cron.schedule import At
+from retinue.dispatch.cron.table import CronTable
 from retinue.providers.scripted import Line, Script, ScriptedProvider, calls, says
 from retinue.store.postgres import PostgresMemoryTables, parse_address
 from retinue.tools.memory.postgres import PostgresMemory
+from tests.tools.tool_calls import StoreKeyValue
 
 
 def model(*lines: Line) -> ScriptedProvider:
@@ -49,6 +55,68 @@ async def test_agents_remember_in_the_postgres_store(
         ("main", "style", "Write short sentences.")
     ]
     assert not (tmp_path / "memory.db").exists()
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("where", ["settings", "agent"])
+async def test_memory_with_the_backend_postgres_is_in_the_database_of_the_store(
+    postgres_url: str, tmp_path: Path, where: str
+) -> None:
+    settings = tmp_path / "retinue.toml"
+    section = "memory" if where == "settings" else "agents.main.memory"
+    settings.write_text(f'[agents.main]\ntools = ["memory_store"]\n\n[{section}]\nbackend = "postgres"\n')
+    remember = calls("memory_store", key="style", content="Write short sentences.")
+    async with retinue.open(
+        provider=model(remember, says("Done.")), tools=["memory_store"], store=postgres_url, config=settings
+    ) as r:
+        assert (await r.run("Remember my style.", agent="main" if where == "agent" else None)).text == "Done."
+
+    (memory,) = PostgresMemory(PostgresMemoryTables(parse_address(postgres_url))).all()
+    assert (memory.agent, memory.key) == ("main", "style")
+
+
+async def test_the_backend_postgres_without_a_postgres_store_is_an_error() -> None:
+    with pytest.raises(BadInput, match=r"the memory backend postgres .* name one with --store"):
+        async with retinue.open(
+            provider=model(says("Done.")),
+            tools=["memory_store"],
+            store="memory:",
+            tool_options=retinue.ToolOptions(memory="postgres"),
+        ) as r:
+            await r.run("Remember my style.")
+
+
+@pytest.mark.real_time
+async def test_processes_share_context_through_the_postgres_store(postgres_url: str) -> None:
+    write = calls("shared_context", action="write", key="finding", value="the pool")
+    read = calls("shared_context", action="read", key="finding")
+    async with (
+        retinue.open(provider=model(write, says("1")), store=postgres_url, session="s", dialects=["spec"]) as first,
+        retinue.open(provider=model(read, says("2")), store=postgres_url, session="s", dialects=["spec"]) as second,
+    ):
+        await first.run("Write.")
+        run = await second.spawn("Read.")
+        await run.wait()
+        results = [event.text async for event in run.events() if isinstance(event, CallReturned)]
+
+    assert len(results) == 1
+    assert "the pool" in results[0]
+
+
+@pytest.mark.real_time
+async def test_a_due_job_is_claimed_by_one_of_several_processes(postgres_url: str) -> None:
+    due = Job(name="j", born="1", schedule=At(at=10.0), work=ShellWork(command="true"), next_run=10.0)
+    stores = [open_url(postgres_url) for _ in range(4)]
+    tables = [CronTable(StoreKeyValue(store)) for store in stores]
+    await tables[0].add(due)
+
+    claims = [table.claim_due(now=11.0, owner=Owner(f"host{n}", "1"), max_running=9) for n, table in enumerate(tables)]
+    verdicts = await asyncio.gather(*(asyncio.to_thread(asyncio.run, claim) for claim in claims))
+    found = [each.claims for each in verdicts]
+
+    assert sorted(map(len, found)) == [0, 0, 0, 1]
+    for store in stores:
+        store.close()
 
 
 @pytest.mark.real_time

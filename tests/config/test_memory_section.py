@@ -33,18 +33,29 @@ def test_the_backend_of_tools_holds_where_memory_names_none(tmp_path: Path) -> N
 
 
 def test_a_backend_that_is_not_supported_is_ignored_with_a_warning(tmp_path: Path) -> None:
-    found = settings(tmp_path, '[memory]\nbackend = "postgres"\n')
+    found = settings(tmp_path, '[memory]\nbackend = "qdrant"\n')
 
     assert [str(warning) for warning in found.warnings] == [
-        "retinue.toml:2: memory.backend: postgres is not supported and ignored"
+        "retinue.toml:2: memory.backend: qdrant is not supported and ignored"
     ]
     assert found.tool_options.memory == "sqlite"
+
+
+def test_the_database_of_the_store_is_a_backend(tmp_path: Path) -> None:
+    found = settings(tmp_path, '[memory]\nbackend = "postgres"\n\n[agents.dig.memory]\nbackend = "postgres"\n')
+
+    assert found.warnings == ()
+    assert found.tool_options.memory == "postgres"
+    assert [agent.memory for agent in found.core_agents()] == ["postgres"]
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('backend = "redis"', 'memory.backend: found "redis"; expected one of: sqlite, workspace, markdown, none'),
+        (
+            'backend = "redis"',
+            'memory.backend: found "redis"; expected one of: sqlite, postgres, workspace, markdown, none',
+        ),
         ("auto_save = 1", "memory.auto_save: found 1 (a whole number); expected true or false"),
     ],
 )

@@ -215,7 +215,7 @@ wire = "openai-chat"
         (
             '[agents.a.memory]\nbackend = "redis"\n',
             'retinue.toml:2: agents.a.memory.backend: found "redis"; '
-            "expected one of: sqlite, workspace, markdown, none",
+            "expected one of: sqlite, postgres, workspace, markdown, none",
         ),
         (
             '[agents.a]\nmodel = "m"\nmodel_provider = "anthropic.local"\n[providers.local]\nwire = "openai-chat"\n',

@@ -82,7 +82,8 @@ class MemorySettings(Struct, frozen=True, kw_only=True):
     backend: Annotated[
         Backend | None,
         Meta(
-            description="sqlite, workspace (its MEMORY.md; alias: markdown) or none; by default as set in [memory].",
+            description="sqlite, postgres (the store's database), workspace (its MEMORY.md; alias: markdown) or none; "
+            "by default as set in [memory].",
             examples=["sqlite"],
         ),
     ] = None

@@ -10,15 +10,15 @@ from msgspec import Meta, Struct
 from retinue.config.section_type import Section
 from retinue.config.validation import Issue
 
-SupportedBackend: TypeAlias = Literal["sqlite", "workspace", "none"]
+SupportedBackend: TypeAlias = Literal["sqlite", "postgres", "workspace", "none"]
 """Kinds of `retinue.tools.memory`; `workspace` is Markdown in the workspace of an agent."""
 
 Backend = Annotated[
     Literal["sqlite", "workspace", "markdown", "none", "postgres", "qdrant", "lucid"],
-    Meta(extra={"expected": "one of: sqlite, workspace, markdown, none"}),
+    Meta(extra={"expected": "one of: sqlite, postgres, workspace, markdown, none"}),
 ]
 """A memory backend. `markdown` is another name of `workspace`, as settings files of other programs have it; of the last
-three only the names are known, for such files.
+two only the names are known, for such files.
 """
 
 
@@ -29,7 +29,7 @@ def supported_backend(backend: str | None) -> SupportedBackend | None:
     ('workspace', 'workspace', None)
     """
     match backend:
-        case "sqlite" | "workspace" | "none":
+        case "sqlite" | "postgres" | "workspace" | "none":
             return backend
         case "markdown":
             return "workspace"
@@ -43,7 +43,8 @@ class MemoryDefaults(Struct, frozen=True, kw_only=True):
     backend: Annotated[
         Backend | None,
         Meta(
-            description="sqlite, workspace (its MEMORY.md; alias: markdown) or none; by default as set in [tools].",
+            description="sqlite, postgres (the store's database), workspace (its MEMORY.md; alias: markdown) or none; "
+            "by default as set in [tools].",
             examples=["sqlite"],
         ),
     ] = None

@@ -76,7 +76,7 @@ class Agent(Struct, frozen=True, kw_only=True, omit_defaults=True):
     runtime: RuntimeProfile = RuntimeProfile()
     workspace: str = ""
     memory_from: tuple[str, ...] = ()
-    memory: Literal["sqlite", "markdown", "workspace", "none"] | None = None
+    memory: Literal["sqlite", "postgres", "markdown", "workspace", "none"] | None = None
     think: bool = False
     no_tools: bool = False
 

@@ -25,8 +25,8 @@ class ToolOptions(Struct, frozen=True, kw_only=True):
       without one.
     - `network`: whether programs of agents may use the network.
     - `web_search`: the search engine: `ddgs`, `brave` or `searxng:ADDRESS`; `auto` is the first that is set up.
-    - `memory`: how memories of agents are stored: `sqlite`, `markdown` (files in the state folder), `workspace`
-      (`MEMORY.md` in the workspace of each agent) or `none`.
+    - `memory`: how memories of agents are stored: `sqlite`, `postgres` (in the database of the store), `markdown`
+      (files in the state folder), `workspace` (`MEMORY.md` in the workspace of each agent) or `none`.
     - `max_result`: characters of a result that a model reads at once; it can page through the rest.
 
     >>> ToolOptions(network=True).sandbox
@@ -81,8 +81,8 @@ class ToolDependencies:
     """What a `ToolFactory` makes tools from.
 
     `home` is the state folder (None keeps everything in memory); no tool may show it to a model. `web_search` names the
-    search engine, `memory` the backend of agents' memories: `sqlite`, or `markdown` or `workspace`, which people can
-    read, or `none`.
+    search engine, `memory` the backend of agents' memories: `sqlite`, `postgres`, `markdown` or `workspace`, which
+    people can read, or `none`.
     """
 
     sandbox: Sandbox
@@ -92,7 +92,7 @@ class ToolDependencies:
     web_search: str = "auto"
     memory: str = "sqlite"
     memories: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Agents with another memory backend: `sqlite`, `markdown`, `workspace` or `none`."""
+    """Agents with another memory backend."""
     memory_tables: MemoryTables | None = None
     """Where the backend `sqlite` stores instead, because the store is a PostgreSQL database."""
     workspaces: Mapping[str, str] = field(default_factory=dict[str, str])

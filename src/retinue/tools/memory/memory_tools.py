@@ -28,7 +28,7 @@ from retinue.tools.memory.workspace import WorkspaceMemory
 from retinue.tools.path_walk import Workspaces
 from retinue.tools.threads import in_thread
 
-BACKENDS = ("sqlite", "markdown", "workspace")
+BACKENDS = ("sqlite", "postgres", "markdown", "workspace")
 NONE = "none"
 """The backend of an agent without memory."""
 
@@ -65,15 +65,20 @@ def open_memory(
 
     The kind `workspace` stores in the workspaces of agents: those in `workspaces`, else `folder`, by default the
     current one. With `with_state_folder`, what agents have in Markdown files of the state folder is read, too. With
-    `tables`, those of a PostgreSQL store, the kind `sqlite` stores there.
+    `tables`, those of a PostgreSQL store, the kind `sqlite` stores there; the kind `postgres` needs them.
 
     >>> open_memory("clay", None)
     Traceback (most recent call last):
-    retinue.core.errors.BadInput: memory backend 'clay': expected one of: sqlite, markdown, workspace
+    retinue.core.errors.BadInput: memory backend 'clay': expected one of: sqlite, postgres, markdown, workspace
     """
     match kind:
-        case "sqlite" if tables is not None:
+        case "sqlite" | "postgres" if tables is not None:
             return PostgresMemory(tables)
+        case "postgres":
+            raise BadInput(
+                "the memory backend postgres is in the database of the store, and the store is none: name one with "
+                "--store, RETINUE_STORE or [store] url, as postgresql://USER@HOST/DATABASE"
+            )
         case "sqlite":
             return SqliteMemory(home and home / sqlite.FILE)
         case "markdown":
