@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from retinue.app import store_copy
 from retinue.core import commands
-from retinue.core.commands import Change, Decision, OpenSession, Post, RunQuery
+from retinue.core.commands import Change, Charge, Decision, OpenSession, Post, RunQuery
 from retinue.core.errors import BadInput, StoreCorrupt, StoreNotOpened, StoreUnavailable, UnknownFormat
 from retinue.core.events import ReplyReceived
 from retinue.core.inbox import Cancel, TextMessage
@@ -409,7 +409,8 @@ class TestPruneInSteps:
         return sorted(row.run_id for row in store.runs(RunQuery()))
 
     def test_large_trees_go_in_small_steps(self, store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(prune_module, "RUNS_PER_STEP", 3)
+        for size in ("FIRST_STEP", "LEAST_PER_STEP", "MOST_PER_STEP"):
+            monkeypatch.setattr(prune_module, size, 3)
         store.commit("alice", [accept("root"), *(accept(f"child {n}", parent="root") for n in range(7))])
         for name in (*(f"child {n}" for n in range(7)), "root"):
             end_run(store, name)
@@ -422,6 +423,15 @@ class TestPruneInSteps:
 
         assert self.ids(store) == []
         assert dict(store.key_value("artifact/root/a")) == {}
+
+    def test_charges_that_are_over_are_removed(self, store: PostgresStore) -> None:
+        charge = Charge("w", 1.0, 2.0, 1, 1, 1, 1)
+        charges = (charge, replace(charge, until=1e9))
+        commit_one(store, Change(space="s", decide=lambda _: Decision(b"", charges=charges)))
+
+        list(store.prune_in_steps(PruneRequest(before=100.0)))
+
+        assert [each.until for each in store.charges("w", 0.0)] == [1e9]
 
     def test_inherited_histories_and_shared_blobs_stay(self, store: PostgresStore) -> None:
         long = "x" * 40_000

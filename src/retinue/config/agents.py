@@ -82,7 +82,7 @@ class MemorySettings(Struct, frozen=True, kw_only=True):
     backend: Annotated[
         Backend | None,
         Meta(
-            description="sqlite, postgres (the store's database), workspace (its MEMORY.md; alias: markdown) or none; "
+            description="sqlite, postgres (the store), workspace (its MEMORY.md; alias: markdown) or none; "
             "by default as set in [memory].",
             examples=["sqlite"],
         ),

@@ -43,7 +43,7 @@ class MemoryDefaults(Struct, frozen=True, kw_only=True):
     backend: Annotated[
         Backend | None,
         Meta(
-            description="sqlite, postgres (the store's database), workspace (its MEMORY.md; alias: markdown) or none; "
+            description="sqlite, postgres (the store), workspace (its MEMORY.md; alias: markdown) or none; "
             "by default as set in [tools].",
             examples=["sqlite"],
         ),

@@ -18,8 +18,17 @@ from retinue.store import rules
 from retinue.store.codec import blob_name
 from retinue.store.postgres.database import Row
 
-RUNS_PER_STEP: Final = 200
-"""Runs that one transaction removes."""
+MOST_PER_STEP: Final = 400
+"""Runs that one transaction removes at most; fewer if that takes longer than `STEP_SECONDS`."""
+
+LEAST_PER_STEP: Final = 25
+FIRST_STEP: Final = 100
+
+STEP_SECONDS: Final = 0.025
+"""Seconds that a step should take: other writers wait for it."""
+
+ROWS_PER_STEP: Final = 2000
+"""Charges that one transaction removes."""
 
 SESSION_SECONDS: Final = 86_400.0
 """The least age of a session without runs that is removed: a younger one may belong to a process that just began."""
@@ -34,6 +43,8 @@ _TREES: Final = """
     SELECT root_id FROM runs GROUP BY root_id
     HAVING bool_and(ended) AND max(ended_at) < %s ORDER BY max(ended_at), root_id
 """
+_RUNS_OF_TREES: Final = "SELECT no, run_id, root_id FROM runs WHERE root_id = ANY(%s) ORDER BY no DESC LIMIT %s"
+_SIZES_OF_TREES: Final = "SELECT root_id, count(*) FROM runs WHERE root_id = ANY(%s) GROUP BY root_id"
 _HEIRS: Final = """
     SELECT heir.root_id, origin.root_id FROM runs AS heir JOIN runs AS origin ON origin.run_id = heir.inherits
     WHERE heir.root_id <> origin.root_id
@@ -96,12 +107,16 @@ class Statements(Protocol):
         ...
 
 
-class PrunedStore(Protocol):
-    """What a prune in steps needs of `PostgresStore`."""
+class Reader(Protocol):
+    """Queries outside of a transaction; some take long, so that others should not wait for them."""
 
     def read(self, query: str, *values: object) -> list[Row]:
-        """The rows of a query, outside of a transaction."""
+        """The rows of a query."""
         ...
+
+
+class PrunedStore(Protocol):
+    """What a prune in steps needs of `PostgresStore`."""
 
     def maintain(self, step: Callable[[Statements], T]) -> T:
         """Make a step in a transaction of its own."""
@@ -114,46 +129,79 @@ def prune_at_once(statements: Statements, before: float) -> int:
     inherits = {run_id: origin for run_id, _, _, origin in rows if origin is not None}
     gone = rules.prunable([row[:3] for row in rows], inherits, before)
     numbers = statements.fetch("SELECT no, run_id, root_id FROM runs WHERE run_id = ANY(%s)", list(gone))
-    _remove_runs(statements, numbers, {root_id for _, _, root_id in numbers})
+    blobs = _blobs_of_runs(statements.fetch, numbers)
+    _remove_runs(statements, numbers, {root_id for _, _, root_id in numbers}, blobs)
     statements.send("DELETE FROM charges WHERE until < %s", float(before))
     statements.send(_IDLE_DEAD_DRIVERS)
     return len(gone)
 
 
-def prune_in_steps(store: PrunedStore, request: PruneRequest) -> Generator[int]:
-    """See `core.ports.PruneInSteps`. The server uses free space again; its autovacuum gives the end of files back."""
-    roots = _trees_to_remove(store, request)
-    while roots and not _is_small_enough(store, request):
-        chunk = list(islice(roots, RUNS_PER_STEP))
+def prune_in_steps(store: PrunedStore, reader: Reader, request: PruneRequest) -> Generator[int]:
+    """See `core.ports.PruneInSteps`. The server uses free space again; its autovacuum gives the end of files back.
 
-        def step(statements: Statements, chosen: list[RunId] = chunk) -> int:
-            # A run that was accepted meanwhile may have inherited a history.
+    Trees that have ended do not change any more. So everything is read before a step, and only whether a new run has
+    inherited a history is read while other writers wait.
+    """
+    roots = _trees_to_remove(reader, request)
+    size = FIRST_STEP
+    while roots and not _is_small_enough(reader, request):
+        chosen = list(islice(roots, size))
+        runs = reader.read(_RUNS_OF_TREES, chosen, size)
+        remaining: dict[RunId, int] = dict(reader.read(_SIZES_OF_TREES, chosen))
+        for _, _, root_id in runs:
+            remaining[root_id] -= 1
+        blobs = _blobs_of_runs(reader.read, runs)
+
+        def step(
+            statements: Statements,
+            chosen: list[RunId] = chosen,
+            runs: list[Row] = runs,
+            blobs: list[str] = blobs,
+            remaining: dict[RunId, int] = remaining,
+        ) -> int:
             heirs = statements.fetch(f"{_HEIRS} AND origin.root_id = ANY(%s)", chosen)
             needed = {origin for heir, origin in heirs if heir not in roots}
-            removable = [root_id for root_id in chosen if root_id not in needed]
-            query = "SELECT no, run_id, root_id FROM runs WHERE root_id = ANY(%s) ORDER BY no DESC LIMIT %s"
-            rows = statements.fetch(query, removable, RUNS_PER_STEP)
-            left = statements.fetch("SELECT root_id, count(*) FROM runs WHERE root_id = ANY(%s) GROUP BY 1", removable)
-            remaining = dict(left)
-            for _, _, root_id in rows:
-                remaining[root_id] -= 1
-            done = {root_id for root_id in chosen if not remaining.get(root_id)}
-            _remove_runs(statements, rows, done)
+            removed = [row for row in runs if row[2] not in needed]
+            done = {root_id for root_id in chosen if root_id not in needed and not remaining.get(root_id)}
+            _remove_runs(statements, removed, done, blobs)
             for root_id in (*done, *needed):
                 roots.pop(root_id, None)
-            return len(rows)
+            return len(removed)
 
+        began = time.monotonic()
         yield store.maintain(step)
-    yield from _remove_others(store, request)
+        size = next_size(size, time.monotonic() - began)
+    yield from _remove_others(store, reader, request)
 
 
-def _remove_others(store: PrunedStore, request: PruneRequest) -> Iterator[int]:
+def next_size(size: int, seconds: float) -> int:
+    """How many runs the next step removes, after one of this size took so long.
+
+    >>> next_size(100, 0.005), next_size(100, 0.02), next_size(100, 0.2)
+    (200, 100, 25)
+    """
+    if seconds < STEP_SECONDS / 2:
+        return min(2 * size, MOST_PER_STEP)
+    if seconds > 4 * STEP_SECONDS:
+        return max(size // 4, LEAST_PER_STEP)
+    return max(size // 2, LEAST_PER_STEP) if seconds > 1.5 * STEP_SECONDS else size
+
+
+def _remove_others(store: PrunedStore, reader: Reader, request: PruneRequest) -> Iterator[int]:
     before = min(request.before, time.time())
     created = min(before, time.time() - SESSION_SECONDS)
-    names = [name for (name,) in store.read(_UNUSED_SESSIONS, created)] if request.keep_sessions else []
+    names = [name for (name,) in reader.read(_UNUSED_SESSIONS, created)] if request.keep_sessions else []
+    old = [number for (number,) in reader.read("SELECT id FROM charges WHERE until < %s", float(before))]
+    for start in range(0, len(old), ROWS_PER_STEP):
+        chunk = old[start : start + ROWS_PER_STEP]
+
+        def remove_charges(statements: Statements, chosen: list[int] = chunk) -> int:
+            statements.send("DELETE FROM charges WHERE id = ANY(%s)", chosen)
+            return 0
+
+        yield store.maintain(remove_charges)
 
     def step(statements: Statements) -> int:
-        statements.send("DELETE FROM charges WHERE until < %s", float(before))
         statements.send(_IDLE_DEAD_DRIVERS)
         for name in filter(_GENERATED.fullmatch, names):
             if statements.fetch(f"{_UNUSED_SESSIONS} AND session_id = %s", created, name):
@@ -164,7 +212,7 @@ def _remove_others(store: PrunedStore, request: PruneRequest) -> Iterator[int]:
     yield store.maintain(step)
 
 
-def _trees_to_remove(store: PrunedStore, request: PruneRequest) -> dict[RunId, None]:
+def _trees_to_remove(store: Reader, request: PruneRequest) -> dict[RunId, None]:
     """The roots of trees that ended in time and whose history no remaining run has inherited, the oldest first."""
     roots: dict[RunId, None] = {root_id: None for (root_id,) in store.read(_TREES, float(request.before))}
     if request.keep_sessions:
@@ -183,14 +231,21 @@ def _trees_to_remove(store: PrunedStore, request: PruneRequest) -> dict[RunId, N
     return roots
 
 
-def _is_small_enough(store: PrunedStore, request: PruneRequest) -> bool:
+def _is_small_enough(store: Reader, request: PruneRequest) -> bool:
     return request.max_bytes is not None and store.read(_DATA_BYTES)[0][0] <= request.max_bytes
 
 
-def _remove_runs(statements: Statements, rows: list[Row], whole_trees: set[RunId]) -> None:
-    """Remove runs, given as number, id and root, with what only they need; artifacts go with the last run of a tree."""
+def _blobs_of_runs(fetch: Callable[..., list[Row]], rows: list[Row]) -> list[str]:
+    numbers = [row[0] for row in rows]
+    return [digest for (digest,) in fetch(_BLOBS_OF_RUNS, numbers, numbers, numbers, numbers)]
+
+
+def _remove_runs(statements: Statements, rows: list[Row], whole_trees: set[RunId], blobs: list[str]) -> None:
+    """Remove runs, given as number, id and root, with what only they need; artifacts go with the last run of a tree.
+
+    `blobs` are those that the runs name; the ones that other runs name as well stay.
+    """
     numbers, run_ids = [row[0] for row in rows], [row[1] for row in rows]
-    blobs = [digest for (digest,) in statements.fetch(_BLOBS_OF_RUNS, numbers, numbers, numbers, numbers)]
     statements.send("DELETE FROM events WHERE run_no = ANY(%s)", numbers)
     statements.send("DELETE FROM inbox WHERE run_no = ANY(%s)", numbers)
     statements.send("DELETE FROM runs WHERE no = ANY(%s)", numbers)

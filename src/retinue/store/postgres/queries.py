@@ -24,6 +24,9 @@ _RUN: Final = """
     FROM runs
 """
 
+_LAST: Final = "\U0010ffff"
+"""The last character; ids are compared by bytes."""
+
 
 class PostgresQueries:
     """Queries from any thread, one at a time."""
@@ -202,8 +205,10 @@ def _conditions(query: RunQuery) -> tuple[str, list[object]]:
     conditions = [condition for condition, value in filters.items() if value is not None]
     values: list[object] = [value for value in filters.values() if value is not None]
     if query.id_part is not None:
-        conditions.append("(starts_with(run_id, %s) OR right(run_id, %s) = %s)")
-        values += [query.id_part, len(query.id_part), query.id_part]
+        # As ranges, for which there are indexes: of the beginning of an id, and of its end.
+        beginning, end = query.id_part, query.id_part[::-1]
+        conditions.append("(run_id >= %s AND run_id < %s OR reverse(run_id) >= %s AND reverse(run_id) < %s)")
+        values += [beginning, beginning + _LAST, end, end + _LAST]
     if query.roots_only:
         conditions.append("parent_id IS NULL")
     if query.unfinished_only or query.phase not in (None, "ended"):

@@ -118,7 +118,11 @@ class PostgresStore(PostgresQueries):
 
     def prune_in_steps(self, request: PruneRequest) -> Generator[int]:
         """Prune in small transactions; each number is that of the runs a step removed. See `PruneInSteps`."""
-        return prune_in_steps(self, request)
+        reader = Database(self.address)  # a query over all runs takes long, and other readers should not wait for it
+        try:
+            yield from prune_in_steps(self, reader, request)
+        finally:
+            reader.close()
 
     def maintain(self, step: Callable[[Statements], T]) -> T:
         """Make one step of maintenance in a transaction of its own; other writers wait no longer than the step."""
