@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from retinue.app import store_copy
 from retinue.core import commands
-from retinue.core.commands import Change, Charge, Decision, OpenSession, Post, RunQuery
+from retinue.core.commands import Change, Charge, CloseSession, Decision, OpenSession, Post, RunQuery
 from retinue.core.errors import BadInput, StoreCorrupt, StoreNotOpened, StoreUnavailable, UnknownFormat
 from retinue.core.events import ReplyReceived
 from retinue.core.inbox import Cancel, TextMessage
@@ -288,9 +288,11 @@ class TestConnections:
         monkeypatch.setattr(store, "_commit", lose_connection)
 
         with pytest.raises(StoreUnavailable, match="results"):
-            store.commit(None, [accept("root")])
+            store.commit(None, [CloseSession(session_id="s", how="archive")])
 
-        assert store.run("root") is not None
+        session = store.session("s")
+        assert session is not None
+        assert session.state == "archived"
 
     def test_a_stopped_writer_does_not_keep_others_waiting(self, postgres_url: str, store: PostgresStore) -> None:
         create_tree(store)

@@ -84,6 +84,19 @@ def connect(address: PostgresAddress) -> Connection:
     return connection
 
 
+def connect_before(address: PostgresAddress, give_up: float) -> Connection:
+    """A new connection; tries again until the monotonic time `give_up`, because a restart takes some seconds."""
+    nap = _FIRST_NAP
+    while True:
+        try:
+            return connect(address)
+        except psycopg.Error:
+            if time.monotonic() + nap > give_up:
+                raise
+            time.sleep(nap)
+            nap = min(2 * nap, _LONGEST_NAP)
+
+
 class Database:
     """One connection, used by one thread at a time; `use` gives it to a function, and opens it again if it was lost."""
 
@@ -144,15 +157,11 @@ class Database:
     def _connected(self, give_up: float) -> Connection:
         if self._closed:
             raise StoreUnavailable(f"{self.address} was closed")
-        nap = _FIRST_NAP
-        while self._connection is None or self._connection.closed:
+        if self._connection is None or self._connection.closed:
             try:
-                self._connection = connect(self.address)
+                self._connection = connect_before(self.address, give_up)
             except psycopg.Error as error:
-                if time.monotonic() + nap > give_up:
-                    raise translated_error(self.address, error) from error
-                time.sleep(nap)
-                nap = min(2 * nap, _LONGEST_NAP)
+                raise translated_error(self.address, error) from error
         return self._connection
 
     def _drop(self) -> None:

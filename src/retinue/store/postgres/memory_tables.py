@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 
 import psycopg
 
 from retinue.store.postgres.address import PostgresAddress
-from retinue.store.postgres.database import Connection, Row, connect
+from retinue.store.postgres.database import RECONNECT_SECONDS, Connection, Row, connect_before
 from retinue.store.postgres.errors import translated_error
 from retinue.store.postgres.migrations import migrate
 
@@ -37,9 +38,12 @@ class PostgresMemoryTables:
 
     @contextmanager
     def transaction(self) -> Generator[Statements]:
-        """A transaction, committed at the end of the block; raises `StoreError` if the server cannot be reached."""
+        """A transaction, committed at the end of the block; raises `StoreError` if the server cannot be reached.
+
+        A server that is being restarted is waited for.
+        """
         try:
-            with connect(self.address) as connection:
+            with connect_before(self.address, time.monotonic() + RECONNECT_SECONDS) as connection:
                 if not self._is_migrated:
                     migrate(connection, self.address)
                     self._is_migrated = True

@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from retinue.core.commands import Heartbeat, Record, RegisterDriver, Write, WriteResult
+from retinue.core.commands import Record, Write, WriteResult
 from retinue.core.errors import StoreError, StoreNotOpened, StoreUnavailable
 from retinue.core.events import Event
 from retinue.core.ids import DriverId
@@ -31,6 +31,7 @@ from retinue.store.postgres.appends import ARRAYS, appends_of
 from retinue.store.postgres.commands import PostgresCommands, may_share, only_appends, rejection, wakes_others
 from retinue.store.postgres.database import Connection, Database
 from retinue.store.postgres.errors import translated_error
+from retinue.store.postgres.lost_results import UnknownResult, answers_to_keep, found_results, is_change
 from retinue.store.postgres.memory_tables import PostgresMemoryTables
 from retinue.store.postgres.migrations import migrate
 from retinue.store.postgres.prune import Statements, prune_in_steps
@@ -43,7 +44,8 @@ _COMMIT_APPENDS: Final = f"SELECT commit_appends(%s, %s, %s, %s::text, %s::text,
 _BEGIN_COMMIT: Final = "SELECT begin_commit(%s, %s, %s, %s, %s::text, %s)"
 _OTHERS: Final = "SELECT coalesce(sum(n), 0)::bigint, count(*) FROM writers WHERE writer_id <> %s"
 # Waits for a transaction of the lost connection that the server may still be working on.
-_LAST_COMMIT: Final = "SELECT n FROM writers WHERE writer_id = %s FOR UPDATE"
+_LAST_COMMIT: Final = "SELECT n, answers FROM writers WHERE writer_id = %s FOR UPDATE"
+_KEEP_ANSWERS: Final = "UPDATE writers SET answers = %s::bytea[] WHERE writer_id = %s"
 
 
 class _LargeBody(Exception):
@@ -179,6 +181,10 @@ class PostgresStore(PostgresQueries):
         is_new = driver_id is not None and rules.registers(writes, driver_id)
         with self._transaction(connection, driver_id, number, alone=not all(map(may_share, writes)), is_new=is_new):
             results = commands.write_all(driver_id, writes)
+            if any(map(is_change, writes)):
+                # The results of changes are known already; those of other writes are read after the commit.
+                known = [result() if is_change(write) else None for write, result in zip(writes, results, strict=True)]
+                commands.send(_KEEP_ANSWERS, answers_to_keep(writes, known), self._writer_id)
             if any(map(wakes_others, writes)):
                 connection.execute("SELECT pg_notify(%s, %s)", (self.address.channel, str(self._writer_id)))
         return [result() for result in results]
@@ -212,8 +218,8 @@ class PostgresStore(PostgresQueries):
         rows = self._writer.use(lambda connection: connection.execute(_LAST_COMMIT, (self._writer_id,)).fetchall())
         if not rows or rows[0][0] != number:
             return None
-        if all(isinstance(write, Record | Heartbeat | RegisterDriver) for write in writes) and not any(
-            isinstance(write, Record) and write.known is not None for write in writes
-        ):
-            return [None for _ in writes]
-        raise StoreUnavailable(f"the connection was lost during a commit, and its results with it ({self.address})")
+        try:
+            return found_results(self, writes, rows[0][1])
+        except UnknownResult:
+            text = f"the connection was lost during a commit, and its results with it ({self.address})"
+            raise StoreUnavailable(text) from None

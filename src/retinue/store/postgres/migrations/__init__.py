@@ -12,12 +12,16 @@ from typing import Final, TypeAlias
 from retinue.core.errors import StoreCorrupt, UnknownFormat
 from retinue.store.postgres.address import PostgresAddress
 from retinue.store.postgres.database import Connection
-from retinue.store.postgres.migrations import m0001_initial, m0002_large_stores
+from retinue.store.postgres.migrations import m0001_initial, m0002_large_stores, m0003_lost_answers
 
 Step: TypeAlias = Sequence[str]
 """The SQL statements of one migration."""
 
-STEPS: Final[tuple[Step, ...]] = (m0001_initial.STATEMENTS, m0002_large_stores.STATEMENTS)
+STEPS: Final[tuple[Step, ...]] = (
+    m0001_initial.STATEMENTS,
+    m0002_large_stores.STATEMENTS,
+    m0003_lost_answers.STATEMENTS,
+)
 
 _HAS_SCHEMA: Final = "SELECT 1 FROM pg_namespace WHERE nspname = %s"
 _HAS_TABLES: Final = """
