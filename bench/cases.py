@@ -66,7 +66,7 @@ class Row(Struct, frozen=True, kw_only=True):
     unit: str
     values: dict[str, float]
     ratios: dict[str, float] = {}
-    """Ratios to the floor, each the median over adjacent measurements."""
+    """Ratios to the floor or another side, each the median over adjacent measurements."""
     most: dict[str, float] = {}
     """By side: the promised limit of the ratio, or with `absolute` of the value."""
     absolute: bool = False
@@ -79,11 +79,19 @@ class Row(Struct, frozen=True, kw_only=True):
         return measured[side] <= self.most[side]
 
 
-def compare(what: str, unit: str, costs: Costs, read: Callable[[Cost], float], most: Mapping[str, float]) -> Row:
-    """A row of medians, with ratios between measurements that were made at nearly the same time."""
+def compare(
+    what: str,
+    unit: str,
+    costs: Costs,
+    read: Callable[[Cost], float],
+    most: Mapping[str, float],
+    *,
+    base: str = FLOOR.name,
+) -> Row:
+    """A row of medians, with ratios to a side between measurements that were made at nearly the same time."""
     values = {side: [read(cost) for cost in measured] for side, measured in costs.items()}
     ratios = {
-        side: median(value / bare for value, bare in zip(own, values[FLOOR.name], strict=True))
+        side: median(value / bare for value, bare in zip(own, values[base], strict=True))
         for side, own in values.items()
     }
     return Row(

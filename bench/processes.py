@@ -29,6 +29,7 @@ class Side(Struct, frozen=True):
     name: str
     module: str
     on_disk: bool = False
+    on_server: bool = False
     tool_kind: str = "pure"
 
 
@@ -36,6 +37,7 @@ FLOOR = Side("floor", "bench.bare_loop")
 MEMORY = Side("memory", "bench.retinue_loop")
 SQLITE = Side("SQLite", "bench.retinue_loop", on_disk=True)
 SQLITE_ONCE = Side("SQLite, tools with effects", "bench.retinue_loop", on_disk=True, tool_kind="once")
+POSTGRES = Side("PostgreSQL", "bench.retinue_loop", on_server=True)
 SIDES = (FLOOR, MEMORY, SQLITE)
 
 
@@ -72,13 +74,25 @@ def fake_model() -> Generator[FakeModel]:
 
 @contextmanager
 def start_side(
-    side: Side, model: FakeModel, work: Work, *, rounds: int = 1, warm_ups: int = 1, uvloop: bool = False
+    side: Side,
+    model: FakeModel,
+    work: Work,
+    *,
+    rounds: int = 1,
+    warm_ups: int = 1,
+    uvloop: bool = False,
+    store: str = "",
 ) -> Generator[subprocess.Popen[str]]:
-    """Start a side in a process of its own; its store, if it has one, is removed after the block."""
+    """Start a side in a process of its own; its folder, if it has one, is removed after the block.
+
+    `store` is the address of the store of a side on a server.
+    """
     arguments = [model.url, work.model, "--rounds", str(rounds), "--warm-ups", str(warm_ups)]
     with ExitStack() as cleanup:
         if side.on_disk:
             arguments += ["--home", cleanup.enter_context(tempfile.TemporaryDirectory(prefix="retinue-bench-"))]
+        if side.on_server:
+            arguments += ["--store", store]
         arguments += ["--tool-kind", side.tool_kind, *(["--uvloop"] if uvloop else [])]
         process = subprocess.Popen(
             [sys.executable, "-m", side.module, *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True
@@ -88,19 +102,26 @@ def start_side(
 
 
 def cost_of(
-    side: Side, model: FakeModel, work: Work, *, rounds: int = 1, warm_ups: int = 1, uvloop: bool = False
+    side: Side,
+    model: FakeModel,
+    work: Work,
+    *,
+    rounds: int = 1,
+    warm_ups: int = 1,
+    uvloop: bool = False,
+    store: str = "",
 ) -> Cost:
     """Measure the work by a side."""
-    with start_side(side, model, work, rounds=rounds, warm_ups=warm_ups, uvloop=uvloop) as process:
+    with start_side(side, model, work, rounds=rounds, warm_ups=warm_ups, uvloop=uvloop, store=store) as process:
         return msgspec.json.decode(_first_line(process), type=Cost)
 
 
-def kb_per_waiting_worker(side: Side, model: FakeModel, work: Work, *, uvloop: bool = False) -> float:
+def kb_per_waiting_worker(side: Side, model: FakeModel, work: Work, *, uvloop: bool = False, store: str = "") -> float:
     """The growth of a side's process for each worker that waits for its reply.
 
     Measured when the fake model holds the lead's request alone, and again when it holds those of all workers.
     """
-    with start_side(side, model, work, uvloop=uvloop) as process:
+    with start_side(side, model, work, uvloop=uvloop, store=store) as process:
         before = _resident_kb_when(1, process.pid, model)
         after = _resident_kb_when(work.workers, process.pid, model)
         process.terminate()  # the answers are not needed

@@ -102,7 +102,8 @@ async def side(job: Job) -> Cost:
         tools=[delegate, echo_tool(cast("ToolKind", job.tool_kind))],
         agents=[Agent(name="lead", system_prompt=LEAD, tools=("delegate",))],
         dialects=(),
-        home=job.home,
+        home=None if job.store else job.home,
+        store=job.store or None,
     ) as r:
         delegate.supervisor = r.supervisor
 

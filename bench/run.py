@@ -29,6 +29,7 @@ from bench.cases import (
     waiting_row,
     wire_rows,
 )
+from bench.postgres import postgres_rows
 from bench.processes import (
     SIDES,
     FakeModel,
@@ -47,7 +48,7 @@ def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="make bench ARGS=...", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rounds; under a minute, and noisier")
-    parser.add_argument("--full", action="store_true", help="ten thousand workers as well")
+    parser.add_argument("--full", action="store_true", help="ten thousand workers and a million runs as well")
     parser.add_argument("--uvloop", action="store_true", help="every side on uvloop, which has to be installed")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
     options = parser.parse_args()
@@ -59,6 +60,7 @@ def main() -> None:
             *wire_rows(cost_of_wires(rounds=5 if options.quick else 21)),
             waiting_row(_measure_waiting(model, 1 if options.quick else 2, options.uvloop)),
             import_row({side: [cpu_of_importing(modules) for _ in range(3)] for side, modules in IMPORTS.items()}),
+            *postgres_rows(model, quick=options.quick, full=options.full),
             *sandbox_rows(seconds_of_sandbox_start(rounds=5 if options.quick else 20)),
         ]
     sys.stdout.write(f"{as_table(rows)}\n\n{_machine(options.uvloop)}\n")

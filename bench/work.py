@@ -86,6 +86,7 @@ class Job(Struct, frozen=True, kw_only=True):
     warm_ups: int
     uvloop: bool
     home: str
+    store: str
     tool_kind: str
     profile: str
 
@@ -99,6 +100,7 @@ def job_from_arguments(arguments: Sequence[str] | None = None) -> Job:
     parser.add_argument("--warm-ups", type=int, default=1, help="rounds with one worker that are not counted")
     parser.add_argument("--uvloop", action="store_true")
     parser.add_argument("--home", default=":memory:", help="the folder of retinue's store")
+    parser.add_argument("--store", default="", help="the address of retinue's store, instead of a folder")
     parser.add_argument("--tool-kind", default="pure", help="the kind of retinue's echo tool")
     parser.add_argument("--profile", default="", help="write a cProfile of the counted rounds to this file")
     options = parser.parse_args(arguments)
@@ -109,6 +111,7 @@ def job_from_arguments(arguments: Sequence[str] | None = None) -> Job:
         warm_ups=options.warm_ups,
         uvloop=options.uvloop,
         home=options.home,
+        store=options.store,
         tool_kind=options.tool_kind,
         profile=options.profile,
     )

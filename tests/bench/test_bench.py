@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -9,9 +11,12 @@ import pytest
 from bench.bare_wires import BARE_DECODERS
 from bench.cases import Row, compare
 from bench.fake_model import Replies
+from bench.many_runs import fill
+from bench.postgres import prune_beside_a_writer, roots_a_second, seconds_of_first_page
 from bench.processes import (
     FLOOR,
     MEMORY,
+    POSTGRES,
     SQLITE,
     SQLITE_ONCE,
     FakeModel,
@@ -23,7 +28,10 @@ from bench.processes import (
 )
 from bench.run import as_table, broken_promises
 from bench.work import LEAD, WORKER, Cost, Work
+from retinue.core.commands import RunQuery
 from retinue.sandbox.probe import verdict
+from retinue.store.postgres import PostgresStore
+from retinue.store.sqlite import SqliteStore
 
 SMALL = Work(workers=2, turns=1, tokens=3)
 
@@ -104,3 +112,23 @@ def test_a_start_in_the_sandbox_is_measured_where_there_is_one() -> None:
 def test_a_failing_side_raises() -> None:
     with fake_model() as model, pytest.raises(RuntimeError, match="ended with status 1 and no output"):
         cost_of(Side("broken", "bench.nowhere"), model, SMALL)
+
+
+@pytest.mark.real_time
+async def test_roots_prunes_and_lists_are_measured_on_both_stores(postgres_url: str, tmp_path: Path) -> None:
+    with closing(SqliteStore(tmp_path / "retinue.db")) as sqlite, closing(PostgresStore(postgres_url)) as postgres:
+        rates = [await roots_a_second(store, roots=400) for store in (sqlite, postgres)]
+        fill(postgres, 100)
+        page = seconds_of_first_page(postgres)
+        prune = prune_beside_a_writer(postgres)
+
+        assert min(rates) > 0
+        assert page > 0
+        assert prune.longest_wait > 0
+        assert (sqlite.count(RunQuery()), postgres.count(RunQuery())) == (400, 400)  # roots have not ended
+
+
+def test_a_side_on_a_server_does_the_same_work(model: FakeModel, postgres_url: str) -> None:
+    answers = {cost_of(side, model, SMALL, warm_ups=0, store=postgres_url).answers for side in (SQLITE, POSTGRES)}
+
+    assert len(answers) == 1
