@@ -17,6 +17,8 @@ events; a `match` over it can be checked for completeness.
 
 from retinue.core.budget import Amount, Caps, Window
 from retinue.core.events import (
+    Advice,
+    AdviceGiven,
     CallParked,
     CallReturned,
     CompactedBy,
@@ -49,6 +51,8 @@ from retinue.core.inbox import (
 from retinue.core.run import EndReason, HandleRef, HistoryRef, Lifecycle, LimitMet, Result
 
 __all__ = [
+    "Advice",
+    "AdviceGiven",
     "Amount",
     "ApprovalAnswer",
     "CallParked",

@@ -13,6 +13,7 @@ from typing import TypeAlias, assert_never
 from retinue.core.agent import Output, RunSpec, ValidatedOutput
 from retinue.core.compaction import ContextOverflow
 from retinue.core.events import (
+    AdviceGiven,
     CallParked,
     CallReturned,
     Event,
@@ -38,6 +39,7 @@ from retinue.core.state import Run, apply, fold
 from retinue.core.step import (
     MAX_REPAIRS,
     MODEL,
+    Advise,
     AlreadyEnded,
     CallModel,
     Compact,
@@ -86,7 +88,8 @@ def snapshot(run: Run) -> dict[str, object]:
     state: dict[str, object] = {name: getattr(run, name) for name in Run.__slots__}
     calls = [{name: getattr(call, name) for name in call.__slots__} for call in run.open]
     state.update(history=list(run.history), open=calls, exchanges=list(run.exchanges))
-    state.update(seen=set(run.seen), taken=set(run.taken))
+    last = [(call.call, call.result) for call in run.last_calls]
+    state.update(last_calls=last, seen=set(run.seen), taken=set(run.taken))
     return state
 
 
@@ -123,6 +126,8 @@ class Simulation:
         self.spent: LimitMet | None = None
         self.overflow: ContextOverflow | None = None
         self.is_chatty = random.random() < 0.5
+        self.is_stuck = self.overflows.random() < 0.15
+        """Whether the model repeats one call, with one result."""
         self.is_brittle = random.random() < 0.5
         self.steps: list[Step] = []
         self.compacted: list[Message] = []
@@ -144,7 +149,15 @@ class Simulation:
     def next_step(self) -> Step:
         """The next step; checks that computing it changes nothing."""
         verdict = validated(self.run)
-        given = StepInput(tuple(self.inbox), frozenset(self.busy), self.children, self.spent, verdict, self.overflow)
+        given = StepInput(
+            inbox=tuple(self.inbox),
+            busy=frozenset(self.busy),
+            children=self.children,
+            spent=self.spent,
+            validated=verdict,
+            overflow=self.overflow,
+            repeats=self.run.repeats,
+        )
         before = snapshot(self.run)
         step = next_step(self.run, given)
         assert next_step(self.run, given) == step
@@ -183,6 +196,11 @@ class Simulation:
                 assert self.run.wrap_up_limit is None
                 assert self.run.repairs < MAX_REPAIRS
                 self.record(RepairAsked(at=self.at, error=error, text=self._new("repair")))
+            case Advise(about=about):
+                assert not self.busy
+                assert about not in self.run.advised
+                assert self.run.wrap_up_limit is None
+                self.record(AdviceGiven(at=self.at, about=about, text=self._new("advice")))
             case Wait(why=why):
                 self._wait(why)
             case EndExchange(exchange=exchange):
@@ -274,10 +292,13 @@ class Simulation:
         ids = [random.choice(["", "same", self._new("id")]) for _ in range(count)]
         text = random.choice(["", " ", self._new("says")])
         message = AssistantMessage(text, tuple(ToolCall("tool", "{}", id) for id in ids))
+        if self.is_stuck and random.random() < 0.9:
+            count, message = 1, AssistantMessage(text, (ToolCall("tool"),))
         ends: list[Stop] = ["end", "length", "refusal"]
         stop = "calls" if count else random.choices(ends, (8, 1, 1))[0]
         usage = random.choice([None, Usage(input=3, output=2)])
-        reply = Reply(message, usage=usage, cost=random.choice([None, 7, 7]), stop=stop)
+        error = "no such tool" if count == 0 and self.overflows.random() < 0.1 else ""
+        reply = Reply(message, usage=usage, cost=random.choice([None, 7, 7]), stop=stop, call_error=error)
         if count == 0 and random.random() < 0.2:
             self.children += 1
         return ReplyReceived(at=self.at, turn=turn, reply=reply)
@@ -289,7 +310,7 @@ class Simulation:
             return CallParked(at=self.at, turn=turn, index=index, tool="tool")
         failed = random.random() < 0.2
         crashed = failed and random.random() < 0.1
-        text = self._new("result")
+        text = "stuck" if self.is_stuck else self._new("result")
         return CallReturned(at=self.at, turn=turn, index=index, text=text, failed=failed, crashed=crashed)
 
     # What may happen at any time

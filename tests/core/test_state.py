@@ -87,6 +87,10 @@ def test_a_new_run_has_its_task_and_zero_usage() -> None:
     run = run_after(accepted=accepted)
 
     assert snapshot(run) == {
+        "advised": frozenset(),
+        "call_error": "",
+        "last_calls": [],
+        "repeats": 0,
         "accepted": accepted,
         "run_spec": RUN_SPEC,
         "adopted_seq": 0,

@@ -610,7 +610,7 @@ def test_random_runs_keep_every_invariant(seed: int) -> None:
     assert [None if text in NO_RESULT else text for text in results] == results_of(simulation.log)
     inputs = [message.text for message in messages if isinstance(message, UserMessage)]
     assert [
-        text for text in inputs if not text.startswith(("of old", "task", "wrap up", "repair"))
+        text for text in inputs if not text.startswith(("of old", "task", "wrap up", "repair", "advice"))
     ] == simulation.texts_taken()
     assert limits.max_turns is None or run.turns <= limits.max_turns
     assert limits.max_calls is None or run.calls_made <= limits.max_calls
@@ -636,5 +636,5 @@ def test_random_runs_cover_all_steps_events_and_end_reasons() -> None:
     ends = {simulation.run.outcome.reason for simulation in simulations if simulation.run.outcome is not None}
     assert ends == {
         "answered", "empty", "length", "refusal", "bad_output", "max_turns", "max_tokens", "max_cost", "max_calls",
-        "window", "deadline", "cancelled", "model_error", "tool_error",
+        "looping", "window", "deadline", "cancelled", "model_error", "tool_error",
     }  # fmt: skip

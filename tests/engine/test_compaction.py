@@ -44,7 +44,7 @@ WINDOWS = {"small": 4000, "large": 100_000}
 TOO_LONG = ProviderError("prompt is too long: 5000 tokens", fault="too_long", status=400)
 
 
-@retinue.tool(kind="pure")
+@retinue.tool(kind="pure", polls=True)
 async def read(size: int, name: str = "file") -> str:
     """Read something long."""
     return f"{name}: {'r' * size}"

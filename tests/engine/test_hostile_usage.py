@@ -21,7 +21,7 @@ from retinue.tools.function import tool
 PAGE = "All of this page is read again with each request. " * 1400  # 70,000 characters, about 17,500 tokens
 
 
-@tool
+@tool(polls=True)
 def read_page() -> str:
     """Read a page."""
     return PAGE

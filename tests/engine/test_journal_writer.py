@@ -511,13 +511,13 @@ def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[Store
         file.close()
 
 
-@retinue.tool(kind="pure")
+@retinue.tool(kind="pure", polls=True)
 async def look(at: int) -> str:
     """Look at something."""
     return f"saw {at}"
 
 
-@retinue.tool
+@retinue.tool(polls=True)
 async def press(button: int) -> str:
     """Press a button, which cannot be taken back."""
     return f"pressed {button}"

@@ -48,7 +48,7 @@ async def test_a_child_whose_model_never_blocks_yields_between_turns() -> None:
     turns_of_others = 0
     seen: list[int] = []
 
-    @retinue.tool(kind="pure")
+    @retinue.tool(kind="pure", polls=True)
     async def look() -> str:
         """Look."""
         seen.append(turns_of_others)

@@ -286,7 +286,7 @@ async def test_a_waiting_reader_is_woken_at_once() -> None:
 # ---- through the front door -----------------------------------------------------------------------------------------
 
 
-@retinue.tool(kind="pure")
+@retinue.tool(kind="pure", polls=True)
 async def look() -> str:
     """Look."""
     await asyncio.sleep(1)

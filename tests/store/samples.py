@@ -12,6 +12,7 @@ from retinue.core.agent import Output, RunSpec
 from retinue.core.budget import Amount, Caps, Window
 from retinue.core.events import (
     FORMAT,
+    AdviceGiven,
     CallParked,
     CallReturned,
     Event,
@@ -151,6 +152,7 @@ _EVENTS: tuple[Event, ...] = (
     TurnFailed(at=1763200006.0, turn=2, fault="overloaded", error="529", partial="So f", usage=_USAGE, cost=400_000),
     WrapUpAsked(at=1763200007.0, limit=LimitMet("max_turns", 20, 20), text="Please finish."),
     RepairAsked(at=1763200007.5, error="data must be object", text="Give it again."),
+    AdviceGiven(at=1763200007.7, about="repeats", text="The same again."),
     ExchangeEnded(
         at=1763200008.0,
         exchange=Exchange(
@@ -272,6 +274,26 @@ _ADDED: dict[str, Event | Item | Outcome | RunSpec] = {
         task="Why is it slow?",
         policy=Policy(),
         limits=Limits(retry_for=60.0),
+    ),
+    "event.accepted_max_repeats": RunAccepted(
+        at=1763200000.0,
+        run_id="r1",
+        session_id="s1",
+        root_id="r1",
+        run_spec="b1",
+        task="Why is it slow?",
+        policy=Policy(),
+        limits=Limits(max_repeats=None),
+    ),
+    "event.reply_calls_in_text": ReplyReceived(
+        at=1763200003.0,
+        turn=1,
+        reply=Reply(AssistantMessage(calls=(ToolCall("look"),)), stop="calls", calls_in_text=True),
+    ),
+    "event.reply_call_error": ReplyReceived(
+        at=1763200003.0,
+        turn=1,
+        reply=Reply(AssistantMessage(text='{"name": "loook"}'), call_error="there is no tool named 'loook'"),
     ),
     "event.reply_failed_attempts": ReplyReceived(
         at=1763200003.0,

@@ -122,7 +122,7 @@ def failure_text(outcome: Outcome) -> str:
         if limit.reason in ("max_turns", "max_calls"):
             reached = f"{limit.reason} {limit.limit} reached, {limit.used} used"
             return clean(f"{outcome.result}: {reached}. {outcome.error}".rstrip(". "))
-        if limit.dimension is None and limit.reason != "window":
+        if limit.dimension is None and limit.reason not in ("window", "looping"):
             return _old_failure_text(outcome, limit)
         return clean(f"{outcome.result}: {outcome.error}")
     return clean(f"{outcome.result} ({outcome.reason}): {outcome.error or 'no reason given'}")

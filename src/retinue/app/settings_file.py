@@ -150,6 +150,7 @@ def provider_configs(settings: Settings) -> tuple[ProviderConfig, ...]:
             prices=provider.rates(),
             context_window=provider.context_window,
             responses_wire=provider.responses_wire,
+            calls_in_text=provider.calls_in_text,
         )
         for name, provider in settings.providers.items()
     )

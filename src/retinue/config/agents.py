@@ -44,6 +44,13 @@ class LimitSettings(Struct, frozen=True, kw_only=True):
     max_output_tokens: Annotated[Count | None, Meta(description="Tokens of output.", examples=[50_000])] = None
     max_cost: Annotated[Dollars | None, Meta(description="US dollars.", examples=[0.5])] = None
     max_calls: Annotated[Count | None, Meta(description="Calls of tools.", examples=[100])] = None
+    max_repeats: Annotated[
+        Annotated[int, Meta(ge=0, le=1_000_000_000)] | None,
+        Meta(
+            description="Replies in a row with equal calls and equal results; 5 by default, 0 for no limit.",
+            examples=[5],
+        ),
+    ] = None
     timeout: Annotated[Seconds | None, Meta(description="Seconds of work.", examples=[600])] = None
     model_timeout: Annotated[Seconds | None, Meta(description="Seconds for one answer of a model.", examples=[300])] = (
         None
@@ -204,7 +211,8 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
             "retry_for": own.retry_for,
             "wrap_up": own.wrap_up,
         }
-        return replace(base, **{field: value for field, value in changes.items() if value is not None})
+        limits = replace(base, **{field: value for field, value in changes.items() if value is not None})
+        return limits if own.max_repeats is None else replace(limits, max_repeats=own.max_repeats or None)
 
 
 AGENTS = Section(

@@ -86,6 +86,14 @@ class ProviderSettings(Struct, frozen=True, kw_only=True):
         ),
     ] = None
 
+    calls_in_text: Annotated[
+        bool | None,
+        Meta(
+            description="Whether calls that a model writes as text are recognised; on for local servers by default.",
+            examples=[True],
+        ),
+    ] = None
+
     def rates(self) -> dict[str, Rates]:
         return {model: priced.rates() for model, priced in self.prices.items()}
 

@@ -23,6 +23,9 @@ from retinue.core.usage import NO_USAGE, Usage
 Refusal = Literal["policy", "approval", "sandbox"]
 """Why a call was not made: the policy denies it, no approval was given, or no sandbox works on this machine."""
 
+Advice = Literal["repeats", "call_form"]
+"""What retinue told a model: that it repeats the same calls, or how a tool is called."""
+
 CompactedBy = Literal["shortened", "summarised", "left_out"]
 """How a history was compacted: texts were shortened, older turns summarised, or left out without a summary."""
 
@@ -169,6 +172,14 @@ class RepairAsked(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tru
     text: str
 
 
+class AdviceGiven(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="advice"):
+    """Retinue told the model `text`: that it repeats the same calls, or how a tool is called."""
+
+    at: float
+    about: Advice
+    text: str
+
+
 class ExchangeEnded(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="exchange_ended"):
     """An exchange of a keep-alive run ended; the run is idle until its next input."""
 
@@ -221,6 +232,7 @@ Event: TypeAlias = (
     | TurnFailed
     | WrapUpAsked
     | RepairAsked
+    | AdviceGiven
     | ExchangeEnded
     | HistoryCompacted
     | ResultCollected

@@ -33,6 +33,8 @@ def limit_text(limit: LimitMet) -> str:
         return f"the turn limit was reached without a final answer: {numbers}"
     if limit.reason == "max_calls":
         return f"the tool call budget is spent: {numbers}"
+    if limit.reason == "looping":
+        return f"the model made the same calls with the same results in {limit.used} replies in a row (max_repeats)"
     name = _name(limit)
     if limit.needed and not limit.used:
         numbers, needed = f"limit {_amount(limit, limit.limit)}", _amount(limit, limit.needed)
@@ -78,6 +80,8 @@ def short_limit_text(limit: LimitMet) -> str:
     >>> short_limit_text(LimitMet("max_turns", 2, 3)), short_limit_text(LimitMet("max_cost", 1, 250_000_000))
     ('turns: 3', 'cost: $0.25')
     """
+    if limit.reason == "looping":
+        return f"the same calls with the same results in a row: {limit.limit}"
     what = "cost" if _is_cost(limit) else "tokens" if limit.reason == "window" else limit.reason.removeprefix("max_")
     return f"{what}: {_amount(limit, limit.limit)}"
 

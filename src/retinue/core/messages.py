@@ -104,7 +104,8 @@ class Reply(Struct, frozen=True, gc=False, omit_defaults=True):
     """One complete reply of a model.
 
     `usage` is None when the provider reports none; `cost` is in nanodollars, None when no price is known. `model` and
-    `response_id` are as the vendor reports them.
+    `response_id` are as the vendor reports them. With `calls_in_text` the model wrote its calls as text, and the
+    provider recognised them. `call_error` says why a text that was meant as a call could not be read as one.
     """
 
     message: AssistantMessage
@@ -113,6 +114,8 @@ class Reply(Struct, frozen=True, gc=False, omit_defaults=True):
     stop: Stop = "end"
     model: str = ""
     response_id: str = ""
+    calls_in_text: bool = False
+    call_error: str = ""
 
 
 class StartDelta(Struct, frozen=True, gc=False, tag="start"):

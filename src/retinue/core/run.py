@@ -39,6 +39,7 @@ EndReason = Literal[
     "max_tokens",
     "max_cost",
     "max_calls",
+    "looping",  # the model repeated the same calls with the same results
     "window",
     "deadline",
     "cancelled",
@@ -56,8 +57,9 @@ class Limits(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
 
     `max_turns` bounds the whole run, `exchange_turns` each exchange of a keep-alive run. `first_seconds` bounds the
     silence of a model before the first token, `idle_seconds` the silence after it; the first is never the shorter one.
-    `retry_for` is how long an overloaded model is called again. With `wrap_up`, the last turn is reserved: a run that
-    reaches a limit is asked once, without tools, for an answer.
+    `retry_for` is how long an overloaded model is called again. `max_repeats` bounds the replies in a row with equal
+    calls and equal results; calls of a dialect's tools do not count. With `wrap_up`, the last turn is reserved: a run
+    that reaches a limit is asked once, without tools, for an answer.
 
     >>> a_quarter_dollar = Limits(max_turns=20, max_cost=250_000_000, wrap_up=True)
     >>> a_quarter_dollar.max_turns, a_quarter_dollar.max_tokens
@@ -71,6 +73,7 @@ class Limits(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     max_tokens: int | None = None
     max_cost: int | None = None
     max_calls: int | None = None
+    max_repeats: int | None = 5
     seconds: float | None = None
     model_seconds: float = 600.0
     first_seconds: float = 300.0

@@ -15,6 +15,8 @@ from retinue.core import inbox
 from retinue.core.agent import RunSpec
 from retinue.core.budget import Amount
 from retinue.core.events import (
+    Advice,
+    AdviceGiven,
     CallParked,
     CallReturned,
     Event,
@@ -64,12 +66,12 @@ class Run:
 
     # fmt: off
     __slots__ = (
-        "accepted", "adopted_seq", "calls_before", "calls_made", "closing", "compactions", "context", "cost",
-        "counted_messages", "cut_by", "dependencies", "estimated", "estimated_cost", "exchange_at", "exchange_turns",
-        "exchanges", "failure", "final", "history", "in_exchange", "inputs", "latest_input", "left_at", "open",
-        "outcome", "parked_before", "parked_seconds", "parked_since", "policy", "repairs", "run_spec", "seen", "seq",
-        "spent_before", "stop", "system", "taken", "text", "tool_crash", "tools_on", "turns", "unreturned", "usage",
-        "wrap_up_limit",
+        "accepted", "adopted_seq", "advised", "call_error", "calls_before", "calls_made", "closing", "compactions",
+        "context", "cost", "counted_messages", "cut_by", "dependencies", "estimated", "estimated_cost", "exchange_at",
+        "exchange_turns", "exchanges", "failure", "final", "history", "in_exchange", "inputs", "last_calls",
+        "latest_input", "left_at", "open", "outcome", "parked_before", "parked_seconds", "parked_since", "policy",
+        "repairs", "repeats", "run_spec", "seen", "seq", "spent_before", "stop", "system", "taken", "text",
+        "tool_crash", "tools_on", "turns", "unreturned", "usage", "wrap_up_limit",
     )
     # fmt: on
 
@@ -125,6 +127,14 @@ class Run:
         """The limit that began the wrap-up turn, during that turn."""
         self.repairs = 0
         """Repairs of the output form in this exchange."""
+        self.repeats = 0
+        """Replies in a row with equal calls and equal results, the last one included."""
+        self.last_calls: list[OpenCall] = []
+        """The calls of the last reply whose calls have all returned."""
+        self.call_error = ""
+        """Why the last reply, meant as a call, could not be read as one; empty for any other reply."""
+        self.advised: frozenset[Advice] = frozenset()
+        """What the model was told about its calls in this exchange, and since it last made other calls."""
         self.failure: TurnFailed | None = None
         self.tool_crash: tuple[int, str] | None = None
         self.exchanges: list[Exchange] = []
@@ -250,6 +260,10 @@ def apply(run: Run, seq: int, event: Event) -> None:
             run.repairs += 1
             run.final = False
             run.history.append(UserMessage(text=text, origin="engine"))
+        case AdviceGiven(about=about, text=text):
+            run.advised = frozenset((*run.advised, about))
+            run.final = False
+            run.history.append(UserMessage(text=text, origin="engine"))
         case ExchangeEnded(exchange=exchange):
             _close_turn(run, NOT_MADE)
             _keep_unfinished_text(run, exchange)
@@ -290,6 +304,7 @@ def _apply_reply(run: Run, seq: int, event: ReplyReceived) -> None:
     run.counted_messages = len(run.history)
     run.compactions = 0
     run.stop, run.cut_by = reply.stop, event.cut_by
+    run.call_error = reply.call_error
     if reply.message.text:
         run.text = reply.message.text
     run.open = [OpenCall(index, call, seq) for index, call in enumerate(reply.message.calls)]
@@ -314,7 +329,35 @@ def _apply_return(run: Run, event: CallReturned) -> None:
     if event.crashed:
         run.tool_crash = (event.turn, event.text)
     if run.unreturned == 0:
+        _count_repeats(run)
         _close_turn(run)
+
+
+def _count_repeats(run: Run) -> None:
+    """Compare the returned calls with those of the reply before; texts are compared, not copied."""
+    if len(run.open) == len(run.last_calls) and all(map(_is_same_call, run.open, run.last_calls)):
+        run.repeats += 1
+    else:
+        run.repeats = 1
+        run.advised -= {"repeats"}
+    run.last_calls = run.open
+
+
+def _is_same_call(call: OpenCall, other: OpenCall) -> bool:
+    mine, others = call.result, other.result
+    return (
+        mine is not None
+        and others is not None
+        and call.call.name == other.call.name
+        and call.call.arguments == other.call.arguments
+        and mine.text == others.text
+    )
+
+
+def _forget_repeats(run: Run) -> None:
+    """A new message may be a reason to make the same call again."""
+    run.repeats = 0
+    run.last_calls = []
 
 
 def _close_turn(run: Run, placeholder: str = "") -> None:
@@ -357,6 +400,7 @@ def _apply_item(run: Run, seq: int, item: inbox.Item, at: float) -> None:
     match item:
         case inbox.TextMessage(text=text, origin=origin):
             _begin_exchange_if_idle(run, at)
+            _forget_repeats(run)
             run.final = False
             run.history.append(UserMessage(text=text, origin=origin))
         case inbox.Input(text=text, tools=tools, origin=origin):
@@ -374,6 +418,7 @@ def _apply_item(run: Run, seq: int, item: inbox.Item, at: float) -> None:
             run.seen.add(run_id)
             if notice and is_new:
                 _begin_exchange_if_idle(run, at)
+                _forget_repeats(run)
                 run.final = False
                 run.history.append(UserMessage(text=notice, origin="notice"))
         case inbox.DependencyEnded(run_id=run_id):
@@ -407,5 +452,7 @@ def _begin_exchange_if_idle(run: Run, at: float) -> None:
         run.tools_on = True
         run.exchange_turns = 0
         run.repairs = 0
+        run.advised = frozenset()
+        _forget_repeats(run)
         run.text = ""
     run.final = False

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from retinue.core.agent import ValidatedOutput
 from retinue.core.compaction import ContextOverflow
+from retinue.core.events import Advice
 from retinue.core.inbox import (
     URGENT,
     ApprovalAnswer,
@@ -36,6 +37,9 @@ READ_AT_TURN_BOUNDARY = (TextMessage, ChildEnded, ApprovalAnswer)
 MAX_REPAIRS = 2
 """Repairs of the output form in one exchange."""
 
+REPEATS_BEFORE_ADVICE = 3
+"""Replies in a row with equal calls and equal results after which the model is told so."""
+
 MODEL = -1
 """The index of the model call among the indices of tool calls in flight."""
 
@@ -50,7 +54,8 @@ class StepInput(Struct, gc=False):
     `inbox` are the untaken items, `busy` the indices of calls in flight (and `MODEL`), `children` the number of
     children to wait for, `spent` a budget limit that was reached. `validated` is the result of validating
     `answer_to_validate`. `overflow` says that the history must be compacted before the model is called. `held` says
-    that a run whose dependencies have ended may not begin yet.
+    that a run whose dependencies have ended may not begin yet. `repeats` counts the replies in a row with equal calls
+    and equal results; 0 if one of the calls may be repeated, as a dialect's tools may.
     """
 
     inbox: Sequence[Item] = ()
@@ -60,6 +65,7 @@ class StepInput(Struct, gc=False):
     validated: ValidatedOutput | None = None
     overflow: ContextOverflow | None = None
     held: bool = False
+    repeats: int = 0
 
 
 class TakeInbox(Struct, frozen=True):
@@ -100,6 +106,14 @@ class Repair(Struct, frozen=True):
     error: str
 
 
+class Advise(Struct, frozen=True):
+    """Tell the model that it repeats the same calls, or how a tool is called; then call it again."""
+
+    about: Advice
+    repeats: int = 0
+    error: str = ""
+
+
 class Wait(Struct, frozen=True):
     """Nothing to do until `why` happens."""
 
@@ -124,7 +138,7 @@ class AlreadyEnded(Struct, frozen=True):
 
 
 Step: TypeAlias = (
-    TakeInbox | CallModel | Compact | RunTools | WrapUp | Repair | Wait | EndExchange | EndRun | AlreadyEnded
+    TakeInbox | CallModel | Compact | RunTools | WrapUp | Repair | Advise | Wait | EndExchange | EndRun | AlreadyEnded
 )
 
 
@@ -246,9 +260,23 @@ def _at_turn_boundary(run: Run, given: StepInput) -> Step:
     # The turn reserved for an answer may be used to repair one.
     if run.wrap_up_limit is None and (limit := _turn_limit(run, wrap_up_included=run.repairs > 0)):
         return _limited(run, limit)
+    if given.repeats > 1 and run.wrap_up_limit is None and (step := _repeating(run, given.repeats)) is not None:
+        return step
     if given.overflow is not None:
         return Compact(given.overflow, wrap_up=run.wrap_up_limit is not None)
     return CallModel(tools=run.tools_on and run.wrap_up_limit is None, wrap_up=run.wrap_up_limit is not None)
+
+
+def _repeating(run: Run, repeats: int) -> Step | None:
+    """The step after so many replies in a row with equal calls and results; None if there are few of them."""
+    most = run.accepted.limits.max_repeats
+    if most is None:
+        return None
+    if repeats >= most:
+        return _limited(run, LimitMet("looping", repeats, most))
+    if repeats >= REPEATS_BEFORE_ADVICE and "repeats" not in run.advised:
+        return Advise("repeats", repeats=repeats)
+    return None
 
 
 def _first_input(given: StepInput) -> Input | None:
@@ -264,6 +292,8 @@ def _idle(run: Run, given: StepInput) -> Step:
 
 
 def _answered(run: Run, given: StepInput) -> Step:
+    if run.call_error and _may_call_again(run):
+        return Advise("call_form", error=run.call_error)
     if given.children:
         return Wait("child")
     validated = given.validated
@@ -272,6 +302,16 @@ def _answered(run: Run, given: StepInput) -> Step:
     ended = _final_exchange(run, validated)
     run_is_over = run.wrap_up_limit is not None and not _ends_only_the_exchange(run, run.wrap_up_limit)
     return EndExchange(ended) if run.accepted.lifecycle.keep_alive and not run_is_over else EndRun(ended)
+
+
+def _may_call_again(run: Run) -> bool:
+    """Whether the model may be told once how a tool is called."""
+    return (
+        "call_form" not in run.advised
+        and run.tools_on
+        and run.wrap_up_limit is None
+        and not _turn_limit(run, wrap_up_included=True)
+    )
 
 
 def _can_be_repaired(run: Run) -> bool:
@@ -316,7 +356,7 @@ def _ends_only_the_exchange(run: Run, limit: LimitMet) -> bool:
     if run.accepted.lifecycle.per_input and limit.reason != "max_turns":
         return True
     max_turns = run.accepted.limits.max_turns
-    return limit.reason == "max_turns" and (max_turns is None or run.turns < max_turns)
+    return limit.reason in ("max_turns", "looping") and (max_turns is None or run.turns < max_turns)
 
 
 def _exhausted(run: Run, limit: LimitMet, structured: object = None) -> Exchange:

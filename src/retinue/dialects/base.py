@@ -81,6 +81,7 @@ class DialectTool(Tool):
     """
 
     kind: ToolKind = "keyed"
+    polls = True
     effect: Literal["starts", "stops", "unknown"] = "unknown"
     """What a call does, for callers outside: it starts or continues runs, it stops runs, or that is not declared."""
 

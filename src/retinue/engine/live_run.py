@@ -325,8 +325,20 @@ class LiveRun:
             waited_for = len(self.children)  # its calls may have started children of every dialect
         validated = self._validate_answer() if self.run.run_spec.output is not None else None
         return StepInput(
-            self.inbox, self.in_flight.keys(), waited_for, self.limit_met, validated, self.overflow, self.needs_slot
+            self.inbox,
+            self.in_flight.keys(),
+            waited_for,
+            self.limit_met,
+            validated,
+            self.overflow,
+            self.needs_slot,
+            self._repeats() if self.run.repeats > 1 else 0,
         )
+
+    def _repeats(self) -> int:
+        """How often the last calls were made in a row, or 0 if one of them is meant to be repeated."""
+        tools = (self.tool_set.tools.get(call.call.name) for call in self.run.last_calls)
+        return 0 if any(tool is not None and tool.polls for tool in tools) else self.run.repeats
 
     @property
     def is_pending(self) -> bool:

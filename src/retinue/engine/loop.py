@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from retinue.core.commands import CancelTree, Post, Unread
 from retinue.core.errors import StoreError, UnknownName
-from retinue.core.events import ExchangeEnded, RepairAsked, RunAccepted, RunEnded, WrapUpAsked
+from retinue.core.events import AdviceGiven, ExchangeEnded, RepairAsked, RunAccepted, RunEnded, WrapUpAsked
 from retinue.core.ids import RunId
 from retinue.core.inbox import Cancel, ChildEnded, DependencyEnded, Input, Item
 from retinue.core.limit_text import short_limit_text
@@ -23,6 +23,7 @@ from retinue.core.run import EndReason, Exchange, Outcome, WaitingFor
 from retinue.core.state import Run
 from retinue.core.step import (
     MODEL,
+    Advise,
     AlreadyEnded,
     CallModel,
     Compact,
@@ -58,6 +59,18 @@ WRAP_UP = (
 REPAIR = (
     "Your answer does not have the required form: {error}. "
     "Give the whole answer again as JSON of that form, and nothing else."
+)
+
+REPEATS = (
+    "Your last {repeats} replies made the same calls and got the same results. Calling again will not change them. "
+    "Do something else, or give your final answer from what you have."
+)
+
+CALL_FORM = (
+    "Your last message looks like a tool call, but it is not one: {error}. Nothing was done. To call a tool, use the "
+    "tool calls of this interface, or write exactly this and nothing else:\n"
+    '<tool_call>\n{{"name": "TOOL", "arguments": {{"PARAMETER": "VALUE"}}}}\n</tool_call>\n'
+    "Tools: {tools}. If no tool is needed, give your answer in plain words."
 )
 
 Posts: TypeAlias = tuple[tuple[RunId, Item], ...]
@@ -107,6 +120,9 @@ async def _take_steps(live: LiveRun, engine: EngineContext, executor: Executor) 
                 live.record(WrapUpAsked(at=engine.clock.now(), limit=limit, text=WRAP_UP.format(what=what)))
             case Repair(error=error):
                 live.record(RepairAsked(at=engine.clock.now(), error=error, text=REPAIR.format(error=error)))
+            case Advise():
+                text = _advice(step, live)
+                live.record(AdviceGiven(at=engine.clock.now(), about=step.about, text=text))
             case EndExchange(exchange=exchange):
                 live.record(ExchangeEnded(at=engine.clock.now(), exchange=exchange))
                 live.limit_met = None
@@ -120,6 +136,13 @@ async def _take_steps(live: LiveRun, engine: EngineContext, executor: Executor) 
                 return
             case _:
                 assert_never(step)
+
+
+def _advice(step: Advise, live: LiveRun) -> str:
+    """What the model is told about its calls."""
+    if step.about == "repeats":
+        return REPEATS.format(repeats=step.repeats)
+    return CALL_FORM.format(error=step.error, tools=", ".join(live.tool_set.tools))
 
 
 def _take(live: LiveRun, items: tuple[Item, ...], engine: EngineContext) -> None:

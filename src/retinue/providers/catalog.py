@@ -113,6 +113,8 @@ class ProviderConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
     responses_wire: ResponsesWire | None = None
     full_url: bool = False
     """Whether `base_url` is the complete URL of requests, to which nothing is added."""
+    calls_in_text: bool | None = None
+    """Whether calls that a model writes as text are recognised; None for the default of the wire: local servers."""
 
 
 def provider_config(
@@ -127,6 +129,7 @@ def provider_config(
     context_window: int | None = None,
     responses_wire: ResponsesWire | None = None,
     full_url: bool = False,
+    calls_in_text: bool | None = None,
 ) -> ProviderConfig:
     """The config of a provider, by the name of its wire or of a local server; what is not given is the wire's default.
 
@@ -149,7 +152,13 @@ def provider_config(
     if record.kind == "script":
         if base_url:
             raise BadInput(f"{wire} takes no base URL: it makes no requests, its model is a script file")
-        return ProviderConfig(name=name, wire=wire, temperature=temperature, prices=dict(prices or {}))
+        return ProviderConfig(
+            name=name,
+            wire=wire,
+            temperature=temperature,
+            prices=dict(prices or {}),
+            calls_in_text=calls_in_text,
+        )
     address = base_url or record.base_url
     if not address:
         raise BadInput(f"{wire} has no default address: give its base URL, such as {record.base_url_example}")
@@ -170,6 +179,7 @@ def provider_config(
         context_window=context_window,
         responses_wire=responses_wire,
         full_url=full_url,
+        calls_in_text=calls_in_text,
     )
 
 
@@ -192,6 +202,7 @@ def with_address(config: ProviderConfig, base_url: str | None, api_key_env: str 
         context_window=config.context_window,
         responses_wire=config.responses_wire,
         full_url=config.full_url,
+        calls_in_text=config.calls_in_text,
     )
 
 
@@ -315,7 +326,20 @@ def create_provider(config: ProviderConfig, *, explicit: bool = False) -> Provid
         provider = provider_class(
             base_url=config.base_url, api_key_env=config.api_key_env or None, headers=dict(config.headers), **options
         )
-    return PricedProvider(provider, model_prices(config), context_windows(config).window)
+    windows = context_windows(config).window
+    return PricedProvider(provider, model_prices(config), windows, calls_in_text=recognises_text_calls(config))
+
+
+def recognises_text_calls(config: ProviderConfig) -> bool:
+    """Whether calls that a model of this provider writes as text are recognised: set, or on a local server.
+
+    >>> recognises_text_calls(provider_config("ollama")), recognises_text_calls(provider_config("anthropic"))
+    (True, False)
+    """
+    if config.calls_in_text is not None:
+        return config.calls_in_text
+    # With the complete URL, requests and answers are those of `retinue call`, whose contract has no such calls.
+    return WIRES[config.wire].kind == "local" and not config.full_url
 
 
 def vendor_model(config: ProviderConfig) -> str | None:

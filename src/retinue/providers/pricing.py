@@ -21,6 +21,7 @@ from retinue.core.errors import ProviderError
 from retinue.core.messages import Reply
 from retinue.core.ports import Provider, Publish, Request, cached_price_of, counts_exactly, price_of, window_of
 from retinue.core.usage import MAX_COST, Usage
+from retinue.providers.text_calls import with_text_calls
 
 T = TypeVar("T")
 
@@ -164,6 +165,7 @@ class PricedProvider:
     """A provider that adds the cost to the replies of another one, and knows the context windows of its models.
 
     A reply that has a cost keeps it. A model is looked up by the name in the request, then by the name in the reply.
+    With `calls_in_text`, calls that a model wrote as text become calls of its reply.
 
     >>> import asyncio
     >>> from retinue.testing import Script, ScriptedProvider, says
@@ -177,8 +179,13 @@ class PricedProvider:
     provider: Provider
     prices: ModelPrices
     windows: Callable[[str], int | None] | None = None
+    calls_in_text: bool = False
 
     async def answer(self, request: Request, publish: Publish) -> Reply:
+        reply = await self._priced_answer(request, publish)
+        return with_text_calls(reply, request) if self.calls_in_text else reply
+
+    async def _priced_answer(self, request: Request, publish: Publish) -> Reply:
         try:
             reply = await self.provider.answer(request, publish)
         except ProviderError as error:

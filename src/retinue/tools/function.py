@@ -138,6 +138,7 @@ class FunctionTool(Tool, Generic[P, R]):
         risk: Risk | RiskName = Risk.LOW,
         timeout: float | None = None,
         acts: bool = False,
+        polls: bool = False,
         assess: Callable[[str], CallRisk] | None = None,
     ) -> None:
         functools.update_wrapper(self, function)
@@ -163,6 +164,7 @@ class FunctionTool(Tool, Generic[P, R]):
         self.kind: ToolKind = kind
         self.risk = Risk(risk)
         self.acts = acts
+        self.polls = polls
         self.timeout = timeout
         self.stoppable = self._is_async
         self._assess = assess
@@ -223,6 +225,7 @@ def tool(
     risk: Risk | RiskName = Risk.LOW,
     timeout: float | None = None,
     acts: bool = False,
+    polls: bool = False,
     assess: Callable[[str], CallRisk] | None = None,
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 def tool(
@@ -235,6 +238,7 @@ def tool(
     risk: Risk | RiskName = Risk.LOW,
     timeout: float | None = None,
     acts: bool = False,
+    polls: bool = False,
     assess: Callable[[str], CallRisk] | None = None,
 ) -> FunctionTool[P, R] | Callable[[Callable[P, R]], FunctionTool[P, R]]:
     """Make a tool of a typed function: `@retinue.tool`, or with options `@retinue.tool(kind="pure")`.
@@ -250,6 +254,8 @@ def tool(
     - `timeout`: seconds that a call may take; None for the limit of the run.
     - `acts`: whether a call changes something. Such calls count as actions of a policy and are refused in read-only
       mode.
+    - `polls`: whether a model may repeat the same call with the same result, as of a tool that waits for something; a
+      run that repeats others ends as `looping`.
     - `assess`: a function from the arguments of one call, as JSON text, to its `CallRisk`, instead of `risk` and
       `acts`.
 
@@ -282,6 +288,7 @@ def tool(
             risk=risk,
             timeout=timeout,
             acts=acts,
+            polls=polls,
             assess=assess,
         )
 

@@ -37,7 +37,7 @@ def other_work(seconds: float) -> ScriptedReply:
     return calls("work", seconds=seconds)
 
 
-@retinue.tool(kind="pure")
+@retinue.tool(kind="pure", polls=True)
 async def work(seconds: float) -> str:
     """Work on something else."""
     await asyncio.sleep(seconds)

@@ -58,7 +58,7 @@ async def test_five_tasks_run_at_once_and_ended_ones_make_room_collected_or_not(
 @pytest.mark.promise("SPEC-3.4-LIVE", "SPEC-3.5-NOT-READY", "SPEC-3.5-ONCE", "SPEC-3.5-NOT-FOUND")
 async def test_a_task_is_watched_then_collected_once() -> None:
     harness = SpecHarness(agents=(WORKER,))
-    harness.script.play("worker", *[calls("unheard_of")] * 6, says("found it"))
+    harness.script.play("worker", *[calls("unheard_of", n=n) for n in range(6)], says("found it"))
     gone = {"error": "TASK_NOT_FOUND", "message": "Unknown or already-collected task: 't_01'"}
 
     played = await harness.play(
@@ -168,7 +168,7 @@ async def test_a_subagent_has_its_agents_model_on_the_orchestrators_provider() -
 @pytest.mark.promise("SPEC-3.3-ORDER", "SPEC-3.3-AGENT-NOT-FOUND", "SPEC-4.2-TASK")
 async def test_a_spawn_is_checked_by_fields_then_task_then_agent_then_count() -> None:
     harness = SpecHarness(agents=(WORKER,))
-    harness.script.play("worker", *[calls("unheard_of")] * 10)
+    harness.script.play("worker", *[calls("unheard_of", n=n) for n in range(10)])
     long = "x" * 4004
 
     played = await harness.play(

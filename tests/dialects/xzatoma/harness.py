@@ -65,7 +65,7 @@ def fetch(url: str = "") -> str:
     return f"page {url}"
 
 
-@retinue.tool(kind="pure")
+@retinue.tool(kind="pure", polls=True)
 def grep(pattern: str = "") -> str:
     """Search in files."""
     return f"2 lines about {pattern}"

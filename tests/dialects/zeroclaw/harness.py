@@ -43,7 +43,7 @@ def header(agent: str = "reviewer", wire: str = WIRE, model: str = MODEL) -> str
     return f"[Agent '{agent}' ({wire}/{model})]"
 
 
-@retinue.tool(kind="pure")
+@retinue.tool(kind="pure", polls=True)
 def look(where: str = "") -> str:
     """Look somewhere."""
     return f"seen {where}"

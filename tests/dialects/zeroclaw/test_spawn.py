@@ -105,7 +105,7 @@ async def test_a_subagent_without_an_end_fails_at_the_turns_of_its_caller() -> N
 
 @pytest.mark.promise("ZC-SPAWN-NO-TIMEOUT")
 async def test_a_subagent_has_no_time_of_its_own() -> None:
-    @retinue.tool(kind="pure")
+    @retinue.tool(kind="pure", polls=True)
     async def ponder() -> str:
         """Think for two hours."""
         await asyncio.sleep(500)

@@ -39,6 +39,9 @@ class Conversation:
         return list(_entries(event, self._calls))
 
 
+CALLS_IN_TEXT = "the model wrote its calls as text; they were recognised"
+
+
 def entries(history: Iterable[events.Event]) -> list[Entry]:
     conversation = Conversation()
     return [entry for event in history for entry in conversation.entries(event)]
@@ -55,6 +58,8 @@ def _entries(event: events.Event, calls: dict[tuple[int, int], ToolCall]) -> Ite
                 yield Entry(at=at, kind="thinking", turn=turn, text=thoughts)
             if reply.message.text or not reply.message.calls:
                 yield Entry(at=at, kind="reply", turn=turn, text=reply.message.text)
+            if reply.calls_in_text:
+                yield Entry(at=at, kind="note", turn=turn, text=CALLS_IN_TEXT)
             for index, call in enumerate(reply.message.calls):
                 calls[turn, index] = call
                 yield Entry(at=at, kind="call", turn=turn, name=call.name, text=call.readable)
@@ -70,7 +75,7 @@ def _entries(event: events.Event, calls: dict[tuple[int, int], ToolCall]) -> Ite
             yield Entry(at=at, kind="error", turn=turn, text=error)
         case events.CallParked(turn=turn, tool=tool, reason=reason):
             yield Entry(at=at, kind="note", turn=turn, text=f"{tool} waits for a person: {reason or 'needs approval'}")
-        case events.WrapUpAsked(text=text) | events.RepairAsked(text=text):
+        case events.WrapUpAsked(text=text) | events.RepairAsked(text=text) | events.AdviceGiven(text=text):
             yield Entry(at=at, kind="words", name="retinue", text=text)
         case events.ExchangeEnded(exchange=exchange):
             yield Entry(at=at, kind="note", text=f"exchange {exchange.result} ({exchange.reason})")

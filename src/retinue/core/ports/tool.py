@@ -138,6 +138,9 @@ class Tool:
     ordered: bool = False
     """Whether calls of one reply take effect in their order there: each begins when the one before it has returned."""
 
+    polls: bool = False
+    """Whether equal calls in a row are normal, as of a tool that waits for something; they end no run as looping."""
+
     def prepare(self, arguments: str) -> PreparedCall:
         """Read the arguments of one call, as the model wrote them; raises nothing and changes nothing."""
         return PreparedCall(arguments, CallRisk(self.risk, self.acts), partial(self.call, arguments), self.waits)
@@ -192,7 +195,7 @@ class _AdaptedTool(Tool):
     def __init__(self, tool: ToolLike) -> None:
         self._tool = tool
         self.spec = tool.spec
-        for name in ("kind", "risk", "timeout", "waits", "stoppable", "ordered"):
+        for name in ("kind", "risk", "timeout", "waits", "stoppable", "ordered", "polls"):
             setattr(self, name, getattr(tool, name, getattr(Tool, name)))
 
     def __repr__(self) -> str:
@@ -215,6 +218,7 @@ class ToolWrapper(Tool):
         self.waits = tool.waits
         self.stoppable = tool.stoppable
         self.ordered = tool.ordered
+        self.polls = tool.polls
 
     def prepare(self, arguments: str) -> PreparedCall:
         return self._around(self.tool.prepare(arguments))

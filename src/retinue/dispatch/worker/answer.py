@@ -411,7 +411,7 @@ def _spawn_request(request: ResolvedCall, provider: ProviderConfig, grant: child
         identity=grant.identity,
         memory_from=grant.memory_from,
     )
-    limits = replace(grant.limits, max_turns=ROUNDS + 1)
+    limits = replace(grant.limits, max_turns=ROUNDS + 1, max_repeats=None)  # the rounds alone bound it
     return SpawnRequest(agent=AGENT, run_spec=run_spec, task=request.prompt, limits=limits)
 
 

@@ -1,0 +1,259 @@
+"""Tool calls that a model wrote as text: recognise them in a reply, or say why an attempt at a call failed.
+
+Small models, and servers that do not know a model's template, put the call into the answer: in tags (Hermes, Qwen,
+Llama), after a mark (Mistral, Llama), in a fenced block of JSON, or bare, sometimes between doubled braces. Only tools
+that the request offers are called, and only objects with a name and arguments count: other JSON in an answer stays an
+answer. The work is bounded: the text, the number of calls and the depth of the JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator
+from typing import cast
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from retinue.core.messages import AssistantMessage, Reply, ToolCall
+from retinue.core.ports import Request
+from retinue.core.text import NOT_JSON
+
+MAX_TEXT = 100_000
+"""Characters of a reply that is examined; no call is longer."""
+
+MAX_BLOCKS = 64
+"""Blocks of one reply that are read as calls."""
+
+_TAGGED = re.compile(
+    r"<(tool_call|function_call|tool_use|tools|function)>\s*(?P<body>.*?)\s*(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE
+)
+_NAMED = re.compile(r"<function=(?P<name>[^>\s]{1,128})>\s*(?P<body>.*?)\s*(?:</function>|\Z)", re.DOTALL)
+_PARAMETER = re.compile(r"<parameter=(?P<name>[^>\s]{1,128})>\n?(?P<value>.*?)\n?</parameter>", re.DOTALL)
+_MARKED = re.compile(r"(?:\[TOOL_CALLS\]|<\|python_tag\|>|<\|tool_call\|>)\s*(?P<body>.*)\Z", re.DOTALL)
+_MISTRAL = re.compile(r"(?P<name>[\w.-]{1,128})\s*\[ARGS\]\s*(?P<body>\{.*)\Z", re.DOTALL)
+_FENCED = re.compile(r"```(?P<kind>[\w-]{0,20})[ \t]*\n(?P<body>.*?)(?:```|\Z)", re.DOTALL)
+_CALL_FENCES = ("", "json", "tool", "tool_call", "tool_code", "function", "function_call", "plaintext", "text")
+_END_MARKS = re.compile(r"<\|(?:eom_id|eot_id|im_end|end|endoftext)\|>|</s>")
+
+_NAMES = ("name", "tool", "tool_name", "function", "function_name")
+_ARGUMENTS = ("arguments", "parameters", "args", "input", "tool_input", "params")
+_OTHER_KEYS = frozenset({"id", "type", "index", *_NAMES, *_ARGUMENTS})
+
+_LOOKS_LIKE_A_CALL = re.compile(
+    r"""<(?:tool_call|function_call|tool_use)>|<function=|\[TOOL_CALLS\]|<\|python_tag\|>|<\|tool_call\|>
+    |["']?(?:name|tool|tool_name|function|function_name)["']?\s*:\s*["'][\w.-]{1,128}["']\s*,
+     \s*["']?(?:arguments|parameters|args|tool_input)["']?\s*:\s*[{"]""",
+    re.VERBOSE,
+)
+
+
+class TextCalls(Struct, frozen=True):
+    """What a text contains: calls and the words around them, or the error of an attempt at a call."""
+
+    calls: tuple[ToolCall, ...] = ()
+    rest: str = ""
+    error: str = ""
+
+
+NOTHING = TextCalls()
+
+
+def with_text_calls(reply: Reply, request: Request) -> Reply:
+    """The reply with the calls in its text made calls of its own, or with the error of an attempt at a call.
+
+    A reply that has calls, or that was cut off or refused, stays as it is; so does every reply to a request without
+    tools.
+    """
+    message = reply.message
+    if message.calls or reply.stop != "end" or not request.tools or len(message.text) > MAX_TEXT:
+        return reply
+    found = find_calls(message.text, [tool.name for tool in request.tools], must_be_marked=request.output is not None)
+    if found.calls:
+        calls = AssistantMessage(found.rest, found.calls, message.thinking)
+        return replace(reply, message=calls, stop="calls", calls_in_text=True)
+    return replace(reply, call_error=found.error) if found.error else reply
+
+
+def find_calls(text: str, tools: Collection[str], *, must_be_marked: bool = False) -> TextCalls:
+    """The calls of `tools` in a text. With `must_be_marked` only tags and marks count: JSON may be the answer.
+
+    >>> find_calls('Let me look.\\n<tool_call>{"name": "look", "arguments": {"at": "logs"}}</tool_call>', ["look"])
+    TextCalls(calls=(ToolCall(name='look', arguments='{"at":"logs"}', id=''),), rest='Let me look.', error='')
+    >>> find_calls('{"name": "loook", "arguments": {}}', ["look"]).error
+    "there is no tool named 'loook'"
+    >>> find_calls('{"name": "Ada", "age": 36}', ["look"])
+    TextCalls(calls=(), rest='', error='')
+    """
+    if not any(mark in text for mark in ("{", "<function=")) and not _LOOKS_LIKE_A_CALL.search(text):
+        return NOTHING
+    text = _END_MARKS.sub("", text)
+    calls: list[ToolCall] = []
+    unknown = ""
+    rest: list[str] = []
+    position = 0
+    for start, end, block in _blocks(text, must_be_marked=must_be_marked):
+        found = [block] if isinstance(block, ToolCall) else _calls_in(block)
+        named = [call for call in found if call.name in tools]
+        if named and len(named) == len(found):
+            calls += named
+            rest.append(text[position:start])
+            position = end
+        elif found:
+            unknown = unknown or next(call.name for call in found if call.name not in tools)
+    if calls and not unknown:
+        words = "".join((*rest, text[position:])).strip()
+        return TextCalls(tuple(calls[:MAX_BLOCKS]), words)
+    if unknown:
+        return TextCalls(error=f"there is no tool named {unknown[:128]!r}")
+    return TextCalls(error=_failed_attempt(text, tools, must_be_marked=must_be_marked))
+
+
+def _blocks(text: str, *, must_be_marked: bool) -> Iterator[tuple[int, int, str | ToolCall]]:
+    """The parts of a text that may be calls, with their places: of the first form that the text uses."""
+    if named := list(_first(_NAMED.finditer(text))):
+        for match in named:
+            arguments = _named_arguments(match["body"])
+            yield *_widened(text, match), match["body"] if arguments is None else ToolCall(match["name"], arguments)
+        return
+    if tagged := list(_first(_TAGGED.finditer(text))):
+        yield from ((*match.span(), match["body"]) for match in tagged)
+        return
+    if (marked := _MARKED.search(text)) is not None:
+        if (mistral := _MISTRAL.match(marked["body"])) is not None and (value := _first_json(mistral["body"])):
+            yield *marked.span(), ToolCall(mistral["name"], msgspec.json.encode(value).decode())
+        else:
+            yield *marked.span(), marked["body"]
+        return
+    if must_be_marked:
+        return
+    if fenced := [match for match in _first(_FENCED.finditer(text)) if match["kind"].lower() in _CALL_FENCES]:
+        yield from ((*match.span(), match["body"]) for match in fenced)
+        return
+    begin = text.find("{")
+    if begin >= 0 and text[begin - 1 : begin] == "[":
+        begin -= 1
+    if begin >= 0:
+        value, length = _json_prefix(text[begin:])
+        if value is not None and not text[begin + length :].strip():  # the call is the end of the reply
+            yield begin, len(text), text[begin:]
+
+
+def _first(matches: Iterator[re.Match[str]]) -> Iterator[re.Match[str]]:
+    for _, match in zip(range(MAX_BLOCKS), matches, strict=False):
+        yield match
+
+
+def _widened(text: str, match: re.Match[str]) -> tuple[int, int]:
+    """The place of a call, with the tag around it."""
+    start, end = match.span()
+    before, after = text[:start].rstrip(), text[end:].lstrip()
+    if before.endswith("<tool_call>"):
+        start = len(before) - len("<tool_call>")
+    if after.startswith("</tool_call>"):
+        end = len(text) - len(after) + len("</tool_call>")
+    return start, end
+
+
+def _named_arguments(body: str) -> str | None:
+    """The arguments of `<function=NAME>`: a JSON object (Llama), or a tag for each parameter (Qwen); else None."""
+    if (value := _first_json(body)) is not None:
+        return msgspec.json.encode(value).decode()
+    arguments = {match["name"]: _value_of(match["value"]) for match in _first(_PARAMETER.finditer(body))}
+    return msgspec.json.encode(arguments).decode() if arguments or not body else None
+
+
+def _value_of(text: str) -> object:
+    """A parameter without quotes: a number, a boolean or a structure as JSON, anything else as text."""
+    try:
+        value: object = msgspec.json.decode(text)
+    except NOT_JSON:
+        return text
+    return text if isinstance(value, str) else value
+
+
+def _first_json(text: str) -> dict[str, object] | None:
+    value, _ = _json_prefix(text.strip())
+    return cast("dict[str, object]", value) if isinstance(value, dict) else None
+
+
+_DECODER = json.JSONDecoder(strict=False)
+
+
+def _json_prefix(text: str) -> tuple[object, int]:
+    """The JSON value that a text begins with, and its length; doubled braces around it are read as single ones."""
+    for candidate, extra in ((text, 0), (_single_braces(text), 2)):
+        if candidate is None:
+            continue
+        try:
+            value, end = _DECODER.raw_decode(candidate)
+        except (ValueError, RecursionError):
+            continue
+        return value, end + extra
+    return None, 0
+
+
+def _single_braces(text: str) -> str | None:
+    """`{{...}}` as `{...}`, where models copy the doubled braces of a template.
+
+    >>> _single_braces('{{"name": "look"}}')
+    '{"name": "look"}'
+    """
+    stripped = text.rstrip()
+    return stripped[1:-1] if stripped.startswith("{{") and stripped.endswith("}}") else None
+
+
+def _calls_in(block: str) -> list[ToolCall]:
+    """The calls of a block: one object, a list of them, or several one after the other; empty if it has none."""
+    calls: list[ToolCall] = []
+    rest = block.strip()
+    while rest and len(calls) < MAX_BLOCKS:
+        value, length = _json_prefix(rest)
+        if not length:
+            return []
+        several = cast("list[object]", value) if isinstance(value, list) else [value]
+        for each in several[:MAX_BLOCKS]:
+            call = _as_call(each)
+            if call is None:
+                return []
+            calls.append(call)
+        rest = rest[length:].lstrip(" \t\r\n;,")
+    return calls
+
+
+def _as_call(value: object) -> ToolCall | None:
+    """An object with a name and arguments as a call; None for any other value."""
+    if not isinstance(value, dict):
+        return None
+    fields = cast("dict[str, object]", value)
+    inner = fields.get("function")
+    if isinstance(inner, dict):
+        fields = cast("dict[str, object]", inner)
+    name = next((fields[key] for key in _NAMES if isinstance(fields.get(key), str)), None)
+    key = next((key for key in _ARGUMENTS if key in fields), None)
+    if not isinstance(name, str) or key is None or not _OTHER_KEYS.issuperset(fields):
+        return None
+    arguments = fields[key]
+    if isinstance(arguments, str):
+        arguments = _first_json(arguments) if arguments.strip() else {}
+    if arguments is None:
+        arguments = {}
+    if not isinstance(arguments, dict):
+        return None
+    identifier = fields.get("id")
+    text = json.dumps(arguments, separators=(",", ":"))
+    return ToolCall(name, text, identifier if isinstance(identifier, str) else "")
+
+
+def _failed_attempt(text: str, tools: Collection[str], *, must_be_marked: bool) -> str:
+    """Why a text that was clearly meant as a call is none; empty for a text that may be an answer."""
+    match = _LOOKS_LIKE_A_CALL.search(text)
+    if match is None or (must_be_marked and text[match.start()] not in "<["):
+        return ""
+    if text[match.start()] in "<[":
+        return "what follows the mark of a tool call is not a JSON object with a name and arguments"
+    around = text[max(0, match.start() - 200) : match.end()]
+    is_json = re.match(r"\s*(?:```(?:json|tool\w*|function\w*)?[ \t]*\n\s*)?[\[{]", text) is not None
+    return "its JSON cannot be read" if is_json and any(tool in around for tool in tools) else ""

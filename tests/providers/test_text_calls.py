@@ -1,0 +1,156 @@
+"""Tool calls that a model wrote as text: recognised in the forms of local models, never where JSON is the answer."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retinue.core.agent import Output, ToolSpec
+from retinue.core.messages import AssistantMessage, Reply, ToolCall
+from retinue.core.ports import Request
+from retinue.providers.catalog import provider_config, recognises_text_calls
+from retinue.providers.text_calls import MAX_TEXT, TextCalls, find_calls, with_text_calls
+
+TOOLS = ["look", "shell"]
+LOOK = ToolCall("look", '{"at":"logs"}')
+SHELL = ToolCall("shell", '{"command":"ls"}')
+
+FORMS = {
+    "hermes": '<tool_call>\n{"name": "look", "arguments": {"at": "logs"}}\n</tool_call>',
+    "hermes without an end": '<tool_call>\n{"name": "look", "arguments": {"at": "logs"}}',
+    "qwen coder": "<tool_call>\n<function=look>\n<parameter=at>\nlogs\n</parameter>\n</function>\n</tool_call>",
+    "qwen tools tag": '<tools>\n{"name": "look", "arguments": {"at": "logs"}}\n</tools>',
+    "llama tag": '<function=look>{"at": "logs"}</function>',
+    "llama mark": '<|python_tag|>{"name": "look", "parameters": {"at": "logs"}}<|eom_id|>',
+    "llama bare": '{"name": "look", "parameters": {"at": "logs"}}',
+    "llama with type": '{"type": "function", "name": "look", "parameters": {"at": "logs"}}',
+    "mistral": '[TOOL_CALLS] [{"name": "look", "arguments": {"at": "logs"}}]',
+    "mistral with a name": '[TOOL_CALLS]look[ARGS]{"at": "logs"}</s>',
+    "fenced": '```json\n{"name": "look", "arguments": {"at": "logs"}}\n```',
+    "fenced without a language": '```\n{"name": "look", "arguments": {"at": "logs"}}\n```',
+    "fenced without an end": '```json\n{"name": "look", "arguments": {"at": "logs"}}',
+    "doubled braces": '{{"name": "look", "arguments": {"at": "logs"}}}',
+    "fenced with doubled braces": '```json\n{{"name": "look", "arguments": {"at": "logs"}}}\n```',
+    "arguments as text": '{"name": "look", "arguments": "{\\"at\\": \\"logs\\"}"}',
+    "openai": '{"type": "function", "function": {"name": "look", "arguments": "{\\"at\\": \\"logs\\"}"}}',
+    "tool and input": '{"tool": "look", "input": {"at": "logs"}}',
+}
+
+
+@pytest.mark.parametrize("text", FORMS.values(), ids=FORMS)
+def test_each_form_of_a_written_call_is_recognised(text: str) -> None:
+    assert find_calls(text, TOOLS) == TextCalls((LOOK,))
+
+
+@pytest.mark.parametrize("text", FORMS.values(), ids=FORMS)
+def test_words_before_a_written_call_are_kept_as_text(text: str) -> None:
+    assert find_calls(f"Let me look.\n\n{text}", TOOLS) == TextCalls((LOOK,), "Let me look.")
+
+
+def test_several_written_calls_keep_their_order() -> None:
+    tagged = (
+        '<tool_call>{"name": "look", "arguments": {"at": "logs"}}</tool_call>\n'
+        '<tool_call>{"name": "shell", "arguments": {"command": "ls"}}</tool_call>'
+    )
+    listed = '[{"name": "look", "arguments": {"at": "logs"}}, {"name": "shell", "arguments": {"command": "ls"}}]'
+
+    assert find_calls(tagged, TOOLS).calls == (LOOK, SHELL)
+    assert find_calls(listed, TOOLS).calls == (LOOK, SHELL)
+
+
+def test_parameters_in_tags_keep_their_types() -> None:
+    parameters = "".join(f"<parameter={name}>{value}</parameter>" for name, value in (("n", 3), ("id", "007")))
+    text = f"<function=look>{parameters}<parameter=on>true</parameter></function>"
+
+    assert find_calls(text, TOOLS).calls == (ToolCall("look", '{"n":3,"id":"007","on":true}'),)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "42",
+        "The set {1, 2} has two elements.",
+        '{"name": "Ada", "age": 36}',
+        '```json\n{"name": "Ada", "role": "shell"}\n```',
+        '```python\nprint({"name": "look", "arguments": {}})\n```',
+        'Call it with {"name": "look", "arguments": {"at": "logs"}} and read the result.',
+        "Use look(at='logs').",
+        '{"answer": {"name": "look"}}',
+    ],
+)
+def test_an_answer_is_not_taken_for_a_call(text: str) -> None:
+    assert find_calls(text, TOOLS) == TextCalls()
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ('{"name": "search", "arguments": {"q": "x"}}', "there is no tool named 'search'"),
+        ('<tool_call>{"name": "search", "arguments": {}}</tool_call>', "there is no tool named 'search'"),
+        (
+            '<tool_call>{"name": "look", "arguments": {"at": </tool_call>',
+            "what follows the mark of a tool call is not a JSON object with a name and arguments",
+        ),
+        ('{"name": "look", "arguments": {"at": "logs"', "its JSON cannot be read"),
+        ('```json\n{"name": "look", "arguments": {at: logs}}\n```', "its JSON cannot be read"),
+    ],
+)
+def test_a_failed_attempt_at_a_call_is_named(text: str, error: str) -> None:
+    assert find_calls(text, TOOLS) == TextCalls(error=error)
+
+
+def reply(text: str, *calls: ToolCall) -> Reply:
+    return Reply(AssistantMessage(text, calls))
+
+
+def request(*, tools: list[str] = TOOLS, output: Output | None = None) -> Request:
+    return Request(model="m", system="", messages=[], tools=tuple(map(ToolSpec, tools)), output=output)
+
+
+def test_a_reply_with_a_written_call_becomes_a_reply_with_a_call() -> None:
+    found = with_text_calls(reply(FORMS["hermes"]), request())
+
+    assert found == Reply(AssistantMessage("", (LOOK,)), stop="calls", calls_in_text=True)
+
+
+def test_replies_without_an_offered_tool_or_with_real_calls_stay_as_they_are() -> None:
+    written, real = reply(FORMS["hermes"]), reply(FORMS["hermes"], SHELL)
+
+    assert with_text_calls(written, request(tools=[])) == written
+    assert with_text_calls(real, request()) == real
+
+
+def test_where_the_answer_is_json_only_marked_calls_are_recognised() -> None:
+    demanded = request(output=Output())
+
+    assert with_text_calls(reply(FORMS["llama bare"]), demanded) == reply(FORMS["llama bare"])
+    assert with_text_calls(reply(FORMS["fenced"]), demanded) == reply(FORMS["fenced"])
+    assert with_text_calls(reply(FORMS["hermes"]), demanded).message.calls == (LOOK,)
+
+
+def test_written_calls_are_recognised_on_local_servers_and_by_setting_elsewhere() -> None:
+    local = [name for name in ("ollama", "lmstudio", "llamacpp", "vllm", "openai-chat", "anthropic", "gemini")
+             if recognises_text_calls(provider_config(name))]  # fmt: skip
+
+    assert local == ["ollama", "lmstudio", "llamacpp", "vllm"]
+    assert recognises_text_calls(provider_config("openai-chat", calls_in_text=True))
+    assert not recognises_text_calls(provider_config("ollama", calls_in_text=False))
+
+
+@given(st.text(alphabet='{}[]<>"`:,\\ \nname look arguments tool_call function= 1', max_size=200))
+def test_any_text_is_examined_without_an_error(text: str) -> None:
+    found = find_calls(text, TOOLS)
+
+    assert all(isinstance(json.loads(call.arguments), dict) and call.name in TOOLS for call in found.calls)
+
+
+@pytest.mark.parametrize(
+    "piece", ["{", "[", "<tool_call>", "```json\n", "<function=look>", '{"name":"look","arguments":']
+)
+def test_long_hostile_text_has_no_calls(piece: str) -> None:
+    """With work that grows faster than the text, this would take minutes."""
+    assert find_calls(piece * (MAX_TEXT // len(piece)), TOOLS).calls == ()
