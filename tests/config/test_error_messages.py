@@ -19,7 +19,7 @@ AGENT_KEYS = (
     "think, enabled, workspace, memory, limits"
 )
 LIMIT_KEYS = (
-    "max_tokens, max_input_tokens, max_output_tokens, max_cost, max_calls, "
+    "max_tokens, max_input_tokens, max_output_tokens, max_cost, max_calls, max_repeats, "
     "timeout, model_timeout, first_timeout, idle_timeout, tool_timeout, retry_for, wrap_up"
 )
 NAMES = ", ".join(each.name for each in SECTIONS if each.name)
@@ -107,7 +107,8 @@ def test_duplicate_keys(tmp_path: Path, text: str, message: str) -> None:
         (
             "[providers.vllm]\napi_key = 'sk-123'\n",
             "retinue.toml:2: providers.vllm.api_key: unknown key, did you mean api_key_env? "
-            "Known: wire, base_url, api_key_env, model, temperature, headers, prices, context_window, responses_wire",
+            "Known: wire, base_url, api_key_env, model, temperature, headers, prices, context_window, responses_wire, "
+            "calls_in_text",
         ),
     ],
 )

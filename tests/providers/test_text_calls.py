@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -14,7 +15,13 @@ from retinue.core.ports import Request
 from retinue.providers.catalog import provider_config, recognises_text_calls
 from retinue.providers.text_calls import MAX_TEXT, TextCalls, find_calls, with_text_calls
 
-TOOLS = ["look", "shell"]
+SHELL_PARAMETERS = '{"properties":{"command":{},"mode":{"enum":["fast","slow"]}},"required":["command"]}'
+AGENT_PARAMETERS = '{"properties":{"action":{"enum":["spawn","status"]},"task":{}},"required":["action"]}'
+TOOLS = [
+    ToolSpec("look"),
+    ToolSpec("shell", parameters=SHELL_PARAMETERS),
+    ToolSpec("agent", parameters=AGENT_PARAMETERS),
+]
 LOOK = ToolCall("look", '{"at":"logs"}')
 SHELL = ToolCall("shell", '{"command":"ls"}')
 
@@ -33,6 +40,7 @@ FORMS = {
     "fenced without a language": '```\n{"name": "look", "arguments": {"at": "logs"}}\n```',
     "fenced without an end": '```json\n{"name": "look", "arguments": {"at": "logs"}}',
     "doubled braces": '{{"name": "look", "arguments": {"at": "logs"}}}',
+    "doubled braces, one too many": '{{"name": "look", "arguments": {"at": "logs"}}}}',
     "fenced with doubled braces": '```json\n{{"name": "look", "arguments": {"at": "logs"}}}\n```',
     "arguments as text": '{"name": "look", "arguments": "{\\"at\\": \\"logs\\"}"}',
     "openai": '{"type": "function", "function": {"name": "look", "arguments": "{\\"at\\": \\"logs\\"}"}}',
@@ -66,6 +74,20 @@ def test_parameters_in_tags_keep_their_types() -> None:
     text = f"<function=look>{parameters}<parameter=on>true</parameter></function>"
 
     assert find_calls(text, TOOLS).calls == (ToolCall("look", '{"n":3,"id":"007","on":true}'),)
+
+
+def test_the_parameters_of_one_tool_without_its_name_are_a_call_of_it() -> None:
+    assert find_calls('{"command": "ls"}', TOOLS).calls == (SHELL,)
+    assert find_calls('```json\n{"command": "ls", "mode": "fast"}\n```', TOOLS).calls == (
+        ToolCall("shell", '{"command":"ls","mode":"fast"}'),
+    )
+    assert find_calls('{"command": "ls", "exit": 0, "output": ""}', TOOLS) == TextCalls()
+
+
+def test_the_name_of_a_choice_stands_for_the_tool_that_has_it() -> None:
+    written = '{"name": "spawn", "arguments": {"task": "dig"}}'
+
+    assert find_calls(written, TOOLS).calls == (ToolCall("agent", '{"task":"dig","action":"spawn"}'),)
 
 
 @pytest.mark.parametrize(
@@ -107,8 +129,8 @@ def reply(text: str, *calls: ToolCall) -> Reply:
     return Reply(AssistantMessage(text, calls))
 
 
-def request(*, tools: list[str] = TOOLS, output: Output | None = None) -> Request:
-    return Request(model="m", system="", messages=[], tools=tuple(map(ToolSpec, tools)), output=output)
+def request(*, tools: Sequence[ToolSpec] = TOOLS, output: Output | None = None) -> Request:
+    return Request(model="m", system="", messages=[], tools=tuple(tools), output=output)
 
 
 def test_a_reply_with_a_written_call_becomes_a_reply_with_a_call() -> None:
@@ -120,7 +142,7 @@ def test_a_reply_with_a_written_call_becomes_a_reply_with_a_call() -> None:
 def test_replies_without_an_offered_tool_or_with_real_calls_stay_as_they_are() -> None:
     written, real = reply(FORMS["hermes"]), reply(FORMS["hermes"], SHELL)
 
-    assert with_text_calls(written, request(tools=[])) == written
+    assert with_text_calls(written, request(tools=())) == written
     assert with_text_calls(real, request()) == real
 
 
@@ -145,7 +167,10 @@ def test_written_calls_are_recognised_on_local_servers_and_by_setting_elsewhere(
 def test_any_text_is_examined_without_an_error(text: str) -> None:
     found = find_calls(text, TOOLS)
 
-    assert all(isinstance(json.loads(call.arguments), dict) and call.name in TOOLS for call in found.calls)
+    assert all(
+        isinstance(json.loads(call.arguments), dict) and call.name in {tool.name for tool in TOOLS}
+        for call in found.calls
+    )
 
 
 @pytest.mark.parametrize(

@@ -2,21 +2,22 @@
 
 Small models, and servers that do not know a model's template, put the call into the answer: in tags (Hermes, Qwen,
 Llama), after a mark (Mistral, Llama), in a fenced block of JSON, or bare, sometimes between doubled braces. Only tools
-that the request offers are called, and only objects with a name and arguments count: other JSON in an answer stays an
-answer. The work is bounded: the text, the number of calls and the depth of the JSON.
+that the request offers are called. An object counts if it has a name and arguments, or the parameters of one tool;
+other JSON in an answer stays an answer. The work is bounded: the text, the number of calls and the depth of the JSON.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from retinue.core.agent import ToolSpec
 from retinue.core.messages import AssistantMessage, Reply, ToolCall
 from retinue.core.ports import Request
 from retinue.core.text import NOT_JSON
@@ -70,21 +71,22 @@ def with_text_calls(reply: Reply, request: Request) -> Reply:
     message = reply.message
     if message.calls or reply.stop != "end" or not request.tools or len(message.text) > MAX_TEXT:
         return reply
-    found = find_calls(message.text, [tool.name for tool in request.tools], must_be_marked=request.output is not None)
+    found = find_calls(message.text, request.tools, must_be_marked=request.output is not None)
     if found.calls:
         calls = AssistantMessage(found.rest, found.calls, message.thinking)
         return replace(reply, message=calls, stop="calls", calls_in_text=True)
     return replace(reply, call_error=found.error) if found.error else reply
 
 
-def find_calls(text: str, tools: Collection[str], *, must_be_marked: bool = False) -> TextCalls:
+def find_calls(text: str, tools: Sequence[ToolSpec], *, must_be_marked: bool = False) -> TextCalls:
     """The calls of `tools` in a text. With `must_be_marked` only tags and marks count: JSON may be the answer.
 
-    >>> find_calls('Let me look.\\n<tool_call>{"name": "look", "arguments": {"at": "logs"}}</tool_call>', ["look"])
+    >>> look = [ToolSpec("look")]
+    >>> find_calls('Let me look.\\n<tool_call>{"name": "look", "arguments": {"at": "logs"}}</tool_call>', look)
     TextCalls(calls=(ToolCall(name='look', arguments='{"at":"logs"}', id=''),), rest='Let me look.', error='')
-    >>> find_calls('{"name": "loook", "arguments": {}}', ["look"]).error
+    >>> find_calls('{"name": "loook", "arguments": {}}', look).error
     "there is no tool named 'loook'"
-    >>> find_calls('{"name": "Ada", "age": 36}', ["look"])
+    >>> find_calls('{"name": "Ada", "age": 36}', look)
     TextCalls(calls=(), rest='', error='')
     """
     if not any(mark in text for mark in ("{", "<function=")) and not _LOOKS_LIKE_A_CALL.search(text):
@@ -94,21 +96,81 @@ def find_calls(text: str, tools: Collection[str], *, must_be_marked: bool = Fals
     unknown = ""
     rest: list[str] = []
     position = 0
+    offered = _Offered(tools)
     for start, end, block in _blocks(text, must_be_marked=must_be_marked):
-        found = [block] if isinstance(block, ToolCall) else _calls_in(block)
-        named = [call for call in found if call.name in tools]
+        found = [block] if isinstance(block, ToolCall) else _calls_in(block, offered)
+        named = [known for call in found if (known := offered.known(call)) is not None]
         if named and len(named) == len(found):
             calls += named
             rest.append(text[position:start])
             position = end
         elif found:
-            unknown = unknown or next(call.name for call in found if call.name not in tools)
+            unknown = unknown or next(call.name for call in found if offered.known(call) is None)
     if calls and not unknown:
         words = "".join((*rest, text[position:])).strip()
         return TextCalls(tuple(calls[:MAX_BLOCKS]), words)
     if unknown:
         return TextCalls(error=f"there is no tool named {unknown[:128]!r}")
-    return TextCalls(error=_failed_attempt(text, tools, must_be_marked=must_be_marked))
+    return TextCalls(error=_failed_attempt(text, must_be_marked=must_be_marked))
+
+
+class _Parameters(Struct):
+    """What the schema of a tool's parameters says about their names and choices."""
+
+    properties: dict[str, _Choices] = {}
+    required: list[str] = []
+
+
+class _Choices(Struct):
+    enum: list[object] = []
+
+
+class _Offered:
+    """The tools of a request; their schemas are read when a text has JSON without the name of a tool."""
+
+    def __init__(self, tools: Sequence[ToolSpec]) -> None:
+        self._tools = {tool.name: tool for tool in tools}
+
+    def known(self, call: ToolCall) -> ToolCall | None:
+        """The call, if its tool is offered; or the call that it means: of the one tool with a choice of that name.
+
+        Models call the action of a tool, `spawn`, in place of the tool that has it as a choice of its `action`.
+        """
+        if call.name in self._tools:
+            return call
+        means = [
+            (tool, parameter)
+            for tool, schema in self._schemas()
+            for parameter in schema.required
+            if parameter in schema.properties and call.name in schema.properties[parameter].enum
+        ]
+        if len(means) != 1:
+            return None
+        ((tool, parameter),) = means
+        arguments = cast("dict[str, object]", json.loads(call.arguments))
+        return ToolCall(tool, _compact({**arguments, parameter: call.name}), call.id)
+
+    def by_parameters(self, fields: dict[str, object]) -> ToolCall | None:
+        """A call of the one tool whose required parameters the fields have, and most of whose fields it knows."""
+        fitting = [
+            tool
+            for tool, schema in self._schemas()
+            if schema.required
+            and fields.keys() >= set(schema.required)
+            and 2 * len(fields.keys() & schema.properties.keys()) > len(fields)
+        ]
+        return ToolCall(fitting[0], _compact(fields)) if len(fitting) == 1 else None
+
+    def _schemas(self) -> Iterator[tuple[str, _Parameters]]:
+        for name, tool in self._tools.items():
+            try:
+                yield name, msgspec.json.decode(tool.parameters, type=_Parameters)
+            except NOT_JSON:
+                continue
+
+
+def _compact(arguments: object) -> str:
+    return json.dumps(arguments, separators=(",", ":"))
 
 
 def _blocks(text: str, *, must_be_marked: bool) -> Iterator[tuple[int, int, str | ToolCall]]:
@@ -184,28 +246,17 @@ _DECODER = json.JSONDecoder(strict=False)
 
 def _json_prefix(text: str) -> tuple[object, int]:
     """The JSON value that a text begins with, and its length; doubled braces around it are read as single ones."""
-    for candidate, extra in ((text, 0), (_single_braces(text), 2)):
-        if candidate is None:
-            continue
-        try:
-            value, end = _DECODER.raw_decode(candidate)
-        except (ValueError, RecursionError):
-            continue
-        return value, end + extra
-    return None, 0
+    is_doubled = text.startswith("{{")
+    try:
+        value, end = _DECODER.raw_decode(text, 1 if is_doubled else 0)
+    except (ValueError, RecursionError):
+        return None, 0
+    while is_doubled and text[end : end + 1] in ("}", " ", "\n"):  # some close more than they opened
+        end += 1
+    return value, end
 
 
-def _single_braces(text: str) -> str | None:
-    """`{{...}}` as `{...}`, where models copy the doubled braces of a template.
-
-    >>> _single_braces('{{"name": "look"}}')
-    '{"name": "look"}'
-    """
-    stripped = text.rstrip()
-    return stripped[1:-1] if stripped.startswith("{{") and stripped.endswith("}}") else None
-
-
-def _calls_in(block: str) -> list[ToolCall]:
+def _calls_in(block: str, offered: _Offered) -> list[ToolCall]:
     """The calls of a block: one object, a list of them, or several one after the other; empty if it has none."""
     calls: list[ToolCall] = []
     rest = block.strip()
@@ -215,7 +266,7 @@ def _calls_in(block: str) -> list[ToolCall]:
             return []
         several = cast("list[object]", value) if isinstance(value, list) else [value]
         for each in several[:MAX_BLOCKS]:
-            call = _as_call(each)
+            call = _as_call(each, offered)
             if call is None:
                 return []
             calls.append(call)
@@ -223,8 +274,8 @@ def _calls_in(block: str) -> list[ToolCall]:
     return calls
 
 
-def _as_call(value: object) -> ToolCall | None:
-    """An object with a name and arguments as a call; None for any other value."""
+def _as_call(value: object, offered: _Offered) -> ToolCall | None:
+    """An object with a name and arguments, or with the parameters of one tool, as a call; None for any other value."""
     if not isinstance(value, dict):
         return None
     fields = cast("dict[str, object]", value)
@@ -234,7 +285,7 @@ def _as_call(value: object) -> ToolCall | None:
     name = next((fields[key] for key in _NAMES if isinstance(fields.get(key), str)), None)
     key = next((key for key in _ARGUMENTS if key in fields), None)
     if not isinstance(name, str) or key is None or not _OTHER_KEYS.issuperset(fields):
-        return None
+        return offered.by_parameters(fields)
     arguments = fields[key]
     if isinstance(arguments, str):
         arguments = _first_json(arguments) if arguments.strip() else {}
@@ -243,17 +294,15 @@ def _as_call(value: object) -> ToolCall | None:
     if not isinstance(arguments, dict):
         return None
     identifier = fields.get("id")
-    text = json.dumps(arguments, separators=(",", ":"))
-    return ToolCall(name, text, identifier if isinstance(identifier, str) else "")
+    return ToolCall(name, _compact(cast("object", arguments)), identifier if isinstance(identifier, str) else "")
 
 
-def _failed_attempt(text: str, tools: Collection[str], *, must_be_marked: bool) -> str:
+def _failed_attempt(text: str, *, must_be_marked: bool) -> str:
     """Why a text that was clearly meant as a call is none; empty for a text that may be an answer."""
     match = _LOOKS_LIKE_A_CALL.search(text)
     if match is None or (must_be_marked and text[match.start()] not in "<["):
         return ""
     if text[match.start()] in "<[":
         return "what follows the mark of a tool call is not a JSON object with a name and arguments"
-    around = text[max(0, match.start() - 200) : match.end()]
     is_json = re.match(r"\s*(?:```(?:json|tool\w*|function\w*)?[ \t]*\n\s*)?[\[{]", text) is not None
-    return "its JSON cannot be read" if is_json and any(tool in around for tool in tools) else ""
+    return "its JSON cannot be read" if is_json else ""

@@ -112,7 +112,7 @@ def spec_running(stage: Stage) -> None:
     server.play(says("Never.", hold="first"), words="Never end.")
     server.play(says("Never.", hold="last"), words="Never end either.")
     server.play(fails(400, "no such model"), words="Fail at it.")
-    server.play(*[calls("look", where="here")] * 10, words="Go round.")
+    server.play(*[calls("look", where=f"place {number}") for number in range(10)], words="Go round.")
     server.play(*[context("list_keys")] * 5, words="Use too much.")
     stage.forked(*at(server, "--quiet", dialect="spec"), "Go.", env=LOGGED, ordered=False)
     stage.show_requests()
