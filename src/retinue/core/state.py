@@ -217,7 +217,11 @@ def apply(run: Run, seq: int, event: Event) -> None:
     if seq <= run.seq:
         return
     run.seq = seq
-    match event:
+    match event:  # the events of every turn first: the cases are compared in order
+        case ReplyReceived():
+            _apply_reply(run, seq, event)
+        case CallReturned():
+            _apply_return(run, event)
         case RunAccepted():
             pass  # the first event made the run
         case RunAdopted(at=at):
@@ -234,15 +238,11 @@ def apply(run: Run, seq: int, event: Event) -> None:
                 run.spent_before = spent_before
             for item in _with_peer_messages_joined(items):
                 _apply_item(run, seq, item, at)
-        case ReplyReceived():
-            _apply_reply(run, seq, event)
         case CallParked(index=index, at=at, reason=reason):
             run.open[index].parked_at = at
             run.open[index].parked_reason = reason
             if run.parked_since is None:
                 run.parked_since = at
-        case CallReturned():
-            _apply_return(run, event)
         case TurnFailed():
             run.failure = event
             run.usage += event.usage

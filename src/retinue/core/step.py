@@ -203,8 +203,7 @@ def _stopped(run: Run, item: Cancel | Deadline) -> EndRun:
 def _with_open_calls(run: Run, given: StepInput) -> Step:
     if not run.tools_on:
         return _answered(run, given)  # no tool was offered: these calls are not made, and the text is the answer
-    answers = tuple(item for item in given.inbox if isinstance(item, ApprovalAnswer))
-    if answers:
+    if given.inbox and (answers := tuple(item for item in given.inbox if isinstance(item, ApprovalAnswer))):
         return TakeInbox(answers)
     if given.busy and len(given.busy) == run.unreturned:
         return Wait("calls")  # all in flight: do not scan a thousand calls each time one returns
@@ -234,6 +233,8 @@ def _limit_on_open_calls(run: Run) -> LimitMet | None:
 def _turn_limit(run: Run, *, wrap_up_included: bool = False) -> LimitMet | None:
     """The turn limit that is reached, if any; the wrap-up turn is kept back unless it is included."""
     limits = run.accepted.limits
+    if limits.max_turns is None and limits.exchange_turns is None:
+        return None
     for used, limit in ((run.turns, limits.max_turns), (run.exchange_turns, limits.exchange_turns)):
         # With a limit of one turn there is no turn left for a wrap-up.
         reserved = 1 if limits.wrap_up and not wrap_up_included and limit is not None and limit > 1 else 0
@@ -245,12 +246,13 @@ def _turn_limit(run: Run, *, wrap_up_included: bool = False) -> LimitMet | None:
 def _at_turn_boundary(run: Run, given: StepInput) -> Step:
     if not run.in_exchange and (first := _first_input(given)):
         return TakeInbox((first,))
-    messages = tuple(item for item in given.inbox if isinstance(item, READ_AT_TURN_BOUNDARY))
+    messages = tuple(item for item in given.inbox if isinstance(item, READ_AT_TURN_BOUNDARY)) if given.inbox else ()
     # An answer in the last allowed turn is final: no turn is left to read more. An idle run takes messages all the
     # same: one that it has no turn left to answer ends the run, instead of staying in the inbox for ever.
-    is_last_answer = run.in_exchange and run.final and _turn_limit(run, wrap_up_included=True)
-    if messages and run.wrap_up_limit is None and not is_last_answer:
-        return TakeInbox(messages)
+    if messages and run.wrap_up_limit is None:
+        is_last_answer = run.in_exchange and run.final and _turn_limit(run, wrap_up_included=True)
+        if not is_last_answer:
+            return TakeInbox(messages)
     if not run.in_exchange:
         return _idle(run, given)
     if run.final:

@@ -24,7 +24,7 @@ from retinue.engine.foreign_errors import is_recordable, type_and_message_of
 from retinue.engine.live_run import LiveRun
 from retinue.engine.rate_limiter import RateLimiter
 from retinue.engine.run_view import Pause
-from retinue.engine.timeouts import RESOLUTION, Timeout, Timeouts
+from retinue.engine.timeouts import RESOLUTION, Timeout, Timeouts, clock_of
 
 log = logger("retinue.engine")
 
@@ -119,7 +119,7 @@ class _Overload:
     __slots__ = ("_began", "_seconds", "_time")
 
     def __init__(self, seconds: float) -> None:
-        self._time = asyncio.get_running_loop().time
+        self._time = clock_of(asyncio.get_running_loop())
         self._began = self._time()
         self._seconds = seconds
 
@@ -224,23 +224,25 @@ class _AttemptTimeout(Timeout):
     A model may think, or a server read a long prompt, before the first delta: that silence may be longer than others.
     """
 
-    __slots__ = ("_ends", "_heard", "_idle", "_publish", "_time", "fell_silent", "silence")
+    __slots__ = ("_ends", "_has_begun", "_heard", "_idle", "_publish", "_time", "fell_silent", "silence")
 
     def __init__(self, timeouts: Timeouts, limits: Limits, publish: Callable[[Delta], None]) -> None:
         # The shorter limit: after the first delta it may be the one that counts, and no timer is set for that.
         super().__init__(timeouts, min(limits.model_seconds, limits.idle_seconds))
-        self._time = asyncio.get_running_loop().time
+        self._time = clock_of(asyncio.get_running_loop())
         self._idle = limits.idle_seconds
         self.silence = max(limits.first_seconds, limits.idle_seconds)
         """Seconds that the model may be silent now."""
         self._publish = publish
+        self._has_begun = False
         self._heard = self._time()
         self._ends = self._heard + limits.model_seconds
         self.fell_silent = False
 
     def publish(self, delta: Delta) -> None:
         self._heard = self._time()
-        if self.silence != self._idle and not isinstance(delta, StartDelta):
+        if not self._has_begun and type(delta) is not StartDelta:
+            self._has_begun = True
             self.silence = self._idle
         self._publish(delta)
 

@@ -7,12 +7,19 @@ and discarded several times a turn.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from math import inf
+from time import monotonic
 from types import TracebackType
 from typing import Self
 
 RESOLUTION = 1e-5
 """Seconds by which a timer may fire early, by the resolution of the loop's clock; it counts as due then."""
+
+
+def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
+    """The clock of a loop, without the method around it where the loop has the usual one: it is read for each delta."""
+    return monotonic if type(loop).time is asyncio.BaseEventLoop.time else loop.time
 
 
 class Timeouts:

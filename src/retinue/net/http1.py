@@ -7,6 +7,7 @@ proxies. A general client takes more time for such a request than the rest of a 
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import ssl
 import zlib
@@ -35,6 +36,8 @@ INFLATED_BYTES: Final = 256 * 1024
 """Most bytes that one read makes of a compressed answer."""
 
 _HEX: Final = b"0123456789abcdefABCDEF"
+_match_size: Final = re.compile(rb"([0-9a-fA-F]{1,16})\r\n").match
+"""The size of a chunk without an extension."""
 _NO_BODY: Final = frozenset((204, 304))
 _MAX_HEADS: Final = 256
 
@@ -405,6 +408,15 @@ class Connection(asyncio.Protocol):
         size = start = 0
         length, expected = len(data), self._expected or 0
         while start < length:
+            if not expected and (line := _match_size(data, start)) is not None:
+                # The usual case, a whole chunk; all others, and the last chunk, are left to the rest of the loop.
+                begin = line.end()
+                end = begin + int(line[1], 16)
+                if begin < end < length and data.startswith(b"\r\n", end):
+                    pieces.append(data[begin:end])
+                    size += end - begin
+                    start = end + 2
+                    continue
             if expected:  # with the two bytes of the line end after it
                 end = start + expected
                 if end > length:

@@ -124,7 +124,7 @@ class Endpoint:
                 if 200 <= response.status < 300:
                     content = _BoundedContent(response.content, max_bytes(max_output))
                     receive = mask.publisher(publish) if mask else publish
-                    reply = await _read(content, response.content_type, decoder, receive, alive, self.info, secrets)
+                    reply = await _read(content, response, decoder, receive, alive, self.info, secrets)
                     return mask.finish(reply) if mask else reply
                 failure = error_response(
                     response.status,
@@ -226,7 +226,7 @@ class _BoundedContent:
 
 async def _read(
     content: Content,
-    content_type: str,
+    response: Response,
     decoder: StreamDecoder,
     publish: Publish,
     alive: Callable[[], None],
@@ -267,7 +267,7 @@ async def _read(
         pass  # the decoder knows whether the answer was complete before the connection broke
     else:
         if not has_events:
-            raise _not_a_stream(content_type, beginning, info, secrets)
+            raise _not_a_stream(response.content_type, beginning, info, secrets)
     reply = decoder.finish()
     if not content.at_eof():
         await _drain(content)

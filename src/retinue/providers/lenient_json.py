@@ -24,6 +24,7 @@ MAX_REPAIRED_BYTES = 1024 * 1024
 T = TypeVar("T")
 D = TypeVar("D")
 
+_decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _LONE_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -52,7 +53,7 @@ def as_json_object(arguments: str) -> str:
     try:
         if _LONE_SURROGATE.search(arguments):  # valid JSON, but servers reject the whole request
             arguments = utf8_safe(json.dumps(json.loads(arguments), ensure_ascii=False))
-        msgspec.json.decode(arguments, type=dict[str, msgspec.Raw])
+        _decode_object(arguments)
     except (ValueError, RecursionError):
         return msgspec.json.encode({"not_a_json_object": utf8_safe(arguments)}).decode()
     return arguments

@@ -106,6 +106,10 @@ class PendingCall:
         self.text: str | None = None
         self.failed = False
 
+    def fits(self, message: ToolMessage) -> bool:
+        """Whether a result has the name and the id of this call."""
+        return self.call.name == message.name and self.call.id == message.call_id
+
     @property
     def result_text(self) -> str:
         """The result, or the text that stands for a missing one."""
@@ -116,6 +120,7 @@ class MessageEncoder(ABC):
     """The encoded messages of a run, and the state needed to append the next ones."""
 
     __slots__ = (
+        "_answered",
         "_count",
         "_first",
         "_last",
@@ -152,6 +157,8 @@ class MessageEncoder(ABC):
         """Where the last reply ends in `encoded`."""
         self._used_ids: set[str] = set()
         self._pending: list[PendingCall] = []
+        self._answered = 0
+        """How many of the pending calls at the beginning have results."""
 
     @classmethod
     def of(cls, request: Request, name: str, variant: str = "") -> Self:
@@ -233,7 +240,7 @@ class MessageEncoder(ABC):
 
     def _flush_results(self) -> None:
         """Write the results of the last reply's calls before the next message."""
-        calls, self._pending = self._pending, []
+        calls, self._pending, self._answered = self._pending, [], 0
         if calls:
             self.append("user", self.encode_results(calls))
 
@@ -250,17 +257,25 @@ class MessageEncoder(ABC):
 
     def _add_result(self, message: ToolMessage) -> None:
         """Give a result to the waiting call with its id and name, else with its name, else to the next one."""
-        waiting = [call for call in self._pending if call.text is None]
-        if not waiting:
-            orphan = f"[result of a call of {message.name} that is no longer shown]\n{message.text}"
-            self.append("user", (self.encode_user(orphan),))
-            return
-        same_name = [call for call in waiting if call.call.name == message.name]
-        same_id = (call for call in same_name if call.call.id == message.call_id)
-        pending = next(same_id, (same_name or waiting)[0])
+        calls = self._pending
+        if self._answered < len(calls) and calls[self._answered].fits(message):
+            # The usual case, in the order of the calls: no look at the others, of which a reply may have thousands.
+            pending = calls[self._answered]
+        else:
+            waiting = [call for call in calls if call.text is None]
+            if not waiting:
+                orphan = f"[result of a call of {message.name} that is no longer shown]\n{message.text}"
+                self.append("user", (self.encode_user(orphan),))
+                return
+            same_name = [call for call in waiting if call.call.name == message.name]
+            same_id = (call for call in same_name if call.call.id == message.call_id)
+            pending = next(same_id, (same_name or waiting)[0])
         pending.text, pending.failed = message.text, message.failed
         if not self.batches_results:
-            self._pending.remove(pending)
+            calls.remove(pending)
             self.append("user", self.encode_results((pending,)))
-        elif len(waiting) == 1:
+            return
+        while self._answered < len(calls) and calls[self._answered].text is not None:
+            self._answered += 1
+        if self._answered == len(calls):
             self._flush_results()

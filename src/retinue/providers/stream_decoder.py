@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import cache
 from math import isfinite
 from typing import TypeVar, cast
 
@@ -127,10 +128,15 @@ def decode_counts(counts: type[T], raw: msgspec.Raw) -> T | None:
     A number that is no whole number is rounded down; what is no number at all counts as absent.
     """
     try:
-        found = msgspec.json.decode(raw, type=counts | None)
+        found = cast("msgspec.json.Decoder[T | None]", _counts_decoder(counts)).decode(raw)
     except NOT_JSON:
         found = decode_or_none(lambda data: _plausible(counts, msgspec.json.decode(data)), raw)
     return found
+
+
+@cache  # which loses the type
+def _counts_decoder(counts: type) -> object:
+    return msgspec.json.Decoder(counts | None)
 
 
 def _plausible(counts: type[T], value: object) -> T:

@@ -37,6 +37,7 @@ from retinue.providers.openai_chat.request import (
     options,
 )
 from retinue.providers.stream_decoder import (
+    DONE,
     NO_DETAILS,
     NULL,
     StreamDecoder,
@@ -233,6 +234,9 @@ class Decoder(StreamDecoder):
 
     def feed(self, payload: bytes) -> Sequence[Delta]:
         if self.done:
+            return ()
+        if self._stop and payload == DONE:
+            self.done = True
             return ()
         try:
             chunk = _decode(payload) if self._id else self._begin(_decode_first(payload))
