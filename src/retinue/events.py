@@ -2,7 +2,8 @@
 
 `RunHandle.events` yields them, each after it was stored, and between them the deltas of replies that stream, which are
 in `retinue.messages`; a `DiscardDelta` takes back the deltas of an attempt that broke off. `Event` is the union of all
-events; a `match` over it can be checked for completeness.
+events; a `match` over it can be checked for completeness. `Retinue.events` with `tree=True` yields `TreeEvent` items:
+the events of a run and of all runs below it, each with its run.
 
 >>> from retinue.events import CallReturned, Event
 >>> def describe(event: Event) -> str:
@@ -34,6 +35,7 @@ from retinue.core.events import (
     RunAdopted,
     RunEnded,
     RunLeft,
+    TreeEvent,
     TurnFailed,
     WrapUpAsked,
 )
@@ -85,6 +87,7 @@ __all__ = [
     "RunEnded",
     "RunLeft",
     "TextMessage",
+    "TreeEvent",
     "TurnFailed",
     "Window",
     "WrapUpAsked",

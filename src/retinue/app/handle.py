@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Generic, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, cast, overload
 
 from retinue.core.errors import BadInput, RunIsOver, UnknownName
-from retinue.core.events import Event
+from retinue.core.events import Event, TreeEvent
 from retinue.core.ids import Key, RunId
 from retinue.core.inbox import Close, Input, TextMessage
 from retinue.core.messages import Delta
@@ -111,6 +111,28 @@ class RunHandle(Generic[T]):
         """Cancel the run and all its descendants; returns the ids of the runs that were cancelled."""
         return await self._supervisor.cancel(self.run_id, note=note)
 
-    def events(self) -> AsyncIterator[Event | Delta]:
-        """The events of the run from start to end, and the deltas of replies that stream in this process."""
-        return self._supervisor.events(self.run_id)
+    @overload
+    def events(self, *, tree: Literal[False] = False, after: int = 0) -> AsyncIterator[Event | Delta]: ...
+    @overload
+    def events(self, *, tree: Literal[True], after: Mapping[RunId, int] | None = None) -> AsyncIterator[TreeEvent]: ...
+    def events(
+        self, *, tree: bool = False, after: int | Mapping[RunId, int] | None = None
+    ) -> AsyncIterator[Event | Delta] | AsyncIterator[TreeEvent]:
+        """The events of the run from start to end, and the deltas of replies that stream in this process.
+
+        With `tree`, the events of all runs below it too; see `Retinue.events`.
+        """
+        return event_stream(self._supervisor, self.run_id, tree=tree, after=after)
+
+
+def event_stream(
+    supervisor: Supervisor, run_id: RunId, *, tree: bool, after: int | Mapping[RunId, int] | None
+) -> AsyncIterator[Event | Delta] | AsyncIterator[TreeEvent]:
+    """The events of one run, or of the tree below it; raises `BadInput` for a position of the other kind."""
+    if tree:
+        if isinstance(after, int):
+            raise BadInput(f"after={after}: with tree=True give the number of the last event of each run, by its id")
+        return supervisor.tree_events(run_id, after=after)
+    if after is not None and not isinstance(after, int):
+        raise BadInput("after is a mapping: without tree=True give the number of the last event")
+    return supervisor.events(run_id, after=after or 0)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import msgspec
+
+from retinue.core.events import TreeEvent
 from retinue.core.run import Outcome
 from retinue.core.text import rfc3339
 from retinue.core.usage import Usage, dollars
@@ -48,4 +51,15 @@ def outcome_row(run_id: str, task: str, outcome: Outcome) -> dict[str, object]:
         "cost": dollars(outcome.cost),
         "task": task,
         "error": outcome.error,
+    }
+
+
+def event_row(item: TreeEvent) -> dict[str, object]:
+    """An event of a tree: its run, the place of the run, its number there (null for a delta), and the event itself."""
+    return {
+        "run": item.run,
+        "parent": item.parent,
+        "path": item.path,
+        "seq": item.seq or None,
+        "event": msgspec.to_builtins(item.event),
     }

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, Unpack, overload
 from msgspec.structs import replace
 
 from retinue.app.approvals import Approvals
-from retinue.app.handle import RunHandle
+from retinue.app.handle import RunHandle, event_stream
 from retinue.app.registries import ProviderRegistry, ToolRegistry, lend_providers
 from retinue.app.run_options import CheckedRunOptions, SpawnOptions
 from retinue.app.run_spec import Grants, LaunchConfig, RunSpecBuilder, escalation, limits_of, narrowed_memory
@@ -21,7 +21,7 @@ from retinue.app.structured_output import OutputFormat, converter, make_output
 from retinue.core.agent import NO_SAMPLING, Agent, RunSpec, Sampling, ToolSpec
 from retinue.core.commands import RunQuery
 from retinue.core.errors import BadInput, NotAdoptable, PolicyError, RetinueError, UnknownName
-from retinue.core.events import Event
+from retinue.core.events import Event, TreeEvent
 from retinue.core.ids import Key, RunId, SessionId
 from retinue.core.messages import Delta
 from retinue.core.policy import Policy
@@ -470,9 +470,27 @@ class Retinue:
         """Views of a root run and all its descendants, newest first."""
         return await self.supervisor.with_tasks(await self.supervisor.list(RunQuery(root_id=_id(run))))
 
-    def events(self, run: Which) -> AsyncIterator[Event | Delta]:
-        """The events of a run, from its beginning until its end; see `RunHandle.events`."""
-        return self.supervisor.events(_id(run))
+    @overload
+    def events(self, run: Which, *, tree: Literal[False] = False, after: int = 0) -> AsyncIterator[Event | Delta]: ...
+    @overload
+    def events(
+        self, run: Which, *, tree: Literal[True], after: Mapping[RunId, int] | None = None
+    ) -> AsyncIterator[TreeEvent]: ...
+    def events(
+        self, run: Which, *, tree: bool = False, after: int | Mapping[RunId, int] | None = None
+    ) -> AsyncIterator[Event | Delta] | AsyncIterator[TreeEvent]:
+        """The events of a run, from its beginning until its end, and with `tree` those of all runs below it.
+
+        - `tree`: yield a `retinue.events.TreeEvent` for each event or delta: the ids of its run and of that run's
+          parent, the path of the run, and the event. The first event of each run is its `RunAccepted`. The order within
+          each run is kept. The stream ends when all runs of the tree have ended.
+        - `after`: the number of the last event that was read, and with `tree` these numbers (`TreeEvent.seq`) by run:
+          the stream goes on from there, in any process. Deltas have no number and are not repeated.
+
+        Runs of any process can be read. Deltas come only from runs that stream in this one. A reader that is slow loses
+        deltas and never events. The stream of a run that no process drives ends with its last stored event.
+        """
+        return event_stream(self.supervisor, _id(run), tree=tree, after=after)
 
     # Approvals
 

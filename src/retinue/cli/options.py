@@ -259,6 +259,7 @@ class OutputOptions:
     json: bool = False
     sse: bool = False
     brief: bool = False
+    tree: bool = False
     quiet: bool = False
     verbose: bool = False
     plain: bool = False
@@ -267,6 +268,9 @@ class OutputOptions:
 
     def __post_init__(self) -> None:
         exclude({"--sse": self.sse, "--json": self.json, "--quiet": self.quiet})
+        exclude({"--tree": self.tree, "--brief": self.brief})
+        if self.tree and not self.sse:
+            raise typer.BadParameter("--tree needs --sse")
 
     @property
     def form(self) -> Form:

@@ -88,6 +88,9 @@ def run(
     brief: Annotated[
         bool, option("--brief", "-b", help="With --sse: without tool calls and their results.", panel=OUTPUT)
     ] = False,
+    tree: Annotated[
+        bool, option("--tree", help="With --sse: the events of all runs, each with its run, as JSON.", panel=OUTPUT)
+    ] = False,
     json: Annotated[bool, option("--json", help="Print one JSON object, also for a failed run.", panel=OUTPUT)] = False,
     quiet: options.QuietFlag = False,
     plain: options.PlainFlag = False,
@@ -102,7 +105,7 @@ def run(
 
     structured = output_json or output_schema is not None
     output = options.OutputOptions(
-        json=json, sse=sse, brief=brief, quiet=quiet, verbose=verbose, plain=plain, structured=structured
+        json=json, sse=sse, brief=brief, tree=tree, quiet=quiet, verbose=verbose, plain=plain, structured=structured
     )
     options.exclude({"--sse": sse, "--detach": detach})
     task = prompt_with_context(prompt)
@@ -183,7 +186,9 @@ async def _run(
 
                 wire, structured = launch.model_choice.provider_config.wire, required is not None
                 work = follow(retinue, root, stop, approver=approver, output=output, refusals=refusals)
-                followed = await stream_run(root, work, structured=structured, brief=output.brief, wire=wire)
+                followed = await stream_run(
+                    root, work, structured=structured, brief=output.brief, wire=wire, tree=output.tree
+                )
             elif not detach:
                 followed = await follow(retinue, root, stop, approver=approver, output=output, refusals=refusals)
     if detach:

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from retinue.core.budget import Amount, Window
 from retinue.core.ids import DriverId, Key, RunId, SessionId
 from retinue.core.inbox import Item
-from retinue.core.messages import Message, Reply
+from retinue.core.messages import Delta, Message, Reply
 from retinue.core.policy import Policy
 from retinue.core.run import Exchange, HandleRef, HistoryRef, Lifecycle, LimitMet, Limits, Outcome
 from retinue.core.usage import NO_USAGE, Usage
@@ -128,7 +128,8 @@ class CallReturned(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     """Tool call `index` of turn `turn` returned `text`.
 
     `failed` marks an error result; `crashed` marks an exception other than `ToolError`. `refused` says why a call was
-    not made: the policy or a person did not allow it, or no sandbox works on this machine.
+    not made: the policy or a person did not allow it, or no sandbox works on this machine. `tool` is the name that the
+    model called, `duration` the seconds that the tool worked; None if it was not called, or by an earlier version.
     """
 
     at: float
@@ -138,6 +139,8 @@ class CallReturned(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     failed: bool = False
     crashed: bool = False
     refused: Refusal | None = None
+    tool: str = ""
+    duration: float | None = None
 
 
 class TurnFailed(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="turn_failed"):
@@ -239,3 +242,21 @@ Event: TypeAlias = (
     | RunEnded
 )
 """Any event of a run."""
+
+
+class TreeEvent(Struct, frozen=True, kw_only=True, gc=False):
+    """An event or a delta of one run of a tree, and the place of that run in the tree.
+
+    `run` and `parent` are ids; `parent` is None for a root run. `path` has the names from the root to the run. `seq`
+    numbers the events of each run from 1; it is 0 for a delta, which is not stored. The first event of each run is its
+    `RunAccepted`. `agent`, `label` and `handle` are the run's names.
+    """
+
+    run: RunId
+    parent: RunId | None
+    path: str
+    event: Event | Delta
+    seq: int = 0
+    agent: str = ""
+    label: str = ""
+    handle: HandleRef | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from msgspec.structs import replace
 
@@ -115,6 +115,14 @@ class Reader:
                 await self._ready.wait()
 
 
+class Listener(Protocol):
+    """Receives the events (`seq` from 1) and deltas (`seq` 0) of one run; it neither raises nor blocks."""
+
+    def offer(self, seq: int, what: Event | Delta) -> None: ...
+    def stop(self, error: StoreError) -> None:
+        """Nothing more will be offered, although the run has not ended."""
+
+
 class Subscriptions:
     """The readers of one run; costs nothing while there are none."""
 
@@ -125,7 +133,7 @@ class Subscriptions:
         self._has_deltas = False
         """Whether deltas were published since the last event."""
         self._capacity = capacity
-        self._readers: list[Reader] | None = None
+        self._readers: list[Listener] | None = None
         self._error: StoreError | None = None
 
     def publish_event(self, seq: int, event: Event) -> None:
@@ -149,13 +157,16 @@ class Subscriptions:
     def join(self, seq: int) -> Reader:
         """A new reader that has read the events up to `seq`."""
         reader = Reader(seq, self._capacity)
+        self.add(reader)
+        return reader
+
+    def add(self, reader: Listener) -> None:
         if self._error is not None:
             reader.stop(self._error)
         self._readers = [*(self._readers or ()), reader]
         self.has_readers = True
-        return reader
 
-    def leave(self, reader: Reader) -> None:
+    def leave(self, reader: Listener) -> None:
         self._readers = [other for other in self._readers or () if other is not reader] or None
         self.has_readers = self._readers is not None
 

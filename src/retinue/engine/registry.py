@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import islice
+from typing import Protocol
 
 from retinue.core.errors import StoreError
 from retinue.core.events import RunAccepted
@@ -38,6 +40,18 @@ class EndedRun:
         return self.view.outcome
 
 
+class TreeListener(Protocol):
+    """Reads the runs of a tree."""
+
+    def join(self, live: LiveRun, *, is_new: bool) -> None:
+        """Read a live run, if it belongs to the tree."""
+        ...
+
+    def leave(self) -> None:
+        """Read no run any more."""
+        ...
+
+
 class RunRegistry:
     """The live runs of a process, by id; parents and children are linked by ids too."""
 
@@ -53,6 +67,7 @@ class RunRegistry:
         self._pending: dict[RunId, None] = {}
         self._max_running: dict[str, int] = {}
         self._watches: dict[RunId, list[Watch]] = {}
+        self._tree_listeners: list[TreeListener] = []
 
     def add(self, live: LiveRun, handle_space: str | None) -> None:
         accepted = live.run.accepted
@@ -68,6 +83,8 @@ class RunRegistry:
             is_parent = live.ancestor == accepted.parent_id
             ancestor.children_created += is_parent
             ancestor.children[accepted.run_id] = is_parent and _holds_parent(live)
+        for listener in self._tree_listeners:
+            listener.join(live, is_new=live.acceptance is not None)
 
     def update_parent(self, live: LiveRun) -> None:
         """An exchange of a kept-alive run has started or ended: its parent's end waits for it while it works."""
@@ -174,6 +191,18 @@ class RunRegistry:
             if live is not None:
                 yield live
                 below.extend(live.children)
+
+    @contextmanager
+    def tree_listener(self, listener: TreeListener) -> Generator[None]:
+        """Let `listener` join all live runs and, for the length of the block, each run that is added."""
+        for live in tuple(self.live.values()):
+            listener.join(live, is_new=False)
+        self._tree_listeners.append(listener)
+        try:
+            yield
+        finally:
+            self._tree_listeners.remove(listener)
+            listener.leave()
 
     def watch(self, run_ids: Iterable[RunId]) -> Watch:
         """Receive every end of an exchange or of one of these runs, for the length of a `with` block."""

@@ -17,7 +17,7 @@ from retinue.core import commands
 from retinue.core.agent import RunSpec, ToolSpec
 from retinue.core.budget import Caps
 from retinue.core.errors import Fenced, RunIsOver, SessionClosed, TooManyRunning, TreeCancelled, UnknownName
-from retinue.core.events import Event, ResultCollected, RunAccepted, RunEnded
+from retinue.core.events import Event, ResultCollected, RunAccepted, RunEnded, TreeEvent
 from retinue.core.ids import DriverId, Key, RunId, SessionId
 from retinue.core.inbox import ApprovalAnswer, Item
 from retinue.core.log_context import RunFields
@@ -36,6 +36,7 @@ from retinue.engine.registry import RunRegistry
 from retinue.engine.run_view import LiveView, RunView, view_of_row
 from retinue.engine.stored import Handles, JournalKeyValue, OpenSessions, Replay, StoreReader
 from retinue.engine.tool_calls import answer_to, take_action
+from retinue.engine.tree_events import TreeReader
 
 PRUNE_PAUSE = 0.005
 """Seconds between two steps of a prune: processes that wait for the store look for it every two milliseconds."""
@@ -458,6 +459,21 @@ class Supervisor:
                 yield what
         finally:
             live.subscriptions.leave(reader)
+
+    async def tree_events(
+        self, run_id: RunId, *, tree: bool = True, after: Mapping[RunId, int] | None = None, grace: float = 0.0
+    ) -> AsyncIterator[TreeEvent]:
+        """The events of a run and, with `tree`, of all runs below it, wherever they are driven.
+
+        The order within each run is kept, and an acceptance comes before everything of the runs below. `after` has the
+        numbers of the last events that were read, by run. Ends when all these runs have ended, or have had no driver
+        for `grace` seconds. Deltas are those of runs that stream in this process.
+        """
+        capacity = self._engine.tuning.reader_capacity
+        reader = TreeReader(run_id, whole=tree, after=after or {}, capacity=capacity)
+        with self._registry.tree_listener(reader):
+            async for item in reader.read(self.stored, self.drivers, self._registry, grace=grace):
+                yield item
 
     async def _stored_events(self, run_id: RunId, after: int) -> AsyncIterator[Event]:
         with self._registry.watch((run_id,)) as watch:

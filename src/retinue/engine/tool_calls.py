@@ -50,8 +50,9 @@ NO_APPROVER = (
 async def perform(live: LiveRun, index: int, engine: EngineContext) -> None:
     """Make the call and record its result, or park it until a person has answered."""
     call = live.run.open[index]
+    stopwatch = Stopwatch()
     try:
-        result, crashed, acts = await _outcome(live, call, engine)
+        result, crashed, acts = await _outcome(live, call, engine, stopwatch)
     finally:
         live.proceed(index)
     live.forget_prepared(index)
@@ -73,6 +74,8 @@ async def perform(live: LiveRun, index: int, engine: EngineContext) -> None:
             failed=result.failed,
             crashed=crashed,
             refused=result.refused,
+            tool=call.call.name,
+            duration=stopwatch.seconds,
         )
         live.record(returned)
         if engine.on_call and (acts or result.refused is not None):
@@ -80,7 +83,25 @@ async def perform(live: LiveRun, index: int, engine: EngineContext) -> None:
                 callback(live.run.accepted, call.call, returned, acts)
 
 
-async def _outcome(live: LiveRun, call: OpenCall, engine: EngineContext) -> tuple[ToolResult | None, bool, bool]:
+class Stopwatch:
+    """The seconds between start and stop by the loop's clock; None if it was not started."""
+
+    __slots__ = ("_began", "seconds")
+
+    def __init__(self) -> None:
+        self._began = 0.0
+        self.seconds: float | None = None
+
+    def __enter__(self) -> None:
+        self._began = asyncio.get_running_loop().time()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds = round(asyncio.get_running_loop().time() - self._began, 6)
+
+
+async def _outcome(
+    live: LiveRun, call: OpenCall, engine: EngineContext, stopwatch: Stopwatch
+) -> tuple[ToolResult | None, bool, bool]:
     """The result of a call, None if it is parked; whether the tool crashed; and whether the call acts."""
     name = call.call.name
     tool = live.tool_set.tools.get(name)
@@ -110,7 +131,8 @@ async def _outcome(live: LiveRun, call: OpenCall, engine: EngineContext) -> tupl
             return _denied(NO_ACTIONS_LEFT), False, acts
     if tool.kind == "once" and live.last_write is not None:
         await live.last_write.wait()
-    return *await _call_tool(tool, call, prepared, _context(live, call, stale), live, engine), acts
+    with stopwatch:
+        return *await _call_tool(tool, call, prepared, _context(live, call, stale), live, engine), acts
 
 
 def _denied(reason: str) -> ToolResult:

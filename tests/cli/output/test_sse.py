@@ -9,7 +9,7 @@ import json
 import signal
 from collections.abc import Iterable, Iterator
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -171,3 +171,40 @@ def test_sse_excludes_other_output_flags(cli: Cli, other: str) -> None:
 
 def test_text_cannot_break_out_of_its_event() -> None:
     assert sse("output_text", "a\n\nevent: response_end\n\ud800").count("\n") == 3
+
+
+def test_the_events_of_a_tree_name_their_runs(cli: Cli) -> None:
+    task = calls("subagent", label="dig", task_prompt="Look below.")
+    script = (
+        ChatScript().play(task, says("Nothing there."), words="Hello.").play(says("I looked."), words="Look below.")
+    )
+    with serving(script) as vendor:
+        ended = cli(*asking(vendor), "--tree", "--dialect", "xzatoma", "Hello.")
+
+    assert (ended.code, ended.stdout.isascii()) == (0, True)
+    *blocks, rest = ended.stdout.split("\n\n")
+    assert rest == ""
+    rows: list[dict[str, Any]] = []
+    for block in blocks:
+        *identified, event, data = block.split("\n")
+        row = json.loads(data.removeprefix("data: "))
+        assert event == f"event: {row['event']['type']}"
+        assert identified == ([f"id: {row['run']}:{row['seq']}"] if row["seq"] else [])
+        rows.append(row)
+    root = rows[0]["run"]
+    (child,) = {row["run"] for row in rows} - {root}
+    births = [(row["run"], row["parent"]) for row in rows if row["event"]["type"] == "accepted"]
+    assert births == [(root, None), (child, root)]
+    texts = {
+        run: "".join(row["event"]["text"] for row in rows if row["run"] == run and row["event"]["type"] == "text")
+        for run in (root, child)
+    }
+    assert texts == {root: "Nothing there.", child: "I looked."}
+    returned = next(row["event"] for row in rows if row["event"]["type"] == "returned")
+    assert (returned["tool"], returned["duration"] >= 0) == ("subagent", True)
+    assert rows[-1]["event"]["type"] == "ended"
+
+
+def test_tree_needs_sse_and_has_no_brief_form(cli: Cli) -> None:
+    assert "--tree needs --sse" in cli("run", "--tree", "hi").stderr
+    assert "--tree and --brief exclude each other" in cli("run", "--sse", "--tree", "--brief", "hi").stderr

@@ -10,11 +10,12 @@ from typing import Any, Literal, Protocol, TypeAlias
 import msgspec
 
 from retinue.app.handle import RunHandle
+from retinue.app.json_rows import event_row
 from retinue.cli.output.progress import Followed
 from retinue.cli.output.reply import HeldReply, LiveReply, Piece, ReplyWriter
 from retinue.cli.output.terminal import stdout_is_closed, write
 from retinue.cli.output.writer_thread import WriterThread
-from retinue.core.events import CallReturned, Event, ReplyReceived, TurnFailed
+from retinue.core.events import CallReturned, Event, ReplyReceived, TreeEvent, TurnFailed
 from retinue.core.messages import (
     CallDelta,
     Delta,
@@ -158,13 +159,43 @@ class SseStream:
             self._write(self._render("block_end"))
 
 
+class TreeStream:
+    """The events of a run and of all runs below it, written with `write`, in the form of `runs follow --tree --json`.
+
+    The name of an event is the type of what it carries. Stored events have an id, `RUN:NUMBER`; deltas have none.
+    """
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+
+    async def follow(self, events: AsyncIterator[TreeEvent]) -> None:
+        async for item in events:
+            row = event_row(item)
+            name = f"id: {item.run}:{item.seq}\n" if item.seq else ""
+            data = json.dumps(row, separators=(",", ":"))
+            self._write(f"{name}event: {type(item.event).__struct_config__.tag}\ndata: {data}\n\n")
+
+    def end(self, outcome: Outcome | None) -> None:
+        """The end of the run is among its events; an interrupted run has none."""
+
+
 async def stream_run(
-    root: RunHandle, work: Coroutine[Any, Any, Followed], *, structured: bool, brief: bool, wire: str
+    root: RunHandle,
+    work: Coroutine[Any, Any, Followed],
+    *,
+    structured: bool,
+    brief: bool,
+    wire: str,
+    tree: bool = False,
 ) -> Followed:
     """The result of `work`, its events on stdout, the last in any case; cancelled if stdout is closed."""
     writer = WriterThread(write, stdout_is_closed)
-    stream = SseStream(writer.write, structured=structured, brief=brief, wire=wire)
-    following = asyncio.ensure_future(stream.follow(root.events()))
+    if tree:
+        stream = TreeStream(writer.write)
+        following = asyncio.ensure_future(stream.follow(root.events(tree=True)))
+    else:
+        stream = SseStream(writer.write, structured=structured, brief=brief, wire=wire)
+        following = asyncio.ensure_future(stream.follow(root.events()))
     working = asyncio.ensure_future(work)
     reading = asyncio.ensure_future(writer.closed())
     followed = Followed(None)

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from retinue.app.attach import StoredEvent, ends, stored_events
+from retinue.app.attach import ends, stored_events
+from retinue.app.json_rows import event_row
 from retinue.app.open import open_read_only
 from retinue.cli.output.format import name_of, short, status_of
 from retinue.cli.output.terminal import answer_lines, console, say, write
 from retinue.cli.output.transcript import Conversation, headed
 from retinue.cli.runs.list_show import find_run, print_entry
+from retinue.core.events import TreeEvent
 from retinue.core.ids import RunId
+from retinue.core.messages import Delta
 
 if TYPE_CHECKING:
     from retinue.app.engine_types import RunView
@@ -47,20 +48,8 @@ def _exit_code(view: RunView) -> int:
     return 0 if view.outcome.ok else 1
 
 
-def event_row(stored: StoredEvent) -> dict[str, object]:
-    """An event as a JSON object: its run, the place of the run in the tree, and the event as it is stored."""
-    row = stored.row
-    return {
-        "run": row.run_id,
-        "parent": row.parent_id,
-        "path": row.path,
-        "seq": stored.seq,
-        "event": msgspec.to_builtins(stored.event),
-    }
-
-
-def print_json(stored: StoredEvent) -> None:
-    write(json_line(event_row(stored)))
+def print_json(item: TreeEvent) -> None:
+    write(json_line(event_row(item)))
 
 
 def json_line(value: object) -> str:
@@ -78,9 +67,10 @@ class _Pages:
         self._screen = console()
         self._conversations: dict[RunId, Conversation] = {}
 
-    def show(self, stored: StoredEvent) -> None:
-        row = stored.row
-        conversation = self._conversations.setdefault(row.run_id, Conversation())
-        for heading, body in headed(conversation.entries(stored.event)):
-            name = f"{name_of(row)} {short(row.run_id)}: " if self._tree else ""
+    def show(self, item: TreeEvent) -> None:
+        if isinstance(item.event, Delta):
+            return  # the whole reply follows
+        conversation = self._conversations.setdefault(item.run, Conversation())
+        for heading, body in headed(conversation.entries(item.event)):
+            name = f"{name_of(item)} {short(item.run)}: " if self._tree else ""
             print_entry(self._screen, f"{name}{heading}", body, longest=None)

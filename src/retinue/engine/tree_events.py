@@ -1,0 +1,265 @@
+"""Events of a whole tree of runs in one stream: live ones of this process, and stored ones of any process.
+
+A reader joins the runs that this process drives, and each run below them when it is born. What another process drives
+is read from the store again and again. Without a reader nothing is published and nothing is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+
+from retinue.core.commands import RunQuery, RunRow
+from retinue.core.errors import StoreError, UnknownName
+from retinue.core.events import Event, RunAccepted, RunEnded, TreeEvent
+from retinue.core.ids import RunId
+from retinue.core.messages import Delta, DiscardDelta, StartDelta
+from retinue.engine.driver_table import DriverTable
+from retinue.engine.live_run import LiveRun
+from retinue.engine.registry import RunRegistry
+from retinue.engine.stored import StoreReader
+
+POLL = 0.2
+"""Seconds between two looks at the store, while this process drives no run of the tree."""
+
+
+class _Birth:
+    """Stands in the queue for the acceptance of a run, which is read from the store: the store may have refused it."""
+
+
+BIRTH = _Birth()
+
+
+class _Seat:
+    """The place of a tree's reader among the readers of one live run; see `live_run.Reader` for what may get lost."""
+
+    __slots__ = ("_reader", "live", "skips_deltas")
+
+    def __init__(self, reader: TreeReader, live: LiveRun) -> None:
+        self._reader = reader
+        self.live = live
+        self.skips_deltas = False
+
+    def offer(self, seq: int, what: Event | Delta) -> None:
+        self._reader.offer(self, seq, what)
+
+    def stop(self, error: StoreError) -> None:
+        self._reader.stop(error)
+
+
+class TreeReader:
+    """The queue of one reader of a tree, and how far it has read each run of it."""
+
+    def __init__(self, top_id: RunId, *, whole: bool, after: Mapping[RunId, int], capacity: int) -> None:
+        self._top_id = top_id
+        self._whole = whole
+        self._capacity = capacity
+        self._queue: deque[tuple[_Seat, int, Event | Delta | _Birth]] = deque()
+        self._seats: dict[RunId, _Seat] = {}
+        self._ready = asyncio.Event()
+        self._lagging = False
+        self._error: StoreError | None = None
+        self._read = dict(after)
+        """The number of the last event that was read, by run."""
+        self._members: dict[RunId, bool] = {}
+        """The runs of the tree that are known, and whether their end was read."""
+
+    # Called by the registry and by live runs
+
+    def join(self, live: LiveRun, *, is_new: bool) -> None:
+        """Read a live run, if it belongs to the tree; one that is new is announced by its acceptance."""
+        accepted = live.run.accepted
+        if not self._contains(accepted.run_id, accepted.parent_id):
+            return
+        self._members[accepted.run_id] = False
+        seat = self._seats[accepted.run_id] = _Seat(self, live)
+        live.subscriptions.add(seat)
+        if is_new:
+            self.offer(seat, 1, BIRTH)
+
+    def _contains(self, run_id: RunId, parent_id: RunId | None) -> bool:
+        return run_id == self._top_id or (self._whole and parent_id in self._members)
+
+    def offer(self, seat: _Seat, seq: int, what: Event | Delta | _Birth) -> None:
+        """Queue an event, or a delta (`seq` 0), if there is room: deltas are dropped first."""
+        if seq == 0 and type(what) is not DiscardDelta:
+            seat.skips_deltas = (
+                self._lagging
+                or len(self._queue) >= self._capacity
+                or (seat.skips_deltas and not isinstance(what, StartDelta))
+            )
+            if seat.skips_deltas:
+                return
+        elif len(self._queue) >= self._capacity:
+            self._queue = deque(item for item in self._queue if item[1])
+        if self._lagging or len(self._queue) >= self._capacity:
+            self._lagging = True
+        else:
+            seat.skips_deltas = False
+            self._queue.append((seat, seq, what))
+        self._ready.set()
+
+    def stop(self, error: StoreError) -> None:
+        """A run of the tree is no longer driven here, without having ended."""
+        self._error = error
+        self._ready.set()
+
+    def leave(self) -> None:
+        for seat in self._seats.values():
+            seat.live.subscriptions.leave(seat)
+        self._seats.clear()
+
+    # Called by the consumer
+
+    async def read(
+        self, stored: StoreReader, drivers: DriverTable, registry: RunRegistry, *, grace: float
+    ) -> AsyncIterator[TreeEvent]:
+        """The events of the tree until all its runs have ended or have had no driver for `grace` seconds."""
+        first: dict[RunId, int] | None = {run_id: seat.live.run.seq for run_id, seat in self._seats.items()}
+        undriven_since: float | None = None
+        while True:
+            # Cleared before the store is read: what is recorded during that read may be missing from its answer.
+            self._lagging = False
+            rows = await self._rows(stored)
+            self._join_missing(registry)
+            for item in await self._news(stored, rows, first or {}):
+                yield item
+            first = None
+            self._drop_read()
+            while not self._lagging or self._queue:
+                while self._queue:
+                    async for item in self._next(stored):
+                        yield item
+                if self._lagging:
+                    break
+                if self._is_complete:
+                    return
+                if self._error is not None:
+                    raise self._error
+                self._ready.clear()
+                if any(run_id in registry.live for run_id, ended in self._members.items() if not ended):
+                    undriven_since = None
+                    await self._ready.wait()
+                    continue
+                now = asyncio.get_running_loop().time()
+                living = await drivers.living()
+                if any(row.progress.phase != "ended" and row.driver_id in living for row in rows):
+                    undriven_since = None
+                elif now - (undriven_since := undriven_since if undriven_since is not None else now) >= grace:
+                    return
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._ready.wait(), POLL)
+                break  # the store may have more
+
+    @property
+    def _is_complete(self) -> bool:
+        return bool(self._members) and all(self._members.values())
+
+    def _join_missing(self, registry: RunRegistry) -> None:
+        """Join live runs whose parent had ended when this reader joined the others."""
+        for run_id in self._members.keys() - self._seats.keys():
+            if (live := registry.live.get(run_id)) is not None:
+                self.join(live, is_new=False)
+
+    async def _rows(self, stored: StoreReader) -> list[RunRow]:
+        """The rows of the tree, parents first; new ones become members."""
+        top = await stored.run(self._top_id)
+        if top is None:
+            raise UnknownName("run", self._top_id)
+        rows = [top]
+        if self._whole:
+            rows = await stored.runs(RunQuery(root_id=top.root_id))
+            rows = sorted(rows, key=lambda row: (row.accepted_at, row.depth, row.run_id))
+            rows = [row for row in rows if self._contains_row(row)]
+        else:
+            self._contains_row(top)
+        return rows
+
+    def _contains_row(self, row: RunRow) -> bool:
+        if self._contains(row.run_id, row.parent_id):
+            self._members.setdefault(row.run_id, False)
+            return True
+        return False
+
+    async def _news(self, stored: StoreReader, rows: list[RunRow], upto: Mapping[RunId, int]) -> list[TreeEvent]:
+        """The stored events that were not read, in the order of their times; of runs in `upto` those up to there.
+
+        Later ones of these are in the queue, with the deltas before them, which no store has.
+        """
+        news: list[tuple[float, TreeEvent]] = []
+        for row in rows:
+            run_id, read = row.run_id, self._read.get(row.run_id, 0)
+            events = await stored.events(run_id, read) if row.seq > read else []
+            last = upto.get(run_id)
+            events = [(seq, event) for seq, event in events if last is None or seq <= last]
+            if events:
+                self._read[run_id] = events[-1][0]
+            # The events of an ended run may have been deleted.
+            if row.progress.phase == "ended" and (last is None or row.seq <= last):
+                self._read[run_id] = max(self._read.get(run_id, 0), row.seq)
+                self._members[run_id] = True
+            news += [(event.at, _of_row(row, seq, event)) for seq, event in events]
+        # The sort is stable: the order of each run stays, and a run comes after the run above it.
+        return [item for _, item in sorted(news, key=lambda each: each[0])]
+
+    def _drop_read(self) -> None:
+        """Drop the events that were read from the store, and the deltas before them."""
+        known: dict[RunId, int] = {}
+        for place, (seat, seq, _) in enumerate(self._queue):
+            if 0 < seq <= self._read.get(seat.live.run_id, 0):
+                known[seat.live.run_id] = place
+        self._queue = deque(
+            item for place, item in enumerate(self._queue) if place > known.get(item[0].live.run_id, -1)
+        )
+
+    async def _next(self, stored: StoreReader) -> AsyncIterator[TreeEvent]:
+        """The next item of the queue; none if it was read already or if a birth came to nothing."""
+        seat, seq, what = self._queue.popleft()
+        live = seat.live
+        run_id = live.run_id
+        read = self._read.get(run_id, 0)
+        if seq and seq <= read:
+            return
+        if seq > read + 1:  # what an earlier driver recorded was not read yet
+            self._lagging = True
+            return
+        if isinstance(what, _Birth):
+            events = await stored.events(run_id)
+            if not events:
+                self._members.pop(run_id, None)
+                return
+            what = events[0][1]
+        if isinstance(what, RunEnded):
+            if live.last_write is not None:
+                await live.last_write.wait()  # like every waiter, a reader gets an end once it is on disk
+            self._members[run_id] = True
+        self._read[run_id] = seq or read
+        yield _of_acceptance(live.run.accepted, seq, what)
+
+
+def _of_row(row: RunRow, seq: int, event: Event) -> TreeEvent:
+    return TreeEvent(
+        run=row.run_id,
+        parent=row.parent_id,
+        path=row.path,
+        event=event,
+        seq=seq,
+        agent=row.agent,
+        label=row.label,
+        handle=row.handle,
+    )
+
+
+def _of_acceptance(accepted: RunAccepted, seq: int, event: Event | Delta) -> TreeEvent:
+    return TreeEvent(
+        run=accepted.run_id,
+        parent=accepted.parent_id,
+        path=accepted.path,
+        event=event,
+        seq=seq,
+        agent=accepted.agent,
+        label=accepted.label,
+        handle=accepted.handle,
+    )
