@@ -35,6 +35,10 @@ def stored(items: list[TreeEvent]) -> list[TreeEvent]:
     return [item for item in items if item.seq]
 
 
+def by_run(items: list[TreeEvent]) -> list[tuple[str, int, object]]:
+    return [(item.run, item.seq, item.event) for item in sorted(stored(items), key=lambda item: (item.run, item.seq))]
+
+
 async def test_the_events_of_a_tree_have_births_paths_and_parents() -> None:
     async with open_tree(lead_and_child()) as r:
         root = await r.spawn("Why is it slow?")
@@ -93,11 +97,7 @@ async def test_the_tree_of_another_process_is_read_from_the_store(tmp_path: Path
             collect(first.events(root, tree=True)), collect(second.events(root.run_id, tree=True))
         )
 
-    by_run = [{item.run: [] for item in stored(here)} for _ in range(2)]
-    for found, items in zip(by_run, (here, there), strict=True):
-        for item in stored(items):
-            found[item.run].append((item.seq, item.event))
-    assert by_run[0] == by_run[1]
+    assert by_run(there) == by_run(here)
     assert all(item.seq for item in there)
 
 
