@@ -45,6 +45,7 @@ ROOT_GROUPS: Groups = {
     "Runs": ("Retinue", "RunHandle", "SyncRetinue", "SyncHandle", "RunView", "Outcome", "Exchange", "Approval"),
     "Loops of other programs": ("surface", "ToolSurface", "SurfaceResult", "ToolHints"),
     "Agents and limits": ("Agent", "Limits", "Sampling", "Policy", "Autonomy", "RuntimeProfile", "Usage"),
+    "Images and files": ("Image", "File"),
     "Tools and providers": ("tool", "CallContext", "ToolOptions", "ProviderConfig"),
     "Settings of dialects": SETTINGS,
     "Version": ("__version__",),

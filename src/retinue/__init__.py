@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from retinue.app.sync import open_sync as open_sync
     from retinue.core.agent import Agent as Agent
     from retinue.core.agent import Sampling as Sampling
+    from retinue.core.attachments import File as File
+    from retinue.core.attachments import Image as Image
     from retinue.core.errors import PolicyError as PolicyError
     from retinue.core.errors import ProviderError as ProviderError
     from retinue.core.errors import Refused as Refused
@@ -77,6 +79,8 @@ _HOMES = {
     "SyncHandle": "retinue.app.sync:SyncHandle",
     "Agent": "retinue.core.agent:Agent",
     "Sampling": "retinue.core.agent:Sampling",
+    "File": "retinue.core.attachments:File",
+    "Image": "retinue.core.attachments:Image",
     "Policy": "retinue.core.policy:Policy",
     "Autonomy": "retinue.core.policy:Autonomy",
     "RuntimeProfile": "retinue.core.policy:RuntimeProfile",

@@ -10,6 +10,7 @@ everything since the last `StartDelta`.
 ('search', 'end')
 """
 
+from retinue.core.attachments import Attachment
 from retinue.core.messages import (
     AssistantMessage,
     CallDelta,
@@ -30,6 +31,7 @@ from retinue.core.messages import (
 
 __all__ = [
     "AssistantMessage",
+    "Attachment",
     "CallDelta",
     "Delta",
     "DiscardDelta",

@@ -445,3 +445,16 @@ def test_output_of_tools_goes_to_stderr(cli: Cli, folder: Path) -> None:
 
     assert (plain.stdout, as_json.json["text"], chat.stdout) == ("three\n", "three", "three\n")
     assert all("noise\n" in each.stderr for each in (plain, as_json, chat))
+
+
+def test_attach_adds_files_to_the_task(cli: Cli, tmp_path: Path) -> None:
+    notes = tmp_path / "pool.toml"
+    notes.write_text("max = 10\n")
+    with serving(says("Ten.")) as vendor:
+        ended = cli("run", "--base-url", vendor.base_url, "--model", "m", "--attach", str(notes), "How many?")
+        missing = cli("run", "--base-url", vendor.base_url, "--model", "m", "--attach", "nothing.png", "How many?")
+
+    assert (ended.code, ended.stdout) == (0, "Ten.\n")
+    (request,) = vendor.requests
+    assert request.body["messages"][-1]["content"] == 'How many?\n\n<file name="pool.toml">\nmax = 10\n</file>'
+    assert (missing.code, "cannot read nothing.png: No such file or directory" in missing.stderr) == (2, True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, Literal, cast, overload
 
+from retinue.core.attachments import Attachment, checked
 from retinue.core.errors import BadInput, RunIsOver, UnknownName
 from retinue.core.events import Event, TreeEvent
 from retinue.core.ids import Key, RunId
@@ -72,15 +73,17 @@ class RunHandle(Generic[T]):
         (view,) = await self._supervisor.with_tasks([view])
         return view
 
-    async def send(self, text: str, *, key: Key | None = None) -> None:
+    async def send(self, text: str, *, key: Key | None = None, attachments: Sequence[Attachment] = ()) -> None:
         """Send a message to the run: an active run reads it at its next turn, an idle one starts an exchange with it.
 
         A message with a `key` that was used before is not sent again. Raises `RunIsOver` if the run has ended.
         """
-        item = TextMessage(key=key or self._supervisor.new_id(), text=text)
+        item = TextMessage(key=key or self._supervisor.new_id(), text=text, attachments=checked(attachments))
         await self._supervisor.post(self.run_id, item, durable=True)
 
-    async def ask(self, text: str, *, tools: bool = True, key: Key | None = None) -> Exchange:
+    async def ask(
+        self, text: str, *, tools: bool = True, key: Key | None = None, attachments: Sequence[Attachment] = ()
+    ) -> Exchange:
         """Send the next input to a run that was started with `keep_alive=True`, and wait for the answer.
 
         With `tools=False` the model may not call tools for this input. A `key` that was used before returns the answer
@@ -89,7 +92,7 @@ class RunHandle(Generic[T]):
         run = await self._supervisor.replay(self.run_id)
         if not run.accepted.lifecycle.keep_alive:
             raise BadInput(f"run {self.run_id} takes no more input: start it with keep_alive=True, or use send()")
-        item = Input(key=key or self._supervisor.new_id(), text=text, tools=tools)
+        item = Input(key=key or self._supervisor.new_id(), text=text, tools=tools, attachments=checked(attachments))
         if item.key not in run.inputs:  # a repeated key was posted already
             await self._supervisor.post(self.run_id, item, durable=True)
         return await self._supervisor.reply_to(self.run_id, item.key, durable=True)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
-from retinue.core.events import TreeEvent
+from retinue.core.attachments import Attachment
+from retinue.core.events import Event, MailTaken, RunAccepted, TreeEvent
+from retinue.core.inbox import Input, TextMessage
+from retinue.core.messages import Delta
 from retinue.core.run import Outcome
 from retinue.core.text import rfc3339
 from retinue.core.usage import Usage, dollars
@@ -61,5 +66,26 @@ def event_row(item: TreeEvent) -> dict[str, object]:
         "parent": item.parent,
         "path": item.path,
         "seq": item.seq or None,
-        "event": msgspec.to_builtins(item.event),
+        "event": msgspec.to_builtins(_without_data(item.event)),
     }
+
+
+def _without_data(event: Event | Delta) -> Event | Delta:
+    """An event with the names and types of attachments, without their data."""
+    match event:
+        case RunAccepted(attachments=attachments) if attachments:
+            return msgspec.structs.replace(event, attachments=_emptied(attachments))
+        case MailTaken(items=items) if any(getattr(item, "attachments", ()) for item in items):
+            bare = (
+                msgspec.structs.replace(item, attachments=_emptied(item.attachments))
+                if isinstance(item, TextMessage | Input)
+                else item
+                for item in items
+            )
+            return msgspec.structs.replace(event, items=tuple(bare))
+        case _:
+            return event
+
+
+def _emptied(attachments: Sequence[Attachment]) -> tuple[Attachment, ...]:
+    return tuple(msgspec.structs.replace(each, data=b"") for each in attachments)

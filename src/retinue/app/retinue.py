@@ -19,6 +19,7 @@ from retinue.app.run_spec import Grants, LaunchConfig, RunSpecBuilder, escalatio
 from retinue.app.sessions import Sessions
 from retinue.app.structured_output import OutputFormat, converter, make_output
 from retinue.core.agent import NO_SAMPLING, Agent, RunSpec, Sampling, ToolSpec
+from retinue.core.attachments import Attachment, checked
 from retinue.core.commands import RunQuery
 from retinue.core.errors import BadInput, NotAdoptable, PolicyError, RetinueError, UnknownName
 from retinue.core.events import Event, TreeEvent
@@ -147,6 +148,7 @@ class Retinue:
         model: str | None = None,
         system: str = "",
         sampling: Sampling = NO_SAMPLING,
+        attachments: Sequence[Attachment] = (),
         output: OutputFormat | None = None,
         check: bool = False,
     ) -> Outcome:
@@ -173,6 +175,7 @@ class Retinue:
             model=model,
             system=system,
             sampling=sampling,
+            attachments=attachments,
             output=output,
         )
         try:
@@ -214,6 +217,7 @@ class Retinue:
         per_input: bool = False,
         inherits: HistoryRef | None = None,
         detached: bool = False,
+        attachments: Sequence[Attachment] = (),
         output: OutputFormat | None = None,
         label: str = "",
         ceiling: bool = True,
@@ -240,6 +244,7 @@ class Retinue:
           failed model call ends the answer to an input and not the run; a time limit still ends the run.
         - `inherits`: a point in another run's history that this run continues from.
         - `detached`: only record the run; another process starts it with `resume`.
+        - `attachments`: images and files that belong to the task (`retinue.Image`, `retinue.File`).
         - `output`: require an answer in JSON: a JSON Schema (a mapping, or the path of a file), a type (a dataclass, a
           TypedDict, a msgspec Struct, a pydantic model, ...), or `dict` for any object. `Outcome.output` is then an
           object of that type.
@@ -278,6 +283,7 @@ class Retinue:
             inherits=inherits,
             label=label,
             dialect=chosen[0] if chosen else "",
+            attachments=checked(attachments),
         )
         convert = converter(output)
         try:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TypedDict
 
 from retinue.core.agent import Sampling
+from retinue.core.attachments import Attachment
 from retinue.core.ids import Key
 from retinue.core.policy import Policy
 from retinue.core.run import HistoryRef, Limits
@@ -23,6 +24,7 @@ class RunOptions(TypedDict, total=False):
     model: str | None
     system: str
     sampling: Sampling
+    attachments: Sequence[Attachment]
 
 
 class CheckedRunOptions(RunOptions, total=False):

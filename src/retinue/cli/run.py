@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from retinue.config.settings import Settings
     from retinue.config.store import StoreSettings
     from retinue.core.agent import Output
+    from retinue.core.attachments import Attachment
 
 
 def run(
@@ -61,6 +64,10 @@ def run(
         option("--system", metavar="TEXT", help="The system prompt: a text, or a prompt's name such as codesearch."),
     ] = "",
     tools: options.ToolsFlag = None,
+    attach: Annotated[
+        list[Path] | None,
+        option("--attach", metavar="FILE", help="An image or a file that belongs to the task. Repeatable."),
+    ] = None,
     max_turns: Annotated[
         int | None, option("--max-turns", metavar="N", min=1, help="Replies of the model. [50]", panel=LIMITS)
     ] = None,
@@ -102,6 +109,7 @@ def run(
     """
     from retinue.app.launch.start import LaunchOptions, LimitOptions, default_tools_for, dialects_for, settings_for
     from retinue.config.precedence import Flags
+    from retinue.core.attachments import checked, read_attachment
 
     structured = output_json or output_schema is not None
     output = options.OutputOptions(
@@ -136,7 +144,19 @@ def run(
         unpriced_ok=options.accepts_unpriced(unpriced),
         no_sandbox=no_sandbox,
     )
-    return perform(_run(task, launch_options, settings, approval, required, output, detach=detach, continued=continued))
+    attachments = checked(map(read_attachment, attach or ()))
+    work = _run(
+        task,
+        launch_options,
+        settings,
+        approval,
+        required,
+        output,
+        attachments=attachments,
+        detach=detach,
+        continued=continued,
+    )
+    return perform(work)
 
 
 async def _run(
@@ -147,6 +167,7 @@ async def _run(
     required: Output | None,
     output: options.OutputOptions,
     *,
+    attachments: Sequence[Attachment],
     detach: bool,
     continued: bool,
 ) -> int:
@@ -178,7 +199,9 @@ async def _run(
                 say(f"session {retinue.session_id} is archived: it can be read, and not changed")
             inherits = None if earlier is None else await history_of(retinue, earlier.run_id)
             detached = approval.detached if detach else ""
-            root = await launch.spawn(retinue, task, output=required, detached=detached, inherits=inherits)
+            root = await launch.spawn(
+                retinue, task, output=required, detached=detached, inherits=inherits, attachments=attachments
+            )
             await launch.save_message(retinue, root.run_id, task, launch_options.dialects)
             followed = Followed(None)
             if output.sse:

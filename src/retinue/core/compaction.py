@@ -13,6 +13,7 @@ from typing import TypeAlias, assert_never
 from msgspec import Struct
 from msgspec.structs import replace
 
+from retinue.core.attachments import described, size_in_characters
 from retinue.core.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
 from retinue.core.text import quote_headers
 
@@ -105,8 +106,8 @@ Plan: TypeAlias = Truncation | Summarisation
 def characters(message: Message) -> int:
     """Size of a message, including everything that is sent with it."""
     match message:
-        case UserMessage(text=text):
-            return len(text)
+        case UserMessage(text=text, attachments=attachments):
+            return len(text) + sum(map(size_in_characters, attachments)) if attachments else len(text)
         case ToolMessage(text=text, name=name):
             return len(text) + len(name)
         case AssistantMessage(text=text, calls=calls, thinking=thinking):
@@ -327,8 +328,8 @@ def _without_arguments(call: ToolCall) -> ToolCall:
 
 def _transcript_entries(message: Message) -> list[tuple[str, str]]:
     match message:
-        case UserMessage(text=text, origin=origin):
-            return [(f"words from {origin}", text)]
+        case UserMessage(text=text, origin=origin, attachments=attachments):
+            return [(f"words from {origin}", f"{text}\n[with {described(attachments)}]" if attachments else text)]
         case ToolMessage(text=text, name=name, failed=failed):
             return [(f"{name} {'failed' if failed else 'returned'}", text)]
         case AssistantMessage(text=text, calls=calls):

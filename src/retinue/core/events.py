@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct, field
 
+from retinue.core.attachments import Attachment
 from retinue.core.budget import Amount, Window
 from retinue.core.ids import DriverId, Key, RunId, SessionId
 from retinue.core.inbox import Item
@@ -67,6 +68,8 @@ class RunAccepted(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tru
     format: int = FORMAT
     independent: bool = False
     """Bound by the policy configured for its agent instead of its parent's policy."""
+    attachments: tuple[Attachment, ...] = ()
+    """Images and files that belong to the task."""
 
 
 class RunAdopted(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="adopted"):

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from retinue.core.attachments import Attachment
 from retinue.core.ids import Key, RunId
 from retinue.core.messages import Origin
 from retinue.core.run import EndReason, Result
@@ -20,6 +21,7 @@ class TextMessage(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tru
     key: Key
     text: str
     origin: Origin = "caller"
+    attachments: tuple[Attachment, ...] = ()
 
 
 class Input(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="input"):
@@ -29,6 +31,7 @@ class Input(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag
     text: str
     tools: bool = True
     origin: Origin = "caller"
+    attachments: tuple[Attachment, ...] = ()
 
 
 class Close(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="close"):

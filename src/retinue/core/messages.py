@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from retinue.core.attachments import Attachment
 from retinue.core.text import NOT_JSON
 from retinue.core.usage import NO_USAGE, Usage
 
@@ -73,6 +74,7 @@ class UserMessage(Struct, frozen=True, gc=False, omit_defaults=True, tag="user")
 
     text: str
     origin: Origin = "caller"
+    attachments: tuple[Attachment, ...] = ()
 
 
 class AssistantMessage(Struct, frozen=True, gc=False, omit_defaults=True, tag="assistant"):

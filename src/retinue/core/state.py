@@ -86,7 +86,7 @@ class Run:
         """The ended ones of the runs that must complete before this one begins."""
         last_turns = accepted.inherits.last_turns if accepted.inherits else None
         self.history = History() if inherited is None else forked(inherited, last_turns=last_turns)
-        self.history.append(UserMessage(text=accepted.task))
+        self.history.append(UserMessage(text=accepted.task, attachments=accepted.attachments))
         self.seq = 1
         self.turns = 0
         self.exchange_turns = 0
@@ -402,7 +402,7 @@ def _apply_item(run: Run, seq: int, item: inbox.Item, at: float) -> None:
             _begin_exchange_if_idle(run, at)
             _forget_repeats(run)
             run.final = False
-            run.history.append(UserMessage(text=text, origin=origin))
+            run.history.append(UserMessage(text=text, origin=origin, attachments=item.attachments))
         case inbox.Input(text=text, tools=tools, origin=origin):
             _begin_exchange_if_idle(run, at)
             if run.accepted.lifecycle.per_input:
@@ -410,7 +410,7 @@ def _apply_item(run: Run, seq: int, item: inbox.Item, at: float) -> None:
             run.inputs[item.key] = len(run.exchanges) + 1
             run.tools_on = tools
             run.latest_input = text
-            run.history.append(UserMessage(text=text, origin=origin))
+            run.history.append(UserMessage(text=text, origin=origin, attachments=item.attachments))
         case inbox.ApprovalAnswer(turn=turn, index=index):
             _apply_approval_answer(run, seq, item, turn, index, at)
         case inbox.ChildEnded(notice=notice, run_id=run_id):

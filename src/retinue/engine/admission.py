@@ -9,6 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from retinue.core.agent import RunSpec
+from retinue.core.attachments import Attachment
 from retinue.core.budget import Window
 from retinue.core.errors import DepthExceeded, TooManyRunning, TreeCancelled
 from retinue.core.events import RunAccepted
@@ -60,6 +61,7 @@ class SpawnRequest(Struct, frozen=True, kw_only=True):
     windows: tuple[Window, ...] = ()
     after: tuple[tuple[RunId, str], ...] = ()
     """Runs that have to complete first, each with the name under which the new run reads its result."""
+    attachments: tuple[Attachment, ...] = ()
     check: Callable[[], None] | None = None
     """Further rules of the caller: raises a refusal. It is called without an await before the run is registered."""
 
@@ -125,6 +127,7 @@ def admit(
         reserved=spawn_request.reserved,
         windows=spawn_request.windows,
         after=spawn_request.after,
+        attachments=spawn_request.attachments,
     )
     return accepted, run_spec
 

@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from retinue.core.agent import RunSpec, ToolSpec
+from retinue.core.attachments import described
 from retinue.core.budget import Amount
 from retinue.core.commands import Charge
 from retinue.core.compaction import ContextOverflow, is_near_limit, reserved
@@ -19,7 +20,7 @@ from retinue.core.events import ReplyReceived, TurnFailed
 from retinue.core.ledger import Held
 from retinue.core.limit_text import cut_text, held_text, limit_text
 from retinue.core.log_context import logger
-from retinue.core.messages import AssistantMessage, Delta, Reply
+from retinue.core.messages import AssistantMessage, Delta, Reply, UserMessage
 from retinue.core.ports import Provider, Request, cached_price_of, counts_exactly, price_of
 from retinue.core.run import LimitMet
 from retinue.core.step import CallModel
@@ -124,11 +125,21 @@ async def ask(live: LiveRun, step: CallModel, engine: EngineContext) -> None:
                 live.partial.clear()
                 live.overflow = _too_long(live, answer, partial, engine)
             else:
-                fail(live, answer, str(answer), partial, engine)
+                fail(live, answer, f"{answer}{_attachment_hint(live, answer)}", partial, engine)
         case None:
             pass
         case _:
             assert_never(answer)
+
+
+def _attachment_hint(live: LiveRun, answer: NoReply) -> str:
+    """A hint for a refused request with images or files: few servers say that their model has none."""
+    if answer.last.fault != "bad_request":
+        return ""
+    messages = (message for message in live.run.history if isinstance(message, UserMessage))
+    sent = [each for message in messages for each in message.attachments]
+    model = answer.failures[-1][0]
+    return f" (the request had {described(sent)}; perhaps {model} takes none)" if sent else ""
 
 
 def _overflow(live: LiveRun, window: int) -> ContextOverflow | None:

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import ClassVar, Literal, Self, TypeAlias, TypeVar, assert_never
 
 import msgspec
 from msgspec import Struct
 
+from retinue.core.attachments import IMAGE_TYPES, Attachment, described, text_of
+from retinue.core.errors import ProviderError
 from retinue.core.history import UNFINISHED
 from retinue.core.messages import AssistantMessage, Message, Thinking, ToolCall, ToolMessage, UserMessage
 from retinue.core.ports import Request
@@ -90,6 +93,31 @@ def arrange(steps: Steps, text: str, thinking: Iterator[T], calls: Iterator[C]) 
             start += step
         else:
             yield next(calls) if step == "call" else next(thinking)
+
+
+def with_text_files(text: str, attachments: Sequence[Attachment]) -> tuple[str, Sequence[Attachment]]:
+    """A text with the text files behind it, and the other attachments."""
+    if not attachments:
+        return text, ()
+    texts = [found for each in attachments if (found := text_of(each)) is not None]
+    return "\n\n".join((text, *texts)), [each for each in attachments if text_of(each) is None]
+
+
+def base64_of(attachment: Attachment) -> str:
+    return b64encode(attachment.data).decode()
+
+
+def data_url(attachment: Attachment) -> str:
+    return f"data:{attachment.media_type};base64,{base64_of(attachment)}"
+
+
+def not_accepted(wire: str, attachment: Attachment) -> ProviderError:
+    """The error for an attachment that has no equal on a wire."""
+    return ProviderError(
+        f"the wire {wire} cannot send {described([attachment])}: it takes text files, PDF, and images "
+        f"({', '.join(IMAGE_TYPES)})",
+        fault="bad_request",
+    )
 
 
 Role: TypeAlias = Literal["user", "assistant"]
@@ -184,8 +212,8 @@ class MessageEncoder(ABC):
         return self.encode_results(self._pending) if self._pending else []
 
     @abstractmethod
-    def encode_user(self, text: str) -> bytes:
-        """A user message."""
+    def encode_user(self, text: str, attachments: Sequence[Attachment] = ()) -> bytes:
+        """A user message; `attachments` are images and files that are no text."""
 
     @abstractmethod
     def encode_reply(self, message: AssistantMessage, calls: Sequence[PendingCall]) -> Iterable[bytes]:
@@ -222,9 +250,9 @@ class MessageEncoder(ABC):
             match message:
                 case ToolMessage():
                     self._add_result(message)
-                case UserMessage(text=text):
+                case UserMessage(text=text, attachments=attachments):
                     self._flush_results()
-                    self.append("user", (self.encode_user(text),))
+                    self.append("user", (self.encode_user(*with_text_files(text, attachments)),))
                 case AssistantMessage():
                     self._flush_results()
                     self._replies += 1

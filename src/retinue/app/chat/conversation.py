@@ -9,7 +9,7 @@ those of today, with the descendants that were at work.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 
 from msgspec import Struct
@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from retinue.app.handle import RunHandle
 from retinue.app.launch.start import Launch
 from retinue.app.retinue import Retinue
+from retinue.core.attachments import Attachment, checked
 from retinue.core.commands import RunQuery
 from retinue.core.errors import NotAdoptable, RunIsOver, SessionClosed, StoreError
 from retinue.core.events import Event, ExchangeEnded, MailTaken, RunEnded
@@ -108,8 +109,11 @@ class Conversation:
         """The run that gets the next input, or got the last one."""
         return self.runs[-1] if self.runs else None
 
-    async def begin(self, text: str, dialects: tuple[str, ...]) -> tuple[RunId, Key | None]:
+    async def begin(
+        self, text: str, dialects: tuple[str, ...], attachments: Sequence[Attachment] = ()
+    ) -> tuple[RunId, Key | None]:
         """Post the input to the current run, or start a new one with it; the run, and the key of the input there."""
+        attachments = checked(attachments)
         session_id = self._retinue.session_id
         if await self._retinue.sessions.is_archived(session_id):
             raise SessionClosed(session_id, "archived")  # a run may read it, a conversation would change it
@@ -119,13 +123,13 @@ class Conversation:
         segment = self._segment
         if segment is not None and not segment.is_over and segment.dialects == dialects:
             supervisor, run_id = self._retinue.supervisor, segment.run.run_id
-            item = Input(key=supervisor.new_id(), text=text)
+            item = Input(key=supervisor.new_id(), text=text, attachments=attachments)
             with suppress(RunIsOver):
                 await supervisor.post(run_id, item, durable=True)
                 await self._launch.save_message(self._retinue, run_id, text, dialects)
                 return run_id, item.key
         await self.close()
-        run = await self._new_run(text, dialects)
+        run = await self._new_run(text, dialects, attachments)
         self._segment = Segment(run, dialects, run.events())
         self.runs.append(self._segment.run.run_id)
         await self._launch.save_message(self._retinue, self._segment.run.run_id, text, dialects)
@@ -168,7 +172,7 @@ class Conversation:
         trees = [await self._retinue.tree(run_id) for run_id in self.runs]
         return [sorted(tree, key=lambda view: (view.started_at, view.run_id)) for tree in trees]
 
-    async def _new_run(self, text: str, dialects: tuple[str, ...]) -> RunHandle:
+    async def _new_run(self, text: str, dialects: tuple[str, ...], attachments: Sequence[Attachment]) -> RunHandle:
         retinue = self._retinue
         self._set_launch_config(dialects)
         return await self._launch.spawn(
@@ -180,6 +184,7 @@ class Conversation:
             per_input=True,
             inherits=await history_of(retinue, self.runs[-1]) if self.runs else None,
             label=CHAT,
+            attachments=attachments,
         )
 
     def _set_launch_config(self, dialects: tuple[str, ...]) -> None:

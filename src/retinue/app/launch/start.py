@@ -30,6 +30,7 @@ from retinue.app.tool_modules import load_tools
 from retinue.config.precedence import Flags
 from retinue.config.settings import Settings
 from retinue.core.agent import NO_SAMPLING, Agent, RunSpec, Sampling
+from retinue.core.attachments import Attachment
 from retinue.core.errors import BadInput, UnknownName
 from retinue.core.ids import Key, RunId, SessionId
 from retinue.core.policy import Policy
@@ -224,6 +225,7 @@ class Launch:
         detached: DetachedApprovals = "",
         output: OutputFormat | None = None,
         label: str = "",
+        attachments: Sequence[Attachment] = (),
     ) -> RunHandle:
         """Start a run in the opened retinue; the arguments are those of `Retinue.spawn`.
 
@@ -250,6 +252,7 @@ class Launch:
             output=output,
             label=label,
             ceiling=self.has_ceiling,
+            attachments=attachments,
         )
 
     async def save_message(self, retinue: Retinue, run_id: RunId, text: str, dialects: Sequence[str]) -> None:

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from retinue.core.agent import ToolSpec
+from retinue.core.attachments import IMAGE_TYPES, PDF, Attachment
 from retinue.core.history import LEFT_OUT
 from retinue.core.messages import AssistantMessage, Thinking, ToolCall
 from retinue.core.ports import Request
@@ -264,8 +265,9 @@ class Encoder(message_encoder.MessageEncoder):
         self.encoded += _OPENING[role]
         self._role = role
 
-    def encode_user(self, text: str) -> bytes:
-        return _text(text if text.strip() else EMPTY)
+    def encode_user(self, text: str, attachments: Sequence[Attachment] = ()) -> bytes:
+        block = _text(text if text.strip() else EMPTY)
+        return b",".join((*map(_attachment, attachments), block)) if attachments else block
 
     def encode_reply(self, message: AssistantMessage, calls: Sequence[message_encoder.PendingCall]) -> Iterable[bytes]:
         next_call = iter(calls)
@@ -294,6 +296,20 @@ class Encoder(message_encoder.MessageEncoder):
 
 def _text(text: str) -> bytes:
     return msgspec.json.encode({"type": "text", "text": utf8_safe(text)})
+
+
+def _attachment(attachment: Attachment) -> bytes:
+    source = {
+        "type": "base64",
+        "media_type": attachment.media_type,
+        "data": message_encoder.base64_of(attachment),
+    }
+    if attachment.media_type in IMAGE_TYPES:
+        return msgspec.json.encode({"type": "image", "source": source})
+    if attachment.media_type == PDF:
+        title = {"title": utf8_safe(attachment.name)} if attachment.name else {}
+        return msgspec.json.encode({"type": "document", "source": source} | title)
+    raise message_encoder.not_accepted("anthropic", attachment)
 
 
 def _thinking(thinking: Thinking) -> bytes:

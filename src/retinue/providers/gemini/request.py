@@ -14,11 +14,19 @@ import msgspec
 from msgspec import Struct
 
 from retinue.core.agent import ToolSpec
+from retinue.core.attachments import IMAGE_TYPES, PDF, Attachment
 from retinue.core.messages import AssistantMessage, Thinking
 from retinue.core.ports import Request
 from retinue.core.text import NOT_JSON
 from retinue.providers.lenient_json import as_json_object, raw_json, utf8_safe
-from retinue.providers.message_encoder import MessageEncoder, PendingCall, read_note, system_prompt_with_format
+from retinue.providers.message_encoder import (
+    MessageEncoder,
+    PendingCall,
+    base64_of,
+    not_accepted,
+    read_note,
+    system_prompt_with_format,
+)
 from retinue.providers.schema_subset import GEMINI, complete, restricted
 from retinue.providers.unsupported_options import nested, without_unsupported
 
@@ -87,8 +95,9 @@ class Encoder(MessageEncoder):
     batches_results: ClassVar[bool] = True
     needs_ids: ClassVar[bool] = False
 
-    def encode_user(self, text: str) -> bytes:
-        return _content("user", [_text(text or " ")])  # the API rejects an empty part
+    def encode_user(self, text: str, attachments: Sequence[Attachment] = ()) -> bytes:
+        # The API rejects an empty part.
+        return _content("user", [*map(_attachment, attachments), _text(text or " ")])
 
     def encode_reply(self, message: AssistantMessage, calls: Sequence[PendingCall]) -> Iterable[bytes]:
         signed = list(_signed(message.thinking))
@@ -142,6 +151,12 @@ def _texts(text: str, signed: Sequence[tuple[Thinking, SignaturePosition]]) -> I
 def _text(text: str, signature: str = "", *, thought: bool = False) -> bytes:
     part: dict[str, object] = {"text": utf8_safe(text)}
     return _part(part | {"thought": True} if thought else part, signature)
+
+
+def _attachment(attachment: Attachment) -> bytes:
+    if attachment.media_type in IMAGE_TYPES or attachment.media_type == PDF:
+        return _part({"inlineData": {"mimeType": attachment.media_type, "data": base64_of(attachment)}})
+    raise not_accepted("gemini", attachment)
 
 
 def _result(pending: PendingCall) -> bytes:

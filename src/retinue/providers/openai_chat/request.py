@@ -11,12 +11,15 @@ import msgspec
 from msgspec import Struct
 
 from retinue.core.agent import Output, ToolSpec
+from retinue.core.attachments import IMAGE_TYPES, PDF, Attachment
 from retinue.core.messages import AssistantMessage, Thinking
 from retinue.core.ports import Request
 from retinue.providers.lenient_json import as_json_object, utf8_safe
 from retinue.providers.message_encoder import (
     MessageEncoder,
     PendingCall,
+    data_url,
+    not_accepted,
     read_note,
     system_prompt,
     system_prompt_with_format,
@@ -176,8 +179,11 @@ class Encoder(MessageEncoder):
         self._field = ""
         """The field in which the server sent thinking so far."""
 
-    def encode_user(self, text: str) -> bytes:
-        return _message("user", text)
+    def encode_user(self, text: str, attachments: Sequence[Attachment] = ()) -> bytes:
+        if not attachments:
+            return _message("user", text)
+        content = [{"type": "text", "text": utf8_safe(text)}, *map(_attachment, attachments)]
+        return msgspec.json.encode({"role": "user", "content": content})
 
     def encode_reply(self, message: AssistantMessage, calls: Sequence[PendingCall]) -> Iterable[bytes]:
         note = _note(message.thinking) if message.thinking else None
@@ -241,6 +247,15 @@ class Encoder(MessageEncoder):
 def _note(thinking: Sequence[Thinking]) -> SentReasoning | None:
     notes = (read_note(_decode_reasoning, block) for block in thinking)
     return next(filter(None, notes), None)
+
+
+def _attachment(attachment: Attachment) -> dict[str, object]:
+    if attachment.media_type in IMAGE_TYPES:
+        return {"type": "image_url", "image_url": {"url": data_url(attachment)}}
+    if attachment.media_type == PDF:
+        name = utf8_safe(attachment.name) or "file.pdf"
+        return {"type": "file", "file": {"filename": name, "file_data": data_url(attachment)}}
+    raise not_accepted("openai-chat", attachment)
 
 
 def _message(role: str, text: str) -> bytes:

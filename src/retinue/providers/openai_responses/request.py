@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from retinue.core.agent import Output, ToolSpec
+from retinue.core.attachments import IMAGE_TYPES, PDF, Attachment
 from retinue.core.messages import AssistantMessage, Message, Thinking
 from retinue.core.ports import Request
 from retinue.providers import message_encoder
@@ -159,6 +160,15 @@ def _last_reply(messages: Sequence[Message]) -> AssistantMessage | None:
     return None
 
 
+def _attachment(attachment: Attachment) -> dict[str, str]:
+    if attachment.media_type in IMAGE_TYPES:
+        return {"type": "input_image", "detail": "auto", "image_url": message_encoder.data_url(attachment)}
+    if attachment.media_type == PDF:
+        name = utf8_safe(attachment.name) or "file.pdf"
+        return {"type": "input_file", "filename": name, "file_data": message_encoder.data_url(attachment)}
+    raise message_encoder.not_accepted("openai-responses", attachment)
+
+
 class Encoder(message_encoder.MessageEncoder):
     """The messages of a run as input items."""
 
@@ -167,8 +177,9 @@ class Encoder(message_encoder.MessageEncoder):
     valid_id: ClassVar[re.Pattern[str]] = re.compile(r"[\x00-\x7f]{1,64}")
     batches_results: ClassVar[bool] = True
 
-    def encode_user(self, text: str) -> bytes:
-        return msgspec.json.encode({"role": "user", "content": [{"type": "input_text", "text": utf8_safe(text)}]})
+    def encode_user(self, text: str, attachments: Sequence[Attachment] = ()) -> bytes:
+        content = [{"type": "input_text", "text": utf8_safe(text)}, *map(_attachment, attachments)]
+        return msgspec.json.encode({"role": "user", "content": content})
 
     def encode_reply(self, message: AssistantMessage, calls: Sequence[message_encoder.PendingCall]) -> Iterable[bytes]:
         reasoning = list(_reasoning_items(message.thinking)) if message.thinking else []

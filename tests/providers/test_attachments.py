@@ -1,0 +1,92 @@
+"""Images and files in requests: each wire writes them in its vendor's format."""
+
+from base64 import b64encode
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from retinue.core.attachments import File, Image
+from retinue.core.errors import ProviderError
+from retinue.core.messages import UserMessage
+from retinue.core.ports import Request
+from retinue.providers.anthropic import request as anthropic
+from retinue.providers.gemini import request as gemini
+from retinue.providers.openai_chat import request as openai_chat
+from retinue.providers.openai_responses import request as openai_responses
+
+PNG = Image(b"\x89PNG dots", name="chart.png")
+PDF = File(b"%PDF pages", name="report.pdf")
+NOTES = File(b"max = 10\n", name="pool.toml")
+PNG_64, PDF_64 = b64encode(PNG.data).decode(), b64encode(PDF.data).decode()
+TEXT = 'What is this?\n\n<file name="pool.toml">\nmax = 10\n</file>'
+
+ENCODERS: dict[str, Callable[[Request], bytes]] = {
+    "anthropic": anthropic.encode,
+    "openai-chat": openai_chat.encode,
+    "openai-responses": openai_responses.encode,
+    "gemini": gemini.encode,
+}
+
+
+def body(wire: str, *attachments: Image | File) -> dict[str, Any]:
+    message = UserMessage("What is this?", attachments=attachments)
+    return msgspec.json.decode(ENCODERS[wire](Request(model="m", system="", messages=[message])))
+
+
+def test_anthropic_gets_image_and_document_blocks() -> None:
+    (message,) = body("anthropic", PNG, PDF, NOTES)["messages"]
+
+    assert message["content"] == [
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG_64}},
+        {
+            "type": "document",
+            "source": {"type": "base64", "media_type": "application/pdf", "data": PDF_64},
+            "title": "report.pdf",
+        },
+        {"type": "text", "text": TEXT, "cache_control": {"type": "ephemeral"}},
+    ]
+
+
+def test_openai_chat_gets_image_url_and_file_parts() -> None:
+    (message,) = body("openai-chat", PNG, PDF, NOTES)["messages"]
+
+    assert message["content"] == [
+        {"type": "text", "text": TEXT},
+        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG_64}"}},
+        {"type": "file", "file": {"filename": "report.pdf", "file_data": f"data:application/pdf;base64,{PDF_64}"}},
+    ]
+
+
+def test_openai_responses_gets_input_image_and_input_file() -> None:
+    (message,) = body("openai-responses", PNG, PDF, NOTES)["input"]
+
+    assert message["content"] == [
+        {"type": "input_text", "text": TEXT},
+        {"type": "input_image", "detail": "auto", "image_url": f"data:image/png;base64,{PNG_64}"},
+        {"type": "input_file", "filename": "report.pdf", "file_data": f"data:application/pdf;base64,{PDF_64}"},
+    ]
+
+
+def test_gemini_gets_inline_data() -> None:
+    (message,) = body("gemini", PNG, PDF, NOTES)["contents"]
+
+    assert message["parts"] == [
+        {"inlineData": {"mimeType": "image/png", "data": PNG_64}},
+        {"inlineData": {"mimeType": "application/pdf", "data": PDF_64}},
+        {"text": TEXT},
+    ]
+
+
+@pytest.mark.parametrize("wire", ENCODERS)
+def test_a_format_that_a_wire_cannot_send_is_named(wire: str) -> None:
+    with pytest.raises(ProviderError, match=rf"the wire {wire} cannot send tune.bin \(application/octet-stream\)"):
+        body(wire, File(b"\0\1\2", name="tune.bin"))
+
+
+@pytest.mark.parametrize("wire", ENCODERS)
+def test_a_text_file_alone_leaves_the_message_a_text(wire: str) -> None:
+    plain = UserMessage(TEXT)
+
+    assert body(wire, NOTES) == msgspec.json.decode(ENCODERS[wire](Request(model="m", system="", messages=[plain])))
