@@ -45,6 +45,7 @@ ROOT_GROUPS: Groups = {
     "Runs": ("Retinue", "RunHandle", "SyncRetinue", "SyncHandle", "RunView", "Outcome", "Exchange", "Approval"),
     "Loops of other programs": ("surface", "ToolSurface", "SurfaceResult", "ToolHints"),
     "Agents and limits": ("Agent", "Limits", "Sampling", "Policy", "Autonomy", "RuntimeProfile", "Usage"),
+    "Hooks": ("Hooks", "Deny"),
     "Images and files": ("Image", "File"),
     "Tools and providers": ("tool", "CallContext", "ToolOptions", "ProviderConfig"),
     "Settings of dialects": SETTINGS,
@@ -53,7 +54,7 @@ ROOT_GROUPS: Groups = {
 PORT_GROUPS: Groups = {
     "Providers": (
         *("Provider", "Request", "Publish", "Output", "ValidatedOutput", "price_of", "window_of"),
-        *("PricedProvider", "ModelPrices", "Rates", "LongContextRates"),
+        *("PricedProvider", "ModelPrices", "Rates", "LongContextRates", "BeforeModel"),
     ),
     "Tools": (
         "Tool",
@@ -67,6 +68,7 @@ PORT_GROUPS: Groups = {
         "ToolLike",
         "ToolWrapper",
         "FunctionTool",
+        "BeforeTool",
     ),
     "Web pages": ("Fetcher", "Fetched", "Bounds", "Guard"),
     "Approvals, time and ids": ("Approver", "Clock", "Ids"),

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from retinue.core.policy import Policy as Policy
     from retinue.core.policy import RuntimeProfile as RuntimeProfile
     from retinue.core.ports import CallContext as CallContext
+    from retinue.core.ports import Deny as Deny
+    from retinue.core.ports import Hooks as Hooks
     from retinue.core.run import Approval as Approval
     from retinue.core.run import Exchange as Exchange
     from retinue.core.run import Limits as Limits
@@ -90,6 +92,8 @@ _HOMES = {
     "Approval": "retinue.core.run:Approval",
     "Usage": "retinue.core.usage:Usage",
     "CallContext": "retinue.core.ports:CallContext",
+    "Deny": "retinue.core.ports:Deny",
+    "Hooks": "retinue.core.ports:Hooks",
     "tool": "retinue.tools.function:tool",
     "ToolOptions": "retinue.tools.dependencies:ToolOptions",
     "ProviderConfig": "retinue.providers.catalog:ProviderConfig",

@@ -62,6 +62,8 @@ from retinue.core.commands import (
 from retinue.core.lazy_names import lazy_names
 from retinue.core.policy import Risk
 from retinue.core.ports import (
+    BeforeModel,
+    BeforeTool,
     CallContext,
     CallRisk,
     Clock,
@@ -113,6 +115,8 @@ __all__ = [
     "Adopt",
     "AmountLimit",
     "Approver",
+    "BeforeModel",
+    "BeforeTool",
     "Bounds",
     "CallContext",
     "CallLimit",

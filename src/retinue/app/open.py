@@ -19,14 +19,14 @@ from retinue.app.state_folder import default_home as default_home
 from retinue.app.state_folder import secure_state_folder
 from retinue.app.store_url import chosen_url, is_sqlite, memory_tables, open_url, sqlite_path
 from retinue.app.structured_output import validate_output
-from retinue.app.validation import check_agents, check_choices, check_tools, unknown_in_code
+from retinue.app.validation import check_agents, check_choices, check_hooks, check_tools, unknown_in_code
 from retinue.core.agent import DEFAULT_AGENT, Agent, split_model
 from retinue.core.commands import DEFAULT_LEASE
 from retinue.core.errors import BadInput
 from retinue.core.ids import RandomIds, SessionId, SystemClock
 from retinue.core.log_context import logger
 from retinue.core.policy import Policy, Rules, intersect
-from retinue.core.ports import Clock, Ids, KeyValue, Provider, Store, Tool, ToolLike
+from retinue.core.ports import Clock, Hooks, Ids, KeyValue, Provider, Store, Tool, ToolLike
 from retinue.dialects.registry import DEFAULT
 from retinue.engine import Approver, build_engine
 from retinue.providers.catalog import (
@@ -71,6 +71,7 @@ def open(
     home: str | Path | None = None,
     store: Store | str | None = None,
     approvals: Approver = "deny",
+    hooks: Sequence[Hooks] = (),
     adopt: bool = False,
     durability: Literal["process", "power"] = "process",
     lease: float = DEFAULT_LEASE,
@@ -97,6 +98,7 @@ def open(
     - `store`: a store object or address, instead of one in `home`: `sqlite:PATH`, `postgresql://...` or `memory:`
       (default: `$RETINUE_STORE`, if no `home` is given).
     - `approvals`: how approval requests are answered: a callback, `"wait"` for an answer from any process, or `"deny"`.
+    - `hooks`: objects of subclasses of `retinue.Hooks`, called before and after each model call and tool call.
     - `adopt`: also take over runs whose process is gone.
     - `durability`: with `"power"`, commits are synced to the disk before their results are visible to others.
     - `lease`: seconds without a sign of life after which other processes may take over the runs of this one.
@@ -176,6 +178,7 @@ def open(
         durable=durability == "power",
         adopts=adopt,
         lease=lease,
+        hooks=check_hooks(hooks),
     )
     return Retinue(
         supervisor,

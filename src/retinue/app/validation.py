@@ -6,6 +6,7 @@ of a run and by `retinue doctor`; it is no error, because the tool may exist in 
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -15,7 +16,7 @@ from retinue.config import error_texts
 from retinue.core.agent import Agent
 from retinue.core.errors import BadInput, Problem, UnknownName
 from retinue.core.policy import DEFAULT_AUTO_APPROVE, NO_TOOLS, Policy
-from retinue.core.ports import Tool, ToolLike, as_tool
+from retinue.core.ports import Hooks, Tool, ToolLike, as_tool
 from retinue.dialects.registry import tool_names
 from retinue.tools.builtin import BUILTIN
 
@@ -52,6 +53,20 @@ def check_tools(tools: Iterable[ToolLike | str]) -> tuple[tuple[Tool, ...], tupl
         else:
             own.append(as_tool(each))
     return tuple(own), tuple(named)
+
+
+def check_hooks(hooks: Sequence[Hooks]) -> tuple[Hooks, ...]:
+    """The hooks; raises `BadInput` for anything else, and for a method that is not `async def`."""
+    if isinstance(hooks, Hooks):
+        raise BadInput("hooks is one object: write hooks=[...]")
+    for each in hooks:
+        if not isinstance(each, Hooks):  # pyright: ignore[reportUnnecessaryIsInstance] callers may be untyped
+            name = getattr(each, "__name__", repr(each))
+            raise BadInput(f"hooks: {name} is not an object of a subclass of retinue.Hooks")
+        for method in ("before_model", "after_model", "before_tool", "after_tool"):
+            if not inspect.iscoroutinefunction(getattr(each, method)):
+                raise BadInput(f"hooks: {type(each).__name__}.{method} has to be written with `async def`")
+    return tuple(hooks)
 
 
 def check_choices(*, approvals: object, durability: str, lease: float, dialects: object) -> None:

@@ -20,6 +20,7 @@ from retinue.core.state import Run
 from retinue.core.text import clean_line, quote_headers
 from retinue.engine.budgets import Budgets
 from retinue.engine.driver_table import DriverTable
+from retinue.engine.hooks import NO_HOOKS, HookSet
 from retinue.engine.journal_writer import COMMIT_DELAY, Journal
 from retinue.engine.rate_limiter import RateLimiters
 from retinue.engine.timeouts import LoopTicks, Timeouts
@@ -98,6 +99,7 @@ class EngineContext:
     rules: Rules
     validate_output: OutputValidator
     approver: Approver = "deny"
+    hooks: HookSet = NO_HOOKS
     tuning: Tuning = field(default_factory=Tuning)
     outcome_texts: OutcomeTexts = field(default_factory=PlainOutcomeTexts)
     log_fields: LogFields = plain_log_fields

@@ -7,7 +7,7 @@ is accepted. Reading runs never starts any: a process adopts runs only on reques
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 from retinue.core.commands import DEFAULT_LEASE, Change, DriverRow, Heartbeat, RegisterDriver, UnregisterDriver
@@ -15,10 +15,11 @@ from retinue.core.errors import Fenced, StoreError, StoreUnavailable
 from retinue.core.ids import DriverId, RunId
 from retinue.core.log_context import logger
 from retinue.core.policy import Rules
-from retinue.core.ports import Clock, Ids, OutputValidator, Providers, Store, Toolbox, on_change_of
+from retinue.core.ports import Clock, Hooks, Ids, OutputValidator, Providers, Store, Toolbox, on_change_of
 from retinue.engine.budgets import Budgets
 from retinue.engine.context import Approver, EngineContext, Tuning
 from retinue.engine.driver_table import DriverTable, end_of_signs, sign_of_life, this_host, this_process
+from retinue.engine.hooks import NO_HOOKS, HookSet
 from retinue.engine.journal_writer import Journal
 from retinue.engine.loop import Executor
 from retinue.engine.rate_limiter import RateLimiters
@@ -228,6 +229,7 @@ def build_engine(
     adopts: bool = False,
     lease: float = DEFAULT_LEASE,
     tuning: Tuning | None = None,
+    hooks: Sequence[Hooks] = (),
 ) -> tuple[Supervisor, Driver]:
     """The supervisor and the driver of this process; the driver has to be registered before runs are started.
 
@@ -250,6 +252,7 @@ def build_engine(
         validate_output=validate_output,
         approver=approver,
         tuning=tuning,
+        hooks=HookSet(hooks) if hooks else NO_HOOKS,
     )
     registry = RunRegistry(tuning.remembered_runs)
     replay = Replay(engine, registry)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from retinue.core.errors import StoreError, ToolError
 from retinue.core.ids import Key
+from retinue.core.messages import ToolCall
 from retinue.core.policy import NO_ACTIONS_LEFT, Verdict, verdict
 from retinue.core.ports import CallContext, HostedCall, PreparedCall, Tool, ToolResult
 from retinue.engine.context import EngineContext
@@ -33,9 +34,16 @@ async def call_for_host(
         prepared = await prepared.examine(context)
     if (refusal := _refusal(live, name, prepared)) is not None:
         return refusal
+    call = ToolCall(name, arguments)
+    if engine.hooks.before_tool:
+        hooked = await engine.hooks.call(tool, call, prepared, context)
+        if isinstance(hooked, ToolResult):
+            return hooked
+        prepared = hooked
     if prepared.risk.acts and not await take_action(live, engine, key, again=again):
         return _refused(NO_ACTIONS_LEFT)
-    return await _make(tool, prepared, context, live, engine)
+    result = await _make(tool, prepared, context, live, engine)
+    return await engine.hooks.result(call, context, result) if engine.hooks.after_tool else result
 
 
 def _refusal(live: LiveRun, name: str, prepared: PreparedCall) -> ToolResult | None:

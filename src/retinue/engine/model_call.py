@@ -228,8 +228,13 @@ async def _reply(
 
     The usage of a failure is settled too; its charges are added to `charges`.
     """
-    run, request = live.run, call.request
+    run, request, hooks = live.run, call.request, engine.hooks
     held: Held | None = None
+    if hooks.before_model:
+        hooked = await hooks.request(request)
+        if isinstance(hooked, Reply):
+            return Replied(hooked if hooked.cost is not None else replace(hooked, cost=0), ())
+        request = hooked
     estimate, price = InputEstimate(0, 0), None
     try:
         if engine.budgets.is_capped(run.run_id):
@@ -252,6 +257,10 @@ async def _reply(
         if live.stopping:
             return None
         reply, charged = attempted.reply, attempted.reply
+        if hooks.after_model:
+            reply = await hooks.reply(request, reply)
+            if reply is not attempted.reply:
+                live.discard_attempt()
         if run.run_spec.fallback and not reply.model:
             reply = replace(reply, model=model)
         replied = Replied(reply, (), failed=attempted.failed, failed_cost=attempted.failed_cost)

@@ -124,6 +124,11 @@ async def _outcome(
         return ToolResult(INTERRUPTED, failed=True), False, acts
     if previous is not None:
         await previous
+    if engine.hooks.before_tool:
+        hooked = await engine.hooks.call(tool, call.call, prepared, _context(live, call, stale))
+        if isinstance(hooked, ToolResult):
+            return hooked, False, acts
+        prepared, acts = hooked, hooked.risk.acts
     if acts:
         # A call that never runs again needs no key for its charge.
         key = None if tool.kind == "once" else call_key(live.run_id, live.run.turns, call.index)
@@ -131,8 +136,12 @@ async def _outcome(
             return _denied(NO_ACTIONS_LEFT), False, acts
     if tool.kind == "once" and live.last_write is not None:
         await live.last_write.wait()
+    context = _context(live, call, stale)
     with stopwatch:
-        return *await _call_tool(tool, call, prepared, _context(live, call, stale), live, engine), acts
+        result, crashed = await _call_tool(tool, call, prepared, context, live, engine)
+    if engine.hooks.after_tool:
+        result = await engine.hooks.result(call.call, context, result)
+    return result, crashed, acts
 
 
 def _denied(reason: str) -> ToolResult:

@@ -1,6 +1,7 @@
 """The interfaces that the engine needs: provider, tool, store, sandbox, clock, key-value, metrics."""
 
 from retinue.core.ports.clock import Clock, Ids, Meter, NoMeter
+from retinue.core.ports.hooks import BeforeModel, BeforeTool, Deny, Hooks
 from retinue.core.ports.provider import (
     OutputValidator,
     Provider,
@@ -40,11 +41,15 @@ from retinue.core.ports.tool import (
 )
 
 __all__ = [
+    "BeforeModel",
+    "BeforeTool",
     "CallContext",
     "CallRisk",
     "Clock",
     "CommitAtOnce",
+    "Deny",
     "Ended",
+    "Hooks",
     "HostedCall",
     "Ids",
     "KeyValue",
