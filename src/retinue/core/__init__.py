@@ -2,6 +2,7 @@
 
 __all__ = [
     "agent",
+    "attachments",
     "budget",
     "checksum",
     "commands",

@@ -12,6 +12,7 @@ from retinue.core.log_context import logger
 from retinue.core.messages import Reply, ToolCall
 from retinue.core.policy import Policy, Verdict, verdict
 from retinue.core.ports import CallContext, Deny, Hooks, PreparedCall, Request, Tool, ToolResult
+from retinue.core.usage import NO_USAGE
 from retinue.engine.foreign_errors import place_of, type_and_message_of
 
 log = logger("retinue.engine")
@@ -60,8 +61,8 @@ class HookSet:
                 answer = await _called(hook, "after_model", lambda: hook.after_model(request, reply))  # noqa: B023
                 reply = _expected(hook, "after_model", answer, Reply, "a Reply or None") or reply
             except HookError as error:
-                used = {} if reply.usage is None else {"usage": reply.usage, "cost": reply.cost}
-                raise ProviderError(str(error), fault="bad_request", **used) from error
+                usage = reply.usage or NO_USAGE
+                raise ProviderError(str(error), fault="bad_request", usage=usage, cost=reply.cost) from error
         return reply
 
     async def call(
