@@ -18,6 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from retinue.app.open import builtin_tools
 from retinue.cli.main import app
+from retinue.config.agent_files.translation import CLAUDE_MODELS, TOOLS
 from retinue.config.profiles import RISK_PROFILES, RUNTIME_PROFILES
 from retinue.config.template import description_and_example, fields_of, toml
 from retinue.core.agent import Agent
@@ -40,6 +41,7 @@ MADE = "This page is made from the code by `make docs`."
 def pages() -> dict[Path, str]:
     """Every generated page, by its file."""
     made = {
+        REFERENCE / "agent-files.md": agent_files_page(),
         REFERENCE / "cli.md": command_line_page(),
         REFERENCE / "delegation-cost.md": delegation_cost_page(),
         REFERENCE / "errors.md": errors_page(),
@@ -52,6 +54,28 @@ def pages() -> dict[Path, str]:
     for name in registry.names():
         made[REFERENCE / "dialects" / f"{name}.md"] = dialect_page(name)
     return made
+
+
+# ---- agent files -----------------------------------------------------------------------------------------------------
+
+
+def agent_files_page() -> str:
+    """How names of tools and models in agent files are translated."""
+    tools = [f"| `{name}` | {', '.join(f'`{each}`' for each in own) or 'not needed'} |" for name, own in TOOLS.items()]
+    models = [f"| `{alias}` | `anthropic:{model}` |" for alias, model in CLAUDE_MODELS.items()]
+    return "\n".join(
+        [
+            f"# Names in agent files\n\n{MADE} [Agent files](../how-to/agent-files.md) says how to use and change them.",
+            "\n## Tools\n",
+            "Upper and lower case, `_` and `-` do not matter. Tools that start agents come from the dialect of a run.\n",
+            "| in a file | tools of Retinue |\n|---|---|",
+            *tools,
+            "\n## Models\n",
+            "| in a file | model |\n|---|---|",
+            *models,
+            "| `inherit`, nothing | the model of the parent run |\n",
+        ]
+    )
 
 
 # ---- the command line -----------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from pathlib import Path
 from retinue.app.settings_sections import DIALECT_SECTIONS, SECTIONS
 from retinue.app.state_folder import default_home
 from retinue.app.store_url import is_sqlite
+from retinue.config.agent_files.translation import AGENT_FILES, AgentFileSettings
 from retinue.config.discovery import searched_folders, user_file
 from retinue.config.other_programs import Translate, Translated
 from retinue.config.settings import MAX_BYTES, Settings, load
@@ -55,6 +56,7 @@ def load_settings(
     home: Path | None = None,
     user: bool = True,
     project: bool = True,
+    agent_folders: Sequence[str] = (),
 ) -> Settings:
     """The settings in a file, or in the `retinue.toml` or `retinue.yaml` of the current folder or of one above it.
 
@@ -66,10 +68,16 @@ def load_settings(
 
     A file in a folder in which agents may write is refused unless a person has accepted it as it is. `home` is the
     state folder that has the records of that, by default the one of this process.
+
+    The agents of the files in `agent_folders`, and in the folders of `[agent_files]`, are added.
     """
     settings = _load(path, cwd or Path.cwd(), home or default_home(), user=user, project=project)
     for warning in settings.warnings:
         log.warning("%s", warning)
+    if agent_folders or settings.section(AGENT_FILES.name, AgentFileSettings).folders:
+        from retinue.app.agent_folders import with_agent_files
+
+        settings = with_agent_files(settings, agent_folders, home=home)
     return settings
 
 

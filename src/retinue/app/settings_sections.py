@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from retinue.config.agent_files.translation import AGENT_FILES
 from retinue.config.agents import AGENTS
 from retinue.config.cron import CRON
 from retinue.config.defaults import RunDefaults, TopSettings, default_sections
@@ -47,6 +48,7 @@ SECTIONS: tuple[Section, ...] = (
     _TOP,
     _DEFAULTS,
     AGENTS,
+    AGENT_FILES,
     providers_section(tuple(WIRES), cross_key_errors=lambda provider: _provider_errors(provider)),
     TOOLS,
     *DIALECT_SECTIONS.values(),

@@ -11,6 +11,7 @@ from pathlib import Path
 from retinue.app.settings_file import TRANSLATIONS
 from retinue.app.settings_sections import SECTIONS
 from retinue.app.state_folder import default_home
+from retinue.config.agent_files.folders import agent_files_in
 from retinue.config.settings import load
 from retinue.core.errors import BadInput
 from retinue.core.settings_file_names import SETTINGS_FILES
@@ -38,7 +39,8 @@ class Unaccepted:
 def unaccepted_files(paths: Sequence[Path], *, cwd: Path, home: Path | None = None) -> list[Unaccepted]:
     """The files among these that are refused as they are; without paths, the settings file of the folder `cwd`.
 
-    A settings file stands for its modules, too, a Python file for those beside it, a folder for its settings file.
+    A settings file stands for its modules, too, a Python file for those beside it, a folder for its settings file or,
+    if it has none, for its agent files.
     Raises `BadInput` for a path that is not there, and `ConfigError` for a settings file that cannot be parsed.
     """
     home = home or default_home()
@@ -68,6 +70,7 @@ def accept_written(path: Path, content: bytes, *, home: Path | None = None) -> N
 
 def _settings_in(folder: Path) -> list[Path]:
     found = [folder / name for name in SETTINGS_FILES if (folder / name).is_file()]
+    found = found or [Path(path) for path in agent_files_in(folder)]
     if not found:
         raise BadInput(f"there is no settings file in {folder}: name a file")
     return found
@@ -80,7 +83,7 @@ def _expanded(paths: Iterable[Path], cwd: Path) -> Iterable[Path]:
             yield file
             if file.suffix == ".py":
                 yield from modules_in(file.parent)
-            else:
+            elif file.suffix != ".md" and (file.name in SETTINGS_FILES or not whole.is_dir()):
                 for module in load(file, cwd=cwd, sections=SECTIONS, translations=TRANSLATIONS).tool_modules:
                     yield module
                     yield from modules_in(module.parent)

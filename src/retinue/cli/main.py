@@ -10,8 +10,7 @@ from typing import Annotated
 
 import typer
 
-from retinue.cli import context, cron, daemon, memory, runs, store
-from retinue.cli.agents import agents
+from retinue.cli import agents, context, cron, daemon, memory, runs, store
 from retinue.cli.approvals import approvals, approve, deny
 from retinue.cli.buzz import buzz
 from retinue.cli.call import call
@@ -90,7 +89,7 @@ app.add_typer(cron.app)
 app.add_typer(daemon.app)
 app.add_typer(store.app)
 app.command(epilog="Examples:\n\nretinue models\n\nretinue models anthropic --json")(models)
-app.command(epilog="Example: retinue agents --json")(agents)
+app.add_typer(agents.app)
 app.command(epilog="Example: retinue tools --json")(tools)
 app.command(epilog="Example: retinue init && retinue doctor")(init)
 app.command(epilog="Examples:\n\nretinue trust\n\nretinue trust ops.toml --yes")(trust)

@@ -48,6 +48,7 @@ def mcp(
         float | None, option("--timeout", metavar="S", min=0, help="Seconds of the whole session.", panel=LIMITS)
     ] = None,
     unpriced: options.UnpricedFlag = None,
+    agents: options.AgentsFlag = None,
     config: options.ConfigFlag = None,
     profile: options.ProfileFlag = None,
     no_sandbox: options.NoSandboxFlag = False,
@@ -63,7 +64,7 @@ def mcp(
     if find_spec("mcp") is None:
         raise BadInput(MISSING)
     dialects = options.dialects_of(dialect) or (MCP,)
-    settings = settings_for(config, agent=None, profile=profile)
+    settings = settings_for(config, agent=None, profile=profile, agent_folders=agents or ())
     launch_options = LaunchOptions(
         flags=Flags(model=model, provider=provider, base_url=base_url, api_key_env=api_key_env),
         dialects=dialects,

@@ -76,6 +76,14 @@ ModelFlag = Annotated[
 ConfigFlag = Annotated[
     str | None, option("--config", metavar="FILE", help="A settings file, TOML or YAML, in place of retinue.toml.")
 ]
+AgentsFlag = Annotated[
+    list[str] | None,
+    option(
+        "--agents",
+        metavar="DIR",
+        help="A folder with agent files of Claude Code, Codex, OpenCode, Gemini CLI or Copilot. Repeatable.",
+    ),
+]
 ProfileFlag = Annotated[
     str | None, option("--profile", metavar="NAME", help="Defaults of the settings to use: [profiles.NAME].")
 ]

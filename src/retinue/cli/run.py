@@ -77,6 +77,7 @@ def run(
     max_cost: Annotated[float | None, option("--max-cost", metavar="USD", min=0, help="Dollars.", panel=LIMITS)] = None,
     unpriced: options.UnpricedFlag = None,
     timeout: Annotated[float | None, option("--timeout", metavar="S", min=0, help="Seconds.", panel=LIMITS)] = None,
+    agents: options.AgentsFlag = None,
     config: options.ConfigFlag = None,
     profile: options.ProfileFlag = None,
     approvals: options.ApprovalsFlag = None,
@@ -119,7 +120,7 @@ def run(
     task = prompt_with_context(prompt)
     required = options.required_output(output_schema, output_json)
     approval = options.approval_options(approvals, yes=yes, detach=detach)
-    settings = settings_for(config, agent=agent, profile=profile)
+    settings = settings_for(config, agent=agent, profile=profile, agent_folders=agents or ())
     agent = agent or settings.default_agent
     dialects = dialects_for(options.dialects_of(dialect), settings)
     system, more_tools = _system(system)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from retinue.app.agent_folders import workspace_instructions
 from retinue.app.handle import RunHandle
 from retinue.app.launch.model_choice import ModelChoice, choose_model, unpriced
 from retinue.app.memories import save_message
@@ -95,12 +96,14 @@ class LaunchOptions:
     """Programs of the tools run without a sandbox, whatever the settings say now and on resume."""
 
 
-def settings_for(config: str | None, *, agent: str | None, profile: str | None = None) -> Settings:
-    """The settings in `config` or those found from the current folder, with a profile.
+def settings_for(
+    config: str | None, *, agent: str | None, profile: str | None = None, agent_folders: Sequence[str] = ()
+) -> Settings:
+    """The settings in `config` or those found from the current folder, with a profile and with agents from files.
 
     Raises `UnknownName` if they lack the named agent or profile.
     """
-    settings = load_settings(config).with_profile(profile)
+    settings = load_settings(config, agent_folders=agent_folders).with_profile(profile)
     if agent is not None and agent not in settings.agents:
         raise UnknownName("agent", agent, tuple(settings.agents))
     return settings
@@ -139,6 +142,8 @@ async def prepare(settings: Settings, options: LaunchOptions) -> Launch:
     options = dataclasses.replace(options, sampling=settings.root.sampling_over(options.sampling))
     if options.agent is None:
         options = dataclasses.replace(options, system=options.system or settings.root.system_prompt)
+    if instructions := workspace_instructions(settings, Path.cwd()):
+        options = dataclasses.replace(options, system="\n\n".join(filter(None, (options.system, instructions))))
     launch = Launch(settings=settings, options=options, model_choice=model_choice, limits=options.limits.over(limits))
     if options.limits.max_cost is not None and not options.unpriced_ok and (unknown := launch.warnings()):
         raise BadInput(f"{unknown[0]}, or accept it with --unpriced ok")

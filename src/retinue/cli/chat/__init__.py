@@ -54,6 +54,7 @@ def chat(
         float | None, option("--max-cost", metavar="USD", min=0, help="Dollars for one answer.", panel=LIMITS)
     ] = None,
     unpriced: options.UnpricedFlag = None,
+    agents: options.AgentsFlag = None,
     config: options.ConfigFlag = None,
     profile: options.ProfileFlag = None,
     approvals: options.ApprovalsFlag = None,
@@ -90,7 +91,7 @@ def chat(
     if continued:
         session = asyncio.run(latest_chat(os.getcwd())).session_id
     approval = options.approval_options(approvals, yes=yes)
-    settings = settings_for(config, agent=agent, profile=profile)
+    settings = settings_for(config, agent=agent, profile=profile, agent_folders=agents or ())
     agent = agent or settings.default_agent
     offered = dialects_for(dialects, settings)
     delegation = delegation_for(dialects, settings)

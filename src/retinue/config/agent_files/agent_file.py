@@ -1,0 +1,370 @@
+"""One agent file of Claude Code, Codex, OpenCode, Gemini CLI, Copilot or Retinue, read as settings of an agent.
+
+What the owner of a format would load is loaded, and also what was clearly meant: each guess and each ignored field is a
+warning with its line. A file gives an agent its texts, tools, model and turns. It has no field for a policy, and its
+tools and model are bound by those of the run that starts the agent: a file cannot allow what the settings do not.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import PurePath
+from typing import Literal, NamedTuple, TypeAlias, cast
+
+import msgspec
+
+from retinue.config.agent_files.front_matter import (
+    NoFrontMatter,
+    UnreadableFrontMatter,
+    Value,
+    read_front_matter,
+)
+from retinue.config.agent_files.translation import Translation
+from retinue.config.agents import AgentSettings
+
+Source: TypeAlias = Literal["claude", "codex", "opencode", "gemini", "copilot", "retinue"]
+
+MAX_NAME = 64
+MAX_LISTED = 1000
+"""Tools of one file that are read."""
+
+
+class FileWarning(NamedTuple):
+    """What was guessed or ignored in a file; `line` counts from 1 and is None where it is not known."""
+
+    line: int | None
+    text: str
+
+
+class AgentFile(NamedTuple):
+    """An agent that a file defines."""
+
+    name: str
+    path: str
+    source: Source
+    settings: AgentSettings
+    warnings: tuple[FileWarning, ...] = ()
+    is_usable: bool = True
+    """False if none of the tools that it lists exists here."""
+
+
+class NotAnAgentFile(Exception):
+    """The file is none of the known formats, for example a page without front matter; it is not counted."""
+
+
+class UnusableAgentFile(Exception):
+    """The file should define an agent and does not; `line` counts from 1."""
+
+    def __init__(self, reason: str, line: int | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.line = line
+
+
+_SHARED = ("name", "description", "tools", "model", "color")
+_CLAUDE = (
+    *_SHARED,
+    "disallowedTools",
+    "effort",
+    "permissionMode",
+    "maxTurns",
+    "skills",
+    "mcpServers",
+    "hooks",
+    "memory",
+    "background",
+    "isolation",
+    "initialPrompt",
+    "autoCompactWindow",
+    "omitClaudeMd",
+    "observer",
+    "observerMessage",
+)
+_OPENCODE = ("mode", "variant", "temperature", "top_p", "steps", "maxSteps", "permission", "hidden", "disable")
+_GEMINI = ("kind", "display_name", "mcp_servers", "max_turns", "timeout_mins", "temperature")
+_COPILOT = ("target", "mcp-servers", "handoffs", "argument-hint", "infer", "agents", "user-invokable")
+KNOWN_KEYS = frozenset((*_CLAUDE, *_OPENCODE, *_GEMINI, *_COPILOT, "options"))
+
+_SILENT = frozenset(
+    ("color", "hidden", "display_name", "argument-hint", "mode", "kind", "target", "infer", "user-invokable")
+)
+"""Fields about the display or the place of an agent in its program, which mean nothing here."""
+
+_UNSUPPORTED: Mapping[str, str] = {
+    "permissionMode": "the settings and --approvals decide what an agent may do",
+    "skills": "skills are not loaded",
+    "hooks": "hooks of files are not run",
+    "mcpServers": "MCP servers are declared in the settings ([mcp_servers.NAME])",
+    "mcp_servers": "MCP servers are declared in the settings ([mcp_servers.NAME])",
+    "mcp-servers": "MCP servers are declared in the settings ([mcp_servers.NAME])",
+    "memory": "give the agent the tools memory_store and memory_recall instead",
+    "background": "the caller decides whether it waits",
+    "isolation": "the caller decides in which folder the agent works",
+    "initialPrompt": "the task of the caller is the first message",
+    "sandbox_mode": "the settings decide what an agent may do",
+    "permission": "the settings and --approvals decide what an agent may do",
+}
+
+
+def read_agent_file(path: str, text: str, translation: Translation) -> list[AgentFile]:
+    """The agents of one file; raises `NotAnAgentFile` or `UnusableAgentFile`."""
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+    if path.endswith(".toml"):
+        return _toml(path, text, translation)
+    try:
+        front = read_front_matter(text, KNOWN_KEYS)
+    except NoFrontMatter:
+        raise NotAnAgentFile from None
+    except UnreadableFrontMatter as error:
+        raise UnusableAgentFile(error.reason, error.line) from None
+    source = _source(path, front.values)
+    reader = _Reader(front.values, front.lines.get, translation)
+    reader.warnings += [FileWarning(line, note) for line, note in front.notes]
+    return [reader.agent(path, source, front.body)]
+
+
+def _source(path: str, values: Mapping[str, Value]) -> Source:
+    parts = PurePath(path).parts
+    if path.endswith((".agent.md", ".chatmode.md")) or ".github" in parts:
+        return "copilot"
+    if ".claude" in parts:
+        return "claude"
+    if ".opencode" in parts or "opencode" in parts:
+        return "opencode"
+    if ".gemini" in parts:
+        return "gemini"
+    if "kind" in values or "timeout_mins" in values or "display_name" in values:
+        return "gemini"
+    if "mode" in values or "permission" in values or isinstance(values.get("tools"), dict):
+        return "opencode"
+    return "claude"
+
+
+class _Reader:
+    """Reads the fields of one file and collects warnings."""
+
+    def __init__(
+        self, values: Mapping[str, Value], line_of: Callable[[str], int | None], translation: Translation
+    ) -> None:
+        self._values = values
+        self._line_of = line_of
+        self._translation = translation
+        self.warnings: list[FileWarning] = []
+        self._is_usable = True
+
+    def agent(self, path: str, source: Source, body: str) -> AgentFile:
+        name, description = self._text("name"), self._text("description")
+        if not name and not description:
+            raise UnusableAgentFile("it has neither a name nor a description: this is not an agent")
+        tools = self._tools()
+        settings = AgentSettings(
+            description=description or self._guessed_description(body),
+            system_prompt=body,
+            tools=None if tools is None else tuple(tools),
+            model=self._model(),
+            max_turns=self._max_turns(),
+            enabled=not self._is_true("disable"),
+        )
+        named_by_path = source in ("opencode", "copilot") and not name
+        settled = self._name(name, path, named_by_path=named_by_path)
+        self._other_fields()
+        warnings = tuple(sorted(self.warnings, key=lambda each: each.line or 0))
+        return AgentFile(settled, path, source, settings, warnings, self._is_usable)
+
+    def warn(self, key: str, text: str) -> None:
+        self.warnings.append(FileWarning(self._line_of(key), text))
+
+    def _text(self, key: str) -> str:
+        value = self._values.get(key)
+        if isinstance(value, str):
+            return value.strip()
+        if isinstance(value, list) and all(isinstance(item, str) for item in value[:MAX_LISTED]):
+            self.warn(key, f"{key} is a list; its items are joined")
+            return ", ".join(cast("list[str]", value[:MAX_LISTED]))
+        if value is not None:
+            self.warn(key, f"{key} is not a text and is ignored")
+        return ""
+
+    def _is_true(self, key: str) -> bool:
+        return str(self._values.get(key)).lower() in ("true", "yes", "on")
+
+    def _guessed_description(self, body: str) -> str:
+        first = next((line.lstrip("# ").strip() for line in body.split("\n") if line.strip("# \t")), "")
+        self.warn("name", "there is no description; the first line of the text is used")
+        return first[:500]
+
+    def _name(self, name: str, path: str, *, named_by_path: bool) -> str:
+        stem = re.sub(r"\.(agent|chatmode)$", "", PurePath(path).stem)
+        if not name and not named_by_path:
+            self.warn("description", f"there is no name; the name of the file is used: {_slug(stem)}")
+        settled = _slug(name or stem) or _slug(stem) or "agent"
+        if name and settled != name:
+            self.warn("name", f"the name {name[:80]!r} becomes {settled!r}")
+        return settled
+
+    def _tools(self) -> list[str] | None:
+        """The tools of Retinue, or None where the file lists none."""
+        listed = self._listed("tools")
+        if listed is None:
+            if self._listed("disallowedTools"):
+                self.warn("disallowedTools", "disallowedTools has no effect without tools: list the tools to keep")
+            return None
+        forbidden = set(self._translated("disallowedTools", self._listed("disallowedTools") or (), told=False))
+        tools = [tool for tool in self._translated("tools", listed) if tool not in forbidden]
+        if listed and not tools:
+            self.warn("tools", "none of its tools exists here: the agent has no tools")
+            self._is_usable = False
+        return tools
+
+    def _translated(self, key: str, names: list[str] | tuple[()], *, told: bool = True) -> list[str]:
+        found: dict[str, None] = {}
+        for name in names:
+            translated = self._translation.tool(name)
+            found.update(dict.fromkeys(translated.tools))
+            if translated.note and told:
+                self.warn(key, translated.note)
+        return list(found)
+
+    def _listed(self, key: str) -> list[str] | None:
+        """The names in a list, in a text with commas, or those of a mapping that are true; None for all tools."""
+        value = self._values.get(key)
+        names: list[str]
+        match value:
+            case str():
+                names = _split_names(value)
+            case list():
+                names = [item for item in value[:MAX_LISTED] if isinstance(item, str)]
+            case dict():
+                names = [name for name, item in list(value.items())[:MAX_LISTED] if str(item).lower() not in _OFF]
+                if all(str(item).lower() in _OFF for item in value.values()):
+                    self.warn(key, f"{key} only removes tools, which has no effect: list the tools to keep")
+                    return None
+            case _:
+                return None
+        names = [name.strip() for name in names if name.strip()]
+        return None if "*" in names or names == ["all"] else names
+
+    def _model(self) -> str:
+        value = self._values.get("model")
+        if isinstance(value, list) and value:  # Copilot: the first that is available
+            value = value[0]
+        if not isinstance(value, str):
+            return ""
+        model, note = self._translation.model(value)
+        if note:
+            self.warn("model", note)
+        return model
+
+    def _max_turns(self) -> int | None:
+        for key in ("maxTurns", "max_turns", "steps", "maxSteps"):
+            value = self._values.get(key)
+            if isinstance(value, str) and re.fullmatch(r"[1-9]\d{0,6}", value):
+                return int(value)
+            if value is not None:
+                self.warn(key, f"{key} is not a number from 1 and is ignored")
+        return None
+
+    def _other_fields(self) -> None:
+        used = {"name", "description", "tools", "disallowedTools", "model", "disable"}
+        used |= {"maxTurns", "max_turns", "steps", "maxSteps"}
+        for key in self._values:
+            if key in used or key in _SILENT or self._values[key] is None:
+                continue
+            reason = _UNSUPPORTED.get(key)
+            self.warn(key, f"{key[:64]} is ignored" + (f": {reason}" if reason else ""))
+
+
+_OFF = frozenset(("false", "no", "off", "deny", "none"))
+
+
+def _split_names(text: str) -> list[str]:
+    """The names in a text with commas; a comma in brackets separates nothing.
+
+    >>> _split_names("Read, Bash(git add:*, git commit:*), Grep")
+    ['Read', ' Bash(git add:*, git commit:*)', ' Grep']
+    """
+    text = text.strip()
+    if text.startswith("[") and text.endswith("]"):
+        text = text[1:-1]
+    return [name.strip("\"'") for name in re.split(r",(?![^(]*\))", text)][:MAX_LISTED]
+
+
+def _slug(name: str) -> str:
+    """The name as a name of the settings.
+
+    >>> _slug("Code Reviewer: Go")
+    'code-reviewer-go'
+    """
+    return re.sub(r"[^a-z0-9_]+", "-", name.strip().lower()).strip("-")[:MAX_NAME].rstrip("-")
+
+
+# ---- TOML ------------------------------------------------------------------------------------------------------------
+
+_CODEX_IGNORED = frozenset(("nickname_candidates",))
+
+
+def _toml(path: str, text: str, translation: Translation) -> list[AgentFile]:
+    looks_like_agent = re.search(r"^\s*(developer_instructions\s*=|\[agents\.)", text, re.MULTILINE)
+    if not looks_like_agent:
+        raise NotAnAgentFile
+    try:
+        values = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        found = re.search(r"at line (\d+)", str(error))
+        raise UnusableAgentFile(f"not valid TOML: {error}", int(found[1]) if found else None) from None
+    if "developer_instructions" in values:
+        return [_codex(path, text, values, translation)]
+    agents = values.get("agents")
+    if not isinstance(agents, dict):
+        raise NotAnAgentFile
+    return list(_own(path, text, cast("dict[str, object]", agents)))
+
+
+def _codex(path: str, text: str, values: Mapping[str, object], translation: Translation) -> AgentFile:
+    texts: dict[str, Value] = {
+        key: value
+        for key, value in values.items()
+        if isinstance(value, str) and key in ("name", "description", "model")
+    }
+    reader = _Reader(texts, lambda key: _line(text, key), translation)
+    body = values["developer_instructions"]
+    agent = reader.agent(path, "codex", body.strip() if isinstance(body, str) else "")
+    for key in values:
+        if key not in texts and key != "developer_instructions" and key not in _CODEX_IGNORED:
+            reason = _UNSUPPORTED.get(key)
+            reader.warn(key, f"{key[:64]} is ignored" + (f": {reason}" if reason else ""))
+    return agent._replace(warnings=tuple(reader.warnings))
+
+
+_WIDENING = ("risk_profile", "runtime_profile", "workspace", "memory", "model_provider")
+
+
+def _own(path: str, text: str, agents: Mapping[str, object]) -> Iterator[AgentFile]:
+    """Agents of a settings file of Retinue; fields that refer to other sections of it are left out."""
+    for name, table in agents.items():
+        line = _line(text, f"[agents.{name}]")
+        if not isinstance(table, dict):
+            continue
+        fields = cast("dict[str, object]", table)
+        warnings = [
+            FileWarning(line, f"{key} is ignored: the settings decide it") for key in _WIDENING if key in fields
+        ]
+        known = {key: value for key, value in fields.items() if key not in _WIDENING}
+        for key in [key for key in known if key not in AgentSettings.__struct_fields__]:
+            warnings.append(FileWarning(line, f"{key[:64]} is ignored"))
+            del known[key]
+        try:
+            settings = msgspec.convert(known, AgentSettings)
+        except msgspec.ValidationError as error:
+            raise UnusableAgentFile(f"[agents.{name}]: {error}", line) from None
+        settled = _slug(name) or "agent"
+        if settled != name:
+            warnings.append(FileWarning(line, f"the name {name[:80]!r} becomes {settled!r}"))
+        yield AgentFile(settled, path, "retinue", settings, tuple(warnings))
+
+
+def _line(text: str, beginning: str) -> int | None:
+    found = re.search(rf"^\s*{re.escape(beginning)}", text, re.MULTILINE)
+    return text.count("\n", 0, found.end()) + 1 if found else None

@@ -1,0 +1,301 @@
+"""Agent files of other programs: every format, the oddities of real collections, and hostile input."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retinue.config.agent_files.agent_file import (
+    KNOWN_KEYS,
+    AgentFile,
+    NotAnAgentFile,
+    UnusableAgentFile,
+    read_agent_file,
+)
+from retinue.config.agent_files.folders import FileError, find_agents
+from retinue.config.agent_files.toml_output import as_toml
+from retinue.config.agent_files.translation import AgentFileSettings, Translation
+from retinue.config.agents import AgentSettings
+from retinue.core.errors import BadInput
+from retinue.tools.builtin import BUILTIN
+
+OWN = frozenset(BUILTIN)
+HERE = Translation(own_tools=OWN, providers={"anthropic": "anthropic", "openai-responses": "openai-responses"})
+NO_KEYS = Translation(own_tools=OWN)
+
+
+def read(text: str, path: str = "reviewer.md", translation: Translation = HERE) -> AgentFile:
+    (agent,) = read_agent_file(path, text, translation)
+    return agent
+
+
+def notes(agent: AgentFile) -> list[tuple[int | None, str]]:
+    return [tuple(warning) for warning in agent.warnings]
+
+
+def test_a_claude_code_file_becomes_an_agent() -> None:
+    agent = read(
+        "---\nname: code-reviewer\ndescription: Reviews code\ntools: Read, Grep, Bash\nmodel: sonnet\nmaxTurns: 12\n"
+        "color: red\n---\n\nYou review code.\n"
+    )
+
+    assert agent == AgentFile(
+        "code-reviewer",
+        "reviewer.md",
+        "claude",
+        AgentSettings(
+            description="Reviews code",
+            system_prompt="You review code.",
+            tools=("file_read", "grep", "shell"),
+            model="anthropic:claude-sonnet-4-5",
+            max_turns=12,
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    "tools",
+    ["tools: Read, Edit", "tools: [Read, Edit]", "tools:\n  - Read\n  - Edit", "tools:\n  Read: true\n  Edit: true"],
+)
+def test_tools_are_a_text_a_list_or_a_mapping(tools: str) -> None:
+    assert read(f"---\nname: a\ndescription: b\n{tools}\n---\nx").settings.tools == ("file_read", "file_edit")
+
+
+def test_a_file_without_tools_has_the_default_of_the_dialect() -> None:
+    assert read("---\nname: a\ndescription: b\n---\nx").settings.tools is None
+    assert read("---\nname: a\ndescription: b\ntools: '*'\n---\nx").settings.tools is None
+
+
+def test_disallowed_tools_are_removed() -> None:
+    agent = read("---\nname: a\ndescription: b\ntools: Read, Bash\ndisallowedTools: Bash\n---\nx")
+
+    assert agent.settings.tools == ("file_read",)
+
+
+def test_a_tool_that_is_limited_to_commands_is_left_out_instead_of_widened() -> None:
+    agent = read("---\nname: a\ndescription: b\ntools: Read, Bash(git add:*, git log:*)\n---\nx")
+
+    assert agent.settings.tools == ("file_read",)
+    assert notes(agent) == [
+        (4, "tool 'Bash(git add:*, git log:*)' is left out: its limit to 'git add:*, git log:*' cannot be kept")
+    ]
+
+
+def test_unknown_tools_are_named_and_an_agent_without_any_is_not_usable() -> None:
+    agent = read("---\nname: a\ndescription: b\ntools: Teleport\n---\nx")
+
+    assert (agent.settings.tools, agent.is_usable) == ((), False)
+    assert notes(agent) == [
+        (4, "tool 'Teleport' has no equal and is left out"),
+        (4, "none of its tools exists here: the agent has no tools"),
+    ]
+
+
+def test_delegation_tools_of_other_programs_are_left_to_the_dialect() -> None:
+    agent = read("---\nname: a\ndescription: b\ntools: Read, Task\n---\nx")
+
+    assert (agent.settings.tools, agent.warnings) == (("file_read",), ())
+
+
+def test_tools_of_mcp_servers_keep_their_names_and_patterns() -> None:
+    agent = read("---\nname: a\ndescription: b\ntools: mcp__github__*, mcp__jira__search\n---\nx")
+
+    assert agent.settings.tools == ("mcp__github__*", "mcp__jira__search")
+
+
+def test_tables_of_the_settings_come_before_the_built_in_ones() -> None:
+    own = AgentFileSettings(tools={"Bash": ("terminal",), "Teleport": ("fetch",)}, models={"sonnet": "local:qwen3"})
+    translation = Translation(own, own_tools=OWN)
+
+    agent = read("---\nname: a\ndescription: b\ntools: Bash, Teleport\nmodel: sonnet\n---\nx", translation=translation)
+
+    assert (agent.settings.tools, agent.settings.model, agent.warnings) == (("terminal", "fetch"), "local:qwen3", ())
+
+
+@pytest.mark.parametrize(
+    ("written", "model"),
+    [
+        ("inherit", ""),
+        ("haiku", "anthropic:claude-haiku-4-5"),
+        ("claude-opus-4-5", "anthropic:claude-opus-4-5"),
+        ("anthropic/claude-sonnet-4-5", "anthropic:claude-sonnet-4-5"),
+        ("gpt-5-mini", "openai-responses:gpt-5-mini"),
+    ],
+)
+def test_models_are_translated_to_providers_that_are_set_up(written: str, model: str) -> None:
+    agent = read(f"---\nname: a\ndescription: b\nmodel: {written}\n---\nx")
+
+    assert (agent.settings.model, agent.warnings) == (model, ())
+
+
+def test_a_model_of_a_provider_without_a_key_is_replaced_by_the_parent_model() -> None:
+    agent = read("---\nname: a\ndescription: b\nmodel: sonnet\n---\nx", translation=NO_KEYS)
+
+    assert agent.settings.model == ""
+    assert notes(agent) == [
+        (4, "model 'sonnet' needs the provider anthropic, which is not set up; the parent's model is used")
+    ]
+
+
+def test_an_unquoted_colon_is_read_as_it_was_meant() -> None:
+    agent = read('---\nname: a\ndescription: Use it when: code changes. Example: "x"\ntools: Read\n---\nx')
+
+    assert agent.settings.description == 'Use it when: code changes. Example: "x"'
+    assert agent.settings.tools == ("file_read",)
+    assert [line for line, text in notes(agent) if "not valid YAML" in text] == [3]
+
+
+def test_a_description_over_raw_lines_ends_at_the_next_known_key() -> None:
+    text = "---\nname: a\ndescription: First.\nContext: user asks\nuser: 'hi'\n\t<example>\ntools: Read\n---\nbody"
+
+    agent = read(text)
+
+    assert agent.settings.description == "First.\nContext: user asks\nuser: 'hi'\n\t<example>"
+    assert agent.settings.tools == ("file_read",)
+
+
+def test_byte_order_mark_windows_line_ends_and_leading_blank_lines_are_accepted() -> None:
+    agent = read("\ufeff\r\n\r\n---\r\nname: a\r\ndescription: b\r\n---\r\nOne\r\nTwo\r\n")
+
+    assert agent.settings.system_prompt == "One\nTwo"
+    assert notes(agent) == [(1, "blank lines before the front matter are ignored")]
+
+
+@pytest.mark.parametrize(
+    ("written", "name"), [("Code Reviewer", "code-reviewer"), ("42", "42"), ("ops:deploy", "ops-deploy")]
+)
+def test_names_become_names_of_the_settings(written: str, name: str) -> None:
+    assert read(f"---\nname: {written}\ndescription: b\n---\nx").name == name
+
+
+def test_a_missing_name_is_that_of_the_file_and_a_missing_description_the_first_line() -> None:
+    unnamed = read("---\ndescription: b\n---\nx", "agents/Log Reader.md")
+    undescribed = read("---\nname: a\n---\n\n# Reads logs\n\nYou read.")
+
+    assert (unnamed.name, notes(unnamed)) == (
+        "log-reader",
+        [(2, "there is no name; the name of the file is used: log-reader")],
+    )
+    assert undescribed.settings.description == "Reads logs"
+
+
+def test_fields_without_an_equal_are_named_with_their_lines() -> None:
+    agent = read(
+        "---\nname: a\ndescription: b\npermissionMode: bypassPermissions\nhooks:\n  Stop: []\nmood: good\n---\nx"
+    )
+
+    assert notes(agent) == [
+        (4, "permissionMode is ignored: the settings and --approvals decide what an agent may do"),
+        (5, "hooks is ignored: hooks of files are not run"),
+        (7, "mood is ignored"),
+    ]
+
+
+def test_codex_files_are_read() -> None:
+    text = 'name = "explorer"\ndescription = "Explores"\nmodel = "gpt-5-mini"\nsandbox_mode = "danger-full-access"\n'
+    agent = read(f'{text}developer_instructions = """\nYou explore.\n"""\n', "explorer.toml")
+
+    assert (agent.name, agent.source, agent.settings.system_prompt) == ("explorer", "codex", "You explore.")
+    assert agent.settings.model == "openai-responses:gpt-5-mini"
+    assert notes(agent) == [(4, "sandbox_mode is ignored: the settings decide what an agent may do")]
+
+
+def test_opencode_files_are_named_by_their_path() -> None:
+    text = "---\ndescription: Plans\nmode: subagent\ntools:\n  write: false\n  read: true\nsteps: 5\n---\nYou plan."
+    agent = read(text, ".opencode/agent/planner.md")
+
+    assert (agent.name, agent.source, agent.warnings) == ("planner", "opencode", ())
+    assert (agent.settings.tools, agent.settings.max_turns) == (("file_read",), 5)
+
+
+def test_gemini_and_copilot_files_are_read() -> None:
+    gemini = read(
+        "---\nkind: local\nname: g\ndescription: d\ntools: [read_file, run_shell_command]\nmax_turns: 7\n---\nx"
+    )
+    copilot = read("---\ndescription: d\ntools: ['edit/editFiles', 'search']\n---\nx", ".github/agents/fix.agent.md")
+
+    assert (gemini.source, gemini.settings.tools, gemini.settings.max_turns) == ("gemini", ("file_read", "shell"), 7)
+    assert (copilot.name, copilot.source) == ("fix", "copilot")
+    assert copilot.settings.tools == ("file_edit", "file_write", "grep", "bash_find")
+
+
+def test_agents_of_a_settings_file_lose_what_the_settings_decide() -> None:
+    agent = read('[agents.a]\ndescription = "d"\nrisk_profile = "all"\ntools = ["shell"]\n', "x.toml")
+
+    assert (agent.source, agent.settings) == ("retinue", AgentSettings(description="d", tools=("shell",)))
+    assert notes(agent) == [(1, "risk_profile is ignored: the settings decide it")]
+
+
+@pytest.mark.parametrize("text", ["# A page\n", "", "text\n---\nname: a\n---\n", "[project]\nname = 'x'\n"])
+def test_other_files_are_no_agent_files(text: str) -> None:
+    with pytest.raises(NotAnAgentFile):
+        read(text, "x.toml" if text.startswith("[") else "x.md")
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "reason"),
+    [
+        ("---\nname: a\n", 1, "the front matter has no closing line ---"),
+        ("---\ntitle: a\n---\n", None, "it has neither a name nor a description: this is not an agent"),
+    ],
+)
+def test_files_that_define_no_agent_say_why(text: str, line: int | None, reason: str) -> None:
+    with pytest.raises(UnusableAgentFile) as caught:
+        read(text)
+
+    assert (caught.value.line, caught.value.reason) == (line, reason)
+
+
+@pytest.mark.parametrize(
+    "hostile", ["x: " + "[" * 60_000, "- " * 60_000, "a: &a [1]\nb: &b [*a,*a]\nc: [*b,*b]", "tools: " + "{a: " * 3000]
+)
+def test_nested_and_expanding_yaml_is_bounded(hostile: str) -> None:
+    assert read(f"---\nname: a\ndescription: b\n{hostile}\n---\nx").name == "a"
+
+
+PIECES = st.sampled_from([*"-: \n\t[]{}'\"|>&*!#,ab0", *sorted(KNOWN_KEYS)])
+
+
+@given(st.lists(PIECES, max_size=200))
+def test_no_front_matter_raises_anything_else(pieces: list[str]) -> None:
+    try:
+        agents = read_agent_file("x.md", f"---\n{''.join(pieces)}\n---\nbody", HERE)
+    except (NotAnAgentFile, UnusableAgentFile):
+        return
+    assert len(agents) == 1
+
+
+def test_one_bad_file_does_not_stop_the_rest_and_equal_names_get_numbers(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "a.md").write_text("---\nname: twin\ndescription: one\n---\nx")
+    (tmp_path / "bad.md").write_text("---\nname: bad\n")
+    (tmp_path / "README.md").write_text("# Agents\n")
+    (tmp_path / "sub" / "SKILL.md").write_text("---\nname: skill\ndescription: no agent\n---\n")
+    (tmp_path / "sub" / "b.md").write_bytes(b"---\nname: twin\ndescription: two \xff\n---\nx")
+
+    found = find_agents([tmp_path], HERE)
+
+    assert (found.files, [agent.name for agent in found.agents]) == (3, ["twin", "twin-2"])
+    assert found.errors == (FileError(str(tmp_path / "bad.md"), 1, "the front matter has no closing line ---"),)
+    assert found.agents[1].warnings[-1].text == (
+        f"the name 'twin' is taken by {tmp_path / 'a.md'}; this one is 'twin-2'"
+    )
+
+
+def test_a_missing_folder_and_a_huge_file_are_reported(tmp_path: Path) -> None:
+    (tmp_path / "huge.md").write_bytes(b"---\nname: a\n---\n" + b"x" * (1 << 20))
+
+    assert [error.text for error in find_agents([tmp_path], HERE).errors] == ["it is larger than 1 MiB"]
+    with pytest.raises(BadInput, match="there is no folder or file"):
+        find_agents([tmp_path / "none"], HERE)
+
+
+def test_converted_agents_are_the_same_when_they_are_read_again(tmp_path: Path) -> None:
+    agent = read('---\nname: a\ndescription: "say \\"hi\\""\ntools: Read\n---\nOne \\ two\n"""three"""\n\x07')
+
+    converted = read(as_toml([agent]), "out.toml")
+
+    assert converted.settings == agent.settings
