@@ -65,9 +65,9 @@ def agent_files_page() -> str:
     models = [f"| `{alias}` | `anthropic:{model}` |" for alias, model in CLAUDE_MODELS.items()]
     return "\n".join(
         [
-            f"# Names in agent files\n\n{MADE} [Agent files](../how-to/agent-files.md) says how to use and change them.",
+            f"# Names in agent files\n\n{MADE} [Agent files](../how-to/agent-files.md) says how to use them.",
             "\n## Tools\n",
-            "Upper and lower case, `_` and `-` do not matter. Tools that start agents come from the dialect of a run.\n",
+            "Case, `_` and `-` do not matter. Tools that start agents come from the dialect of a run.\n",
             "| in a file | tools of Retinue |\n|---|---|",
             *tools,
             "\n## Models\n",
