@@ -33,7 +33,7 @@ def read(text: str, path: str = "reviewer.md", translation: Translation = HERE) 
 
 
 def notes(agent: AgentFile) -> list[tuple[int | None, str]]:
-    return [tuple(warning) for warning in agent.warnings]
+    return [(warning.line, warning.text) for warning in agent.warnings]
 
 
 def test_a_claude_code_file_becomes_an_agent() -> None:
