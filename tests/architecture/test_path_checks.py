@@ -57,6 +57,17 @@ REASONS: dict[tuple[str, str, str], str] = {
     ): "which check applies; the source is read once",
     ("app/trust.py", "_expanded", "is_dir"): "which files are shown; what was read and shown is accepted",
     ("app/trust.py", "_settings_in", "is_file"): "which files are shown; what was read and shown is accepted",
+    ("cli/agents.py", "_usual_folders", "isdir"): "which folders are looked at; each file is opened and checked once",
+    (
+        "config/agent_files/folders.py",
+        "_below",
+        "is_dir",
+    ): "which files are read; each is opened once, and its descriptor is checked",
+    (
+        "config/agent_files/folders.py",
+        "_below",
+        "is_file",
+    ): "which files are read; each is opened once, and its descriptor is checked",
     ("cli/chat/loop_thread.py", "PendingSigint.resend", "exists"): NOT_A_PATH,
     ("cli/demo/story.py", "", "exists"): "the package's own folder, before any agent runs",
     ("cli/demo/story.py", "", "resolve"): "the package's own folder, before any agent runs",

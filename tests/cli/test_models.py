@@ -126,6 +126,8 @@ def test_agents_lists_those_of_the_settings(cli: Cli, folder: Path) -> None:
         "tools": ["grep"],
         "enabled": True,
         "default": True,
+        "source": "settings",
+        "path": None,
     }
 
 
