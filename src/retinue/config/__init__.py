@@ -4,6 +4,7 @@ This package parses and validates; the application declares which sections exist
 """
 
 __all__ = [
+    "agent_files",
     "agents",
     "cron",
     "defaults",
