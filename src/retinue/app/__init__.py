@@ -1,6 +1,7 @@
 """The composition root: a retinue as a program uses it, and what front ends share."""
 
 __all__ = [
+    "agent_folders",
     "attach",
     "chat",
     "doctor_checks",
