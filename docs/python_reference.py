@@ -44,7 +44,7 @@ ROOT_GROUPS: Groups = {
     "Open": ("open", "open_sync", "MEMORY"),
     "Runs": ("Retinue", "RunHandle", "SyncRetinue", "SyncHandle", "RunView", "Outcome", "Exchange", "Approval"),
     "Loops of other programs": ("surface", "ToolSurface", "SurfaceResult", "ToolHints"),
-    "Agents and limits": ("Agent", "Limits", "Sampling", "Policy", "Autonomy", "RuntimeProfile", "Usage"),
+    "Agents and limits": ("Agent", "Limits", "ModelOptions", "Policy", "Autonomy", "RuntimeProfile", "Usage"),
     "Hooks": ("Hooks", "Deny"),
     "Images and files": ("Image", "File"),
     "Tools and providers": ("tool", "CallContext", "ToolOptions", "ProviderConfig"),

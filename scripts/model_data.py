@@ -1,9 +1,9 @@
-"""Write `prices.json` and `windows.json` of the providers from two public data sets that are shipped as packages.
+"""Write `prices.json`, `windows.json` and `hosts.json` of the providers from two public data sets, shipped as packages.
 
-`make model-data` runs it. Prices are those of genai-prices, context windows those of litellm's table; each set fills
-the gaps of the other, and a model that both have dropped keeps its entry. Both packages are fetched into a temporary
-folder: retinue depends on neither. Only chat models of the vendors in `VENDORS` are written. The price of an open model
-depends on the host that serves it, and is left out.
+`make model-data` runs it. Prices are those of genai-prices, context windows and the longest replies those of litellm's
+table; each set fills the gaps of the other, and a model that both have dropped keeps its entry. Both packages are
+fetched into a temporary folder: retinue depends on neither. Only chat models of the vendors in `VENDORS` are written.
+The price of an open model depends on the host that serves it: `hosts.json` has those of the hosts in `HOSTS`.
 """
 
 from __future__ import annotations
@@ -32,6 +32,19 @@ VENDORS = {
 }
 """Names of vendors in litellm's table, and in genai-prices."""
 
+HOSTS = {
+    "openrouter": ("openrouter", "openrouter"),
+    "groq": ("groq", "groq"),
+    "mistral": ("mistral", "mistral"),
+    "deepseek": ("deepseek", "deepseek"),
+    "moonshot": ("moonshot", "moonshotai"),
+    "zai": ("zai", "zai"),
+    "together": ("together_ai", "together"),
+    "fireworks": ("fireworks_ai", "fireworks"),
+    "cerebras": ("cerebras", "cerebras"),
+}
+"""Providers that serve open models or models of others: their names here, in litellm's table, and in genai-prices."""
+
 CHAT_MODES = ("chat", "responses")
 
 NOT_CHAT = re.compile(
@@ -41,11 +54,31 @@ NOT_CHAT = re.compile(
 )
 """Models that are no chat models, whose calls cost more than their tokens, that are open, or that are tuned."""
 
+NOT_CHAT_AT_HOST = re.compile(
+    r"embed|moderation|whisper|tts|transcri|audio|speech|image|vision-free|flux|rerank|guard|ocr|stable-diffusion|-to-|up-to"
+    r"|bert|e5-|bge-|playai|orpheus|veo|sora|kling|seedance|wan2"
+)
+"""Models of hosts that are no chat models, and the size classes that genai-prices lists as models."""
+
 INPUT_OF_WINDOW = {400_000: 272_000, 1_050_000: 922_000}
 """OpenAI's windows with the output in them, as litellm lists some, and the input that fits."""
 
 VERSION = re.compile(r"(?:[-@](?:\d{8}|\d{4}-\d{2}-\d{2})|-00\d|-latest|-preview(?:-\d{2}-(?:\d{2}|\d{4}))?|@default)$")
 """The suffix of a version, as `providers/pricing.py` removes it."""
+
+DROPPED_OUTPUTS = {
+    "claude-2": 4096,
+    "claude-3-5-haiku": 8192,
+    "claude-3-5-sonnet": 8192,
+    "claude-3-7-sonnet": 64000,
+    "claude-3-haiku": 4096,
+    "claude-3-opus": 4096,
+    "claude-3-sonnet": 4096,
+    "claude-opus-4": 32000,
+    "claude-opus-4-1": 32000,
+    "claude-sonnet-4": 64000,
+}
+"""The longest replies of models that the data sets have dropped and other servers still have, by Anthropic's pages."""
 
 ALIASES = {
     "claude-opus-4-0": "claude-opus-4",
@@ -95,6 +128,8 @@ class Tables:
 
     prices: dict[str, dict[str, Any]]
     windows: dict[str, int]
+    outputs: dict[str, int]
+    """The tokens of the longest reply."""
     disagreements: list[str] = field(default_factory=list[str])
 
 
@@ -106,16 +141,27 @@ def main(arguments: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         windows_version, listed = read_litellm(Path(folder))
         names = {VENDORS[vendor]: sorted(models) for vendor, models in chat_models(listed).items()}
+        names |= {priced_as: sorted(_listed_at(listed, listed_as)) for listed_as, priced_as in HOSTS.values()}
         priced = read_genai_prices(Path(folder), names)
     tables = build(listed, priced["models"])
     head = {"as_of": date, "sources": {"genai-prices": priced["version"], "litellm": windows_version}}
     write(
         PROVIDERS / "prices.json", {**head, "aliases": ALIASES}, with_dropped(PROVIDERS / "prices.json", tables.prices)
     )
-    write(PROVIDERS / "windows.json", head, with_dropped(PROVIDERS / "windows.json", tables.windows))
+    outputs = with_dropped(PROVIDERS / "windows.json", {**DROPPED_OUTPUTS, **tables.outputs}, "outputs")
+    write(
+        PROVIDERS / "windows.json",
+        head,
+        with_dropped(PROVIDERS / "windows.json", tables.windows),
+        {"outputs": outputs},
+    )
+    hosts = {name: at_host(listed, priced["models"], *names) for name, names in HOSTS.items()}
+    rows = {f"{host}/{model}": row for host, models in hosts.items() for model, row in models.items()}
+    write(PROVIDERS / "hosts.json", head, rows)
     for line in tables.disagreements:
         print(f"the data sets disagree, and the higher price is used: {line}")
     print(f"{len(tables.prices)} prices and {len(tables.windows)} windows as of {date}")
+    print(", ".join(f"{len(models)} models at {name}" for name, models in hosts.items()))
 
 
 # ---- the data sets ---------------------------------------------------------------------------------------------------
@@ -168,6 +214,7 @@ def build(listed: Mapping[str, Mapping[str, Any]], priced: Mapping[str, Mapping[
     others = {name.rpartition("/")[2] for name, entry in listed.items() if entry.get("mode") not in CHAT_MODES}
     prices: dict[str, dict[str, Any]] = {}
     windows: dict[str, int] = {}
+    outputs: dict[str, int] = {}
     disagreements: list[str] = []
     for vendor, models in chat_models(listed).items():
         known = priced.get(VENDORS[vendor], {})
@@ -179,10 +226,43 @@ def build(listed: Mapping[str, Mapping[str, Any]], priced: Mapping[str, Mapping[
             window = entry.get("max_input_tokens") or known.get(name, {}).get("window")
             if isinstance(window, int):
                 windows[name] = INPUT_OF_WINDOW.get(window, window) if vendor == "openai" else window
+            if isinstance(output := entry.get("max_output_tokens"), int):
+                outputs[name] = output
             if rates is not None and name in windows:
                 prices[name], differences = highest(rates, entry)
                 disagreements += [f"{name}: {difference}" for difference in differences]
-    return Tables(_without_versions(_by_model(prices)), _without_versions(_by_model(windows)), disagreements)
+    by_model = [_without_versions(_by_model(table)) for table in (prices, windows, outputs)]
+    return Tables(*by_model, disagreements)
+
+
+def _listed_at(listed: Mapping[str, Mapping[str, Any]], host: str) -> dict[str, Mapping[str, Any]]:
+    """The chat models of litellm's table at a host, without the host's prefix."""
+    return {
+        name.removeprefix(f"{host}/"): entry
+        for name, entry in listed.items()
+        if entry.get("litellm_provider") == host and entry.get("mode") in CHAT_MODES
+    }
+
+
+def at_host(
+    listed: Mapping[str, Mapping[str, Any]],
+    priced: Mapping[str, Mapping[str, Mapping[str, Any]]],
+    listed_as: str,
+    priced_as: str,
+) -> dict[str, dict[str, Any]]:
+    """The models of a host: price, context window and longest reply of each, as far as they are known."""
+    entries, known = _listed_at(listed, listed_as), priced.get(priced_as, {})
+    found: dict[str, dict[str, Any]] = {}
+    for name in sorted({*entries, *known}):
+        entry = entries.get(name, {})
+        rates = (rates_of(known[name]) if name in known else None) or _litellm_rates(entry)
+        if rates is None or NOT_CHAT_AT_HOST.search(name.lower()):
+            continue
+        row: dict[str, Any] = {"price": highest(rates, entry)[0]}
+        window = entry.get("max_input_tokens") or known.get(name, {}).get("window")
+        sizes = {"window": window, "output": entry.get("max_output_tokens")}
+        found[name] = row | {key: size for key, size in sizes.items() if isinstance(size, int) and size > 0}
+    return found
 
 
 def rates_of(price: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -260,19 +340,23 @@ def _base(name: str) -> str:
     return name
 
 
-def with_dropped(path: Path, models: Mapping[str, Any]) -> dict[str, Any]:
+def with_dropped(path: Path, models: Mapping[str, Any], table: str = "models") -> dict[str, Any]:
     """The table with the models of the present file that it lacks: runs with them are still shown with their cost."""
-    listed = json.loads(path.read_text(encoding="utf-8"))["models"]
+    listed = json.loads(path.read_text(encoding="utf-8")).get(table, {})
     return dict(
         sorted({**{name: value for name, value in listed.items() if _base(name) not in models}, **models}.items())
     )
 
 
-def write(path: Path, head: Mapping[str, Any], models: Mapping[str, Any]) -> None:
-    """Write a file with one line for each model."""
-    lines = [f"  {json.dumps(key)}: {json.dumps(value)}," for key, value in head.items()]
-    rows = ",\n".join(f"    {json.dumps(name)}: {json.dumps(value)}" for name, value in models.items())
-    path.write_text("{\n" + "\n".join(lines) + '\n  "models": {\n' + rows + "\n  }\n}\n", encoding="utf-8")
+def write(
+    path: Path, head: Mapping[str, Any], models: Mapping[str, Any], more: Mapping[str, Mapping[str, Any]] | None = None
+) -> None:
+    """Write a file with one line for each model; `more` are further tables."""
+    lines = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
+    for name, rows in {"models": models, **(more or {})}.items():
+        inner = ",\n".join(f"    {json.dumps(model)}: {json.dumps(value)}" for model, value in rows.items())
+        lines.append(f"  {json.dumps(name)}: {{\n{inner}\n  }}")
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from retinue.app.sync import SyncRetinue as SyncRetinue
     from retinue.app.sync import open_sync as open_sync
     from retinue.core.agent import Agent as Agent
-    from retinue.core.agent import Sampling as Sampling
     from retinue.core.attachments import File as File
     from retinue.core.attachments import Image as Image
     from retinue.core.errors import PolicyError as PolicyError
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from retinue.core.errors import RetinueError as RetinueError
     from retinue.core.errors import RunFailed as RunFailed
     from retinue.core.errors import ToolError as ToolError
+    from retinue.core.model_options import ModelOptions as ModelOptions
     from retinue.core.policy import Autonomy as Autonomy
     from retinue.core.policy import Policy as Policy
     from retinue.core.policy import RuntimeProfile as RuntimeProfile
@@ -80,7 +80,7 @@ _HOMES = {
     "SyncRetinue": "retinue.app.sync:SyncRetinue",
     "SyncHandle": "retinue.app.sync:SyncHandle",
     "Agent": "retinue.core.agent:Agent",
-    "Sampling": "retinue.core.agent:Sampling",
+    "ModelOptions": "retinue.core.model_options:ModelOptions",
     "File": "retinue.core.attachments:File",
     "Image": "retinue.core.attachments:Image",
     "Policy": "retinue.core.policy:Policy",

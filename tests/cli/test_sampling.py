@@ -1,4 +1,4 @@
-"""`--temperature`, `--top-p` and `--max-output-tokens` of `run` and `chat`, and `retinue.Sampling`."""
+"""`--temperature`, `--top-p` and `--max-output-tokens` of `run` and `chat`, and `retinue.ModelOptions`."""
 
 from __future__ import annotations
 
@@ -169,13 +169,13 @@ def test_a_temperature_above_that_of_the_wire_exits_2(cli: Cli, wire: str) -> No
     assert (by_run, by_buzz) == (Ended(2, "", error), Ended(2, "", error))
 
 
-async def test_python_programs_pass_the_settings_as_sampling() -> None:
-    settings = retinue.Sampling(temperature=0.25, top_p=0.9, max_output_tokens=99)
+async def test_python_programs_pass_the_settings_as_options() -> None:
+    settings = retinue.ModelOptions(temperature=0.25, top_p=0.9, max_output_tokens=99)
     async with (
         FakeChat(says("Yes.")) as vendor,
         retinue.open(model="openai-chat:m", base_url=vendor.base_url, home=retinue.MEMORY, dialects=()) as r,
     ):
-        outcome = await r.run("Why?", sampling=settings)
+        outcome = await r.run("Why?", options=settings)
 
     assert outcome.text == "Yes."
     assert sampling(vendor.requests[0]) == SAMPLING
@@ -184,4 +184,4 @@ async def test_python_programs_pass_the_settings_as_sampling() -> None:
 @pytest.mark.parametrize("name", ["temperature", "top_p", "max_output_tokens"])
 def test_sampling_out_of_range_is_refused(name: str) -> None:
     with pytest.raises(BadInput, match=f"{name}: found -1; expected a number from "):
-        retinue.Sampling(**{name: -1})
+        retinue.ModelOptions(**{name: -1})

@@ -14,9 +14,13 @@ from retinue.config.settings import load
 from retinue.core.errors import BadInput, ConfigError, Problem
 from tests.config.settings_files import error_message, section
 
+OPTIONS = (
+    "effort, max_output_tokens, temperature, top_p, stop, seed, service_tier, tool_choice, parallel_tool_calls, "
+    "cache_ttl, stream, betas, extra_body"
+)
 AGENT_KEYS = (
     "description, system_prompt, tools, model, fallback, max_turns, model_provider, risk_profile, runtime_profile, "
-    "think, enabled, workspace, memory, limits"
+    f"think, {OPTIONS}, extra_headers, enabled, workspace, memory, limits"
 )
 LIMIT_KEYS = (
     "max_tokens, max_input_tokens, max_output_tokens, max_cost, max_calls, max_repeats, "
@@ -107,8 +111,8 @@ def test_duplicate_keys(tmp_path: Path, text: str, message: str) -> None:
         (
             "[providers.vllm]\napi_key = 'sk-123'\n",
             "retinue.toml:2: providers.vllm.api_key: unknown key, did you mean api_key_env? "
-            "Known: wire, base_url, api_key_env, model, temperature, headers, prices, context_window, responses_wire, "
-            "calls_in_text",
+            f"Known: wire, base_url, api_key_env, model, {OPTIONS}, headers, prices, context_window, responses_wire, "
+            "calls_in_text, bearer, prompt_cache_key",
         ),
     ],
 )

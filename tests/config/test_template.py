@@ -73,7 +73,7 @@ def keys(table: dict[str, Any], above: str = "") -> set[str]:
     found: set[str] = set()
     for name, value in table.items():
         found.add(above + name)
-        if isinstance(value, dict):
+        if isinstance(value, dict) and not name.startswith("extra_"):  # whose keys a user chooses
             found |= keys(cast("dict[str, Any]", value), f"{above}{name}.")
     return found
 

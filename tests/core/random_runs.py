@@ -190,8 +190,8 @@ class Simulation:
                 self.spent = None
                 self.wrap_ups.append(len(self.run.exchanges))
                 self.record(WrapUpAsked(at=self.at, limit=limit, text=self._new("wrap up")))
-            case Repair(error=error):
-                assert self.run_spec.output is not None
+            case Repair(error=error, is_cut=is_cut):
+                assert is_cut or self.run_spec.output is not None
                 assert not self.busy
                 assert self.run.wrap_up_limit is None
                 assert self.run.repairs < MAX_REPAIRS
@@ -291,11 +291,14 @@ class Simulation:
         count = random.choice([0, 0, 1, 1, 1, 2, 3])
         ids = [random.choice(["", "same", self._new("id")]) for _ in range(count)]
         text = random.choice(["", " ", self._new("says")])
-        message = AssistantMessage(text, tuple(ToolCall("tool", "{}", id) for id in ids))
-        if self.is_stuck and random.random() < 0.9:
-            count, message = 1, AssistantMessage(text, (ToolCall("tool"),))
         ends: list[Stop] = ["end", "length", "refusal"]
-        stop = "calls" if count else random.choices(ends, (8, 1, 1))[0]
+        stop = random.choices(ends, (8, 1, 1))[0]
+        is_cut = stop == "length" and count > 0
+        texts = ["{}"] * (count - is_cut) + ['{"path": "a'] * is_cut
+        message = AssistantMessage(text, tuple(ToolCall("tool", each, id) for each, id in zip(texts, ids, strict=True)))
+        if self.is_stuck and random.random() < 0.9:
+            count, is_cut, message = 1, False, AssistantMessage(text, (ToolCall("tool"),))
+        stop = stop if is_cut or not count else "calls"
         usage = random.choice([None, Usage(input=3, output=2)])
         error = "no such tool" if count == 0 and self.overflows.random() < 0.1 else ""
         reply = Reply(message, usage=usage, cost=random.choice([None, 7, 7]), stop=stop, call_error=error)

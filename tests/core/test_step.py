@@ -8,6 +8,7 @@ from typing import Literal, get_args
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from retinue.core.events import (
     CallParked,
@@ -15,6 +16,7 @@ from retinue.core.events import (
     Event,
     ExchangeEnded,
     MailTaken,
+    RepairAsked,
     ReplyReceived,
     RunEnded,
     TurnFailed,
@@ -31,6 +33,7 @@ from retinue.core.step import (
     CallModel,
     EndExchange,
     EndRun,
+    Repair,
     RunTools,
     Step,
     StepInput,
@@ -132,7 +135,6 @@ def test_a_reply_without_calls_ends_the_run() -> None:
         (reply("so I was say", stop="length"), "completed", "length", "so I was say", ""),
         (reply(""), "completed", "empty", "", ""),
         (reply(" \n"), "completed", "empty", " \n", ""),
-        (reply("", stop="length"), "completed", "empty", "", ""),
         (reply("", stop="refusal"), "failed", "refusal", "let me look", "the model declined to answer"),
     ],
 )
@@ -144,6 +146,47 @@ def test_the_answer_is_the_last_reply_even_if_empty(
     exchange = Exchange(result=result, reason=reason, text=text, error=error, turns=2)
     assert step(run) == EndRun(exchange)
     assert run.outcome_as(exchange).ok == (reason in ("answered", "length"))
+
+
+CUT_CALL = AssistantMessage("", (ToolCall("write", '{"path": "a", "text": "once up'),))
+CUT_OFF = (
+    "the reply was cut off at the output limit {times}, before it was complete; raise max_output_tokens, lower the "
+    "effort, or ask for smaller pieces"
+)
+
+
+EMPTY = AssistantMessage()
+
+
+def cut_reply(message: AssistantMessage = EMPTY) -> ReplyReceived:
+    return ReplyReceived(at=1.0, turn=1, reply=Reply(message, stop="length"))
+
+
+def test_an_answer_that_was_cut_before_its_first_word_is_asked_for_again() -> None:
+    asked = RepairAsked(at=2.0, error="", text="shorter")
+    run = run_after(cut_reply(), asked, cut_reply(), asked, cut_reply())
+
+    assert next_step(run_after(cut_reply()), StepInput()) == Repair("", is_cut=True)
+    assert next_step(run_after(cut_reply(), asked, reply("done")), StepInput()) == EndRun(replace(ANSWERED, turns=2))
+    error = CUT_OFF.format(times="3 times in a row")
+    assert next_step(run, StepInput()) == EndRun(Exchange(result="failed", reason="length", error=error, turns=3))
+
+
+def test_three_replies_in_a_row_that_were_cut_within_a_call_end_the_run() -> None:
+    cut = (cut_reply(CUT_CALL), returned())
+
+    assert next_step(run_after(*cut, cut[0]), StepInput()) == RunTools((0,))
+    assert next_step(run_after(*cut, reply("", "a"), returned(), *cut, cut[0]), StepInput()) == RunTools((0,))
+    error = CUT_OFF.format(times="3 times in a row")
+    assert next_step(run_after(*cut, *cut, cut[0]), StepInput()) == EndRun(
+        Exchange(result="failed", reason="length", error=error, turns=3)
+    )
+
+
+def test_a_whole_call_of_a_reply_that_was_cut_is_made() -> None:
+    whole = cut_reply(AssistantMessage("", (ToolCall("ls", "{}"),)))
+
+    assert next_step(run_after(whole, returned(), whole, returned(), whole), StepInput()) == RunTools((0,))
 
 
 def test_an_answer_waits_for_awaited_children() -> None:

@@ -88,20 +88,45 @@ def test_every_setting_is_sent() -> None:
 
 def test_settings_that_are_not_set_are_not_sent() -> None:
     assert body(UserMessage("hi")).keys() == {"model", "max_tokens", "stream", "messages"}
-    assert body(UserMessage("hi"))["max_tokens"] == 8192
 
 
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ({}, (32000, {"type": "enabled", "budget_tokens": 24000}, None)),
-        ({"temperature": 0.5}, (32000, {"type": "enabled", "budget_tokens": 24000}, None)),
+        ({"model": "claude-3-opus-20240229"}, 4096),
+        ({"model": "claude-sonnet-4-5"}, 64_000),
+        ({"model": "claude-opus-5-5", "think": True}, 128_000),
+        ({"model": "someones-own-model"}, 8192),
+        ({"model": "someones-own-model", "effort": "high"}, 32_000),
+        ({"model": "claude-sonnet-4-5", "max_output": 100}, 100),
+    ],
+)
+def test_a_reply_may_be_as_long_as_its_model_can_write(fields: dict[str, Any], expected: int) -> None:
+    assert body(UserMessage("hi"), **fields)["max_tokens"] == expected
+
+
+def test_a_long_conversation_leaves_less_of_the_window_for_the_reply() -> None:
+    lengths = [
+        body(UserMessage("x" * 3 * tokens), model="claude-sonnet-4-5")["max_tokens"]
+        for tokens in (100_000, 150_000, 190_000)
+    ]
+
+    assert lengths[0] == 64_000
+    assert 30_000 < lengths[1] < 200_000 - 150_000
+    assert lengths[2] == 8192
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, (64000, {"type": "enabled", "budget_tokens": 24000}, None)),
+        ({"temperature": 0.5}, (64000, {"type": "enabled", "budget_tokens": 24000}, None)),
         ({"max_output": 64000}, (64000, {"type": "enabled", "budget_tokens": 24000}, None)),
         ({"max_output": 8000}, (8000, {"type": "enabled", "budget_tokens": 6000}, None)),
         ({"max_output": 1000, "temperature": 0.5}, (1000, None, 0.5)),  # no room for thinking
         (
             {"model": "claude-opus-5-5", "temperature": 0.5},
-            (32000, {"type": "adaptive", "display": "summarized"}, None),
+            (128000, {"type": "adaptive", "display": "summarized"}, None),
         ),
     ],
 )

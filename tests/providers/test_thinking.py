@@ -115,9 +115,9 @@ BUDGET = {"thinking": {"type": "enabled", "budget_tokens": 24_000}}
 def test_anthropic_gets_a_thinking_budget_below_max_tokens() -> None:
     asked = replace(PLAIN, model="claude-sonnet-4-5")
 
-    assert msgspec.json.decode(anthropic.encode(asked)) == as_messages(model="claude-sonnet-4-5", max_tokens=8192)
+    assert msgspec.json.decode(anthropic.encode(asked)) == as_messages(model="claude-sonnet-4-5", max_tokens=64_000)
     assert msgspec.json.decode(anthropic.encode(replace(asked, think=True))) == as_messages(
-        model="claude-sonnet-4-5", max_tokens=32_000, **BUDGET
+        model="claude-sonnet-4-5", max_tokens=64_000, **BUDGET
     )
 
 
@@ -125,7 +125,7 @@ def test_vertex_gets_the_same_budget_and_no_model_in_the_body() -> None:
     asked = replace(PLAIN, model="claude-sonnet-4-5", think=True)
 
     assert msgspec.json.decode(anthropic.encode(asked, version="vertex-2023-10-16")) == as_messages(
-        anthropic_version="vertex-2023-10-16", max_tokens=32_000, **BUDGET
+        anthropic_version="vertex-2023-10-16", max_tokens=64_000, **BUDGET
     )
 
 
@@ -133,7 +133,7 @@ def test_newer_anthropic_models_get_adaptive_thinking() -> None:
     asked = replace(PLAIN, model="claude-opus-4-8", think=True)
 
     assert msgspec.json.decode(anthropic.encode(asked)) == as_messages(
-        model="claude-opus-4-8", max_tokens=32_000, thinking={"type": "adaptive", "display": "summarized"}
+        model="claude-opus-4-8", max_tokens=128_000, thinking={"type": "adaptive", "display": "summarized"}
     )
 
 

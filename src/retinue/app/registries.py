@@ -11,6 +11,7 @@ from typing import Protocol, runtime_checkable
 
 from retinue.core.agent import split_model
 from retinue.core.errors import BadInput
+from retinue.core.model_options import NO_OPTIONS, ModelOptions
 from retinue.core.ports import Provider, Tool, as_tool
 from retinue.dialects import registry
 from retinue.dialects.base import Dialect, MakeProvider
@@ -134,6 +135,13 @@ class ProviderRegistry:
 
     def _called(self, name: str) -> str:
         return canonical_name(name, (*self._reached, *self._provider_configs))
+
+    def check_options(self, name: str, options: ModelOptions) -> None:
+        """Raise `BadInput` for options that the wire of a provider does not have; objects of the caller take any."""
+        config = self.config(name)
+        wire = name if config is None else config.wire
+        if options != NO_OPTIONS and wire in WIRES and (config is not None or not self.is_reached(name)):
+            catalog.check_options(WIRES[wire], wire, options)
 
     def temperature(self, name: str) -> float | None:
         config = self.config(name)

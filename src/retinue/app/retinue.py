@@ -18,13 +18,14 @@ from retinue.app.run_options import CheckedRunOptions, SpawnOptions
 from retinue.app.run_spec import Grants, LaunchConfig, RunSpecBuilder, escalation, limits_of, narrowed_memory
 from retinue.app.sessions import Sessions
 from retinue.app.structured_output import OutputFormat, converter, make_output
-from retinue.core.agent import NO_SAMPLING, Agent, RunSpec, Sampling, ToolSpec
+from retinue.core.agent import Agent, RunSpec, ToolSpec
 from retinue.core.attachments import Attachment, checked
 from retinue.core.commands import RunQuery
 from retinue.core.errors import BadInput, NotAdoptable, PolicyError, RetinueError, UnknownName
 from retinue.core.events import Event, TreeEvent
 from retinue.core.ids import Key, RunId, SessionId
 from retinue.core.messages import Delta
+from retinue.core.model_options import NO_OPTIONS, Effort, ModelOptions
 from retinue.core.policy import Policy
 from retinue.core.ports import Tool
 from retinue.core.run import Approval, HistoryRef, Lifecycle, Limits, Outcome
@@ -147,7 +148,8 @@ class Retinue:
         tools: Sequence[str] | None = None,
         model: str | None = None,
         system: str = "",
-        sampling: Sampling = NO_SAMPLING,
+        effort: Effort | None = None,
+        options: ModelOptions = NO_OPTIONS,
         attachments: Sequence[Attachment] = (),
         output: OutputFormat | None = None,
         check: bool = False,
@@ -174,7 +176,8 @@ class Retinue:
             tools=tools,
             model=model,
             system=system,
-            sampling=sampling,
+            effort=effort,
+            options=options,
             attachments=attachments,
             output=output,
         )
@@ -212,7 +215,8 @@ class Retinue:
         model: str | None = None,
         system: str = "",
         think: bool = False,
-        sampling: Sampling = NO_SAMPLING,
+        effort: Effort | None = None,
+        options: ModelOptions = NO_OPTIONS,
         keep_alive: bool = False,
         per_input: bool = False,
         inherits: HistoryRef | None = None,
@@ -237,7 +241,9 @@ class Retinue:
         - `model`: `provider:name`, or a name at the default provider, instead of the model of the agent.
         - `system`: text that is appended to the agent's system prompt.
         - `think`: request extended thinking where the model supports it.
-        - `sampling`: temperature, `top_p` and the longest reply of this run; its children have their own.
+        - `effort`: how much the model thinks, from `none` to `max`; instead of that of the agent.
+        - `options`: temperature, the longest reply and other options of requests; see `retinue.ModelOptions`. They hold
+          for this run, over those of the agent; its children have their own.
         - `keep_alive`: keep the run open after its answer, for more input by `RunHandle.ask`. `stays` is the deprecated
           name of this parameter.
         - `per_input`: with `keep_alive`, the limits apply to each input instead of to the whole run, and a limit or a
@@ -264,7 +270,8 @@ class Retinue:
             model=model,
             system=system,
             think=think,
-            sampling=sampling,
+            effort=effort,
+            options=options,
             policy=policy,
             ceiling=ceiling,
         )
@@ -340,7 +347,8 @@ class Retinue:
         model: str | None = None,
         system: str = "",
         think: bool = False,
-        sampling: Sampling = NO_SAMPLING,
+        effort: Effort | None = None,
+        options: ModelOptions = NO_OPTIONS,
         policy: Policy | None = None,
         ceiling: bool = True,
     ) -> RunSpec:
@@ -354,7 +362,8 @@ class Retinue:
             model=model,
             system=system,
             think=think,
-            sampling=sampling,
+            effort=effort,
+            options=options,
             policy=policy,
             ceiling=ceiling,
         )

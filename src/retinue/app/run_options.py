@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypedDict
 
-from retinue.core.agent import Sampling
 from retinue.core.attachments import Attachment
 from retinue.core.ids import Key
+from retinue.core.model_options import Effort, ModelOptions
 from retinue.core.policy import Policy
 from retinue.core.run import HistoryRef, Limits
 
@@ -23,7 +23,8 @@ class RunOptions(TypedDict, total=False):
     tools: Sequence[str] | None
     model: str | None
     system: str
-    sampling: Sampling
+    effort: Effort | None
+    options: ModelOptions
     attachments: Sequence[Attachment]
 
 

@@ -13,12 +13,13 @@ from msgspec.structs import replace
 
 from retinue.app.registries import ProviderRegistry, RegistryFamilies, ToolRegistry
 from retinue.app.structured_output import make_output
-from retinue.core.agent import DEFAULT_AGENT, NO_SAMPLING, Agent, RunSpec, Sampling
+from retinue.core.agent import DEFAULT_AGENT, Agent, RunSpec
 from retinue.core.budget import Window
 from retinue.core.errors import PolicyError, UnknownName
 from retinue.core.events import RunAccepted
 from retinue.core.log_context import RunFields
 from retinue.core.log_lines import line
+from retinue.core.model_options import NO_OPTIONS, Effort, ModelOptions
 from retinue.core.policy import Policy, allows, inherit, intersect, narrowed_windows, windows_of
 from retinue.core.ports import Tool
 from retinue.core.run import Limits, Outcome
@@ -156,7 +157,8 @@ class RunSpecBuilder:
         model: str | None = None,
         system: str = "",
         think: bool = False,
-        sampling: Sampling = NO_SAMPLING,
+        effort: Effort | None = None,
+        options: ModelOptions = NO_OPTIONS,
         policy: Policy | None = None,
         ceiling: bool = True,
     ) -> RunSpec:
@@ -179,6 +181,9 @@ class RunSpecBuilder:
         texts = [agent.system_prompt, system, *(dialect.system_text(agents, visible) for dialect in dialects)]
         model, first = model or agent.model, self._providers.first
         provider, name = self._providers.split(model, first) if model else (first, self._model)
+        chosen_options = ModelOptions(effort=effort).over(options).over(agent.options)
+        self._providers.check_options(provider, chosen_options)
+        temperature = chosen_options.temperature
         return RunSpec(
             agent=agent.name,
             system="\n\n".join(text for text in texts if text),
@@ -187,10 +192,12 @@ class RunSpecBuilder:
             provider=provider,
             model=name,
             fallback=tuple(self._providers.split(other, provider) for other in agent.fallback),
-            max_output=sampling.max_output_tokens,
-            temperature=self._providers.temperature(provider) if sampling.temperature is None else sampling.temperature,
-            top_p=sampling.top_p,
+            max_output=chosen_options.max_output_tokens,
+            temperature=self._providers.temperature(provider) if temperature is None else temperature,
+            top_p=chosen_options.top_p,
             think=think or agent.think,
+            effort=chosen_options.effort,
+            options=chosen_options.request_options,
             workspace=agent.workspace or str(Path.cwd()),
             identity=agent.name,
             memory_from=agent.memory_from,

@@ -9,11 +9,14 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from retinue.app.settings_sections import DIALECT_SECTIONS, SECTIONS
 from retinue.app.state_folder import default_home
 from retinue.app.store_url import is_sqlite
 from retinue.config.agent_files.translation import AGENT_FILES, AgentFileSettings
 from retinue.config.discovery import searched_folders, user_file
+from retinue.config.model_options import model_options_of
 from retinue.config.other_programs import Translate, Translated
 from retinue.config.settings import MAX_BYTES, Settings, load
 from retinue.config.store import STORE, StoreSettings
@@ -159,6 +162,9 @@ def provider_configs(settings: Settings) -> tuple[ProviderConfig, ...]:
             context_window=provider.context_window,
             responses_wire=provider.responses_wire,
             calls_in_text=provider.calls_in_text,
+            options=replace(model_options_of(provider), temperature=None),  # which runs take over where they start
+            bearer=provider.bearer,
+            prompt_cache_key=provider.prompt_cache_key,
         )
         for name, provider in settings.providers.items()
     )

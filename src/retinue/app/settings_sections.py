@@ -11,6 +11,7 @@ from retinue.config.defaults import RunDefaults, TopSettings, default_sections
 from retinue.config.error_texts import one_of, quoted
 from retinue.config.mcp import MCP
 from retinue.config.memory import MEMORY
+from retinue.config.model_options import model_options_of
 from retinue.config.precedence import BARE_ADDRESS
 from retinue.config.profiles import RISK_PROFILES, RUNTIME_PROFILES
 from retinue.config.providers import ProviderSettings, providers_section
@@ -78,13 +79,18 @@ def _default_errors(table: TopSettings | RunDefaults) -> Sequence[tuple[str, str
 
 
 def _provider_errors(provider: ProviderSettings) -> Sequence[tuple[str, str]]:
-    """Errors in the settings of a provider, each with its key: an unusable address or `responses_wire`."""
+    """Errors in the settings of a provider, each with its key: an unusable address, or an option its wire lacks."""
     wire, address = provider.wire, provider.base_url
     key = "base_url"
     try:
         provider_config(wire, wire=wire, base_url=address)
         key = "responses_wire"
         provider_config(wire, wire=wire, base_url=address, responses_wire=provider.responses_wire)
+        key = "bearer"
+        provider_config(wire, wire=wire, base_url=address, bearer=provider.bearer)
+        key = ""
+        provider_config(wire, wire=wire, base_url=address, options=model_options_of(provider))
     except BadInput as error:
-        return ((key, str(error)),)
+        option, _, message = str(error).partition(": ")
+        return ((key, str(error)) if key else (option, message),)
     return ()

@@ -15,7 +15,8 @@ from retinue.cli import completion
 
 if TYPE_CHECKING:
     from retinue.app.run_spec import DetachedApprovals
-    from retinue.core.agent import Output, Sampling
+    from retinue.core.agent import Output
+    from retinue.core.model_options import ModelOptions
 
 ANSWERS = "Model"
 LIMITS = "Limits"
@@ -97,6 +98,15 @@ ToolsFlag = Annotated[
     ),
 ]
 ThinkFlag = Annotated[bool, option("--think", help="Request extended thinking, where the model supports it.")]
+EffortFlag = Annotated[
+    str | None,
+    option(
+        "--effort",
+        metavar="E",
+        help="How much the model thinks: none, minimal, low, medium, high, xhigh or max. [the model's]",
+        panel=ANSWERS,
+    ),
+]
 TemperatureFlag = Annotated[
     float | None,
     option(
@@ -195,11 +205,16 @@ def accepts_unpriced(unpriced: str | None) -> bool:
     return unpriced == "ok"
 
 
-def sampling_of(temperature: float | None, top_p: float | None, max_output_tokens: int | None) -> Sampling:
-    """The sampling options of a run; typer has checked the ranges, and NaN is in none."""
-    from retinue.core.agent import Sampling
+def model_options_of(
+    effort: str | None, temperature: float | None, top_p: float | None, max_output_tokens: int | None
+) -> ModelOptions:
+    """The options of a run's requests; typer has checked the ranges, and NaN is in none."""
+    from retinue.core.model_options import EFFORTS, Effort, ModelOptions
 
-    return Sampling(temperature=temperature, top_p=top_p, max_output_tokens=max_output_tokens)
+    chosen: Effort | None = next((each for each in EFFORTS if each == effort), None)
+    if effort is not None and chosen is None:
+        raise typer.BadParameter(f"--effort {effort!r}: expected one of: {', '.join(EFFORTS)}")
+    return ModelOptions(effort=chosen, temperature=temperature, top_p=top_p, max_output_tokens=max_output_tokens)
 
 
 def utf8(given: str, what: str) -> str:

@@ -87,6 +87,7 @@ def run(
         bool, option("--detach", help="Print the run's id and exit; a background process drives the run.")
     ] = False,
     think: options.ThinkFlag = False,
+    effort: options.EffortFlag = None,
     temperature: options.TemperatureFlag = None,
     top_p: options.TopPFlag = None,
     max_output_tokens: options.MaxOutputTokensFlag = None,
@@ -135,7 +136,7 @@ def run(
         default_tools=default_tools_for(agent, dialects, settings) if tools is None else (),
         more_tools=more_tools,
         think=think,
-        sampling=options.sampling_of(temperature, top_p, max_output_tokens),
+        model_options=options.model_options_of(effort, temperature, top_p, max_output_tokens),
         limits=LimitOptions(
             max_turns=max_turns,
             max_tokens=max_tokens,

@@ -10,12 +10,14 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from retinue.config import error_texts
+from retinue.config import model_options as keys
 from retinue.config.memory import Backend, backend_issues, supported_backend
 from retinue.config.profiles import absolute
 from retinue.config.providers import ProviderSettings
 from retinue.config.section_type import NamedTables, Section
 from retinue.config.validation import Issue
 from retinue.core.agent import Agent
+from retinue.core.errors import BadInput
 from retinue.core.key_paths import KeyPath
 from retinue.core.policy import Policy, RuntimeProfile
 from retinue.core.run import Limits
@@ -141,6 +143,20 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
         Name | None, Meta(description="How it works: the name of a [runtime_profiles] table.", examples=["patient"])
     ] = None
     think: Annotated[bool, Meta(description="Whether it reasons, if its model can.", examples=[False])] = False
+    effort: keys.Effort = None
+    max_output_tokens: keys.MaxOutputTokens = None
+    temperature: keys.Temperature = None
+    top_p: keys.TopP = None
+    stop: keys.Stop = ()
+    seed: keys.Seed = None
+    service_tier: keys.ServiceTier = None
+    tool_choice: keys.ToolChoice = None
+    parallel_tool_calls: keys.ParallelToolCalls = None
+    cache_ttl: keys.CacheTtl = None
+    stream: keys.Stream = None
+    betas: keys.Betas = ()
+    extra_body: keys.ExtraBody = {}
+    extra_headers: keys.ExtraHeaders = {}
     enabled: Annotated[bool, Meta(description="Whether it can be started at all.", examples=[True])] = True
     workspace: Annotated[WorkspaceSettings, Meta(description="Its workspace.")] = WorkspaceSettings()
     memory: Annotated[MemorySettings, Meta(description="Its memory.")] = MemorySettings()
@@ -184,6 +200,7 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
             memory=supported_backend(self.memory.backend),
             think=self.think,
             no_tools=self.tools == (),
+            options=keys.model_options_of(self),
         )
 
     def limits_over(self, base: Limits) -> Limits:
@@ -215,6 +232,16 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
         return limits if own.max_repeats is None else replace(limits, max_repeats=own.max_repeats or None)
 
 
+def option_errors(agent: AgentSettings) -> Sequence[tuple[str, str]]:
+    """Errors in the options of an agent, each with its key."""
+    try:
+        keys.model_options_of(agent)
+    except BadInput as error:
+        key, _, message = str(error).partition(": ")
+        return ((key, message),)
+    return ()
+
+
 AGENTS = Section(
     name="agents",
     type=AgentSettings,
@@ -222,6 +249,7 @@ AGENTS = Section(
     named=NamedTables(
         example="researcher", pattern=r"[a-z0-9_-]{1,64}", expected="1 to 64 of the characters a-z, 0-9, _ and -"
     ),
+    cross_key_errors=option_errors,
     unsupported=("skill_bundles", "cron_jobs", "workspace.access", "workspace.unrestricted_filesystem"),
 )
 

@@ -127,6 +127,8 @@ def describe_type(declared: inspect.Type, value: object = None) -> str:
             return f"an array of {_plural(item)}"
         case inspect.DictType(value_type=item):
             return f"a table of {_plural(item)}"
+        case inspect.AnyType():
+            return "a value"
         case inspect.StructType():
             return "a table"
         case _:
@@ -177,6 +179,8 @@ def _plural(item: inspect.Type) -> str:
             return _plural(inner)
         case inspect.StrType():
             return "strings"
+        case inspect.AnyType():
+            return "values"
         case inspect.VarTupleType(item_type=inner):
             return f"lists of {_plural(inner)}"
         case _:

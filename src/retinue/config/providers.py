@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from retinue.config import model_options as keys
 from retinue.config.section_type import NamedTables, Section
 from retinue.providers.pricing import Rates
 
@@ -59,9 +60,19 @@ class ProviderSettings(Struct, frozen=True, kw_only=True):
         Annotated[str, Meta(min_length=1)] | None,
         Meta(description="Its model where none is named.", examples=["qwen3"]),
     ] = None
-    temperature: Annotated[
-        Annotated[float, Meta(ge=0, le=2)] | None, Meta(description="From 0 to 2.", examples=[0.2])
-    ] = None
+    effort: keys.Effort = None
+    max_output_tokens: keys.MaxOutputTokens = None
+    temperature: keys.Temperature = None
+    top_p: keys.TopP = None
+    stop: keys.Stop = ()
+    seed: keys.Seed = None
+    service_tier: keys.ServiceTier = None
+    tool_choice: keys.ToolChoice = None
+    parallel_tool_calls: keys.ParallelToolCalls = None
+    cache_ttl: keys.CacheTtl = None
+    stream: keys.Stream = None
+    betas: keys.Betas = ()
+    extra_body: keys.ExtraBody = {}
     headers: Annotated[
         Mapping[str, HeaderText],
         Meta(description="Sent with every request.", examples=[{"X-Team": "search"}], extra={"secret": True}),
@@ -90,6 +101,17 @@ class ProviderSettings(Struct, frozen=True, kw_only=True):
         bool | None,
         Meta(
             description="Whether calls that a model writes as text are recognised; on for local servers by default.",
+            examples=[True],
+        ),
+    ] = None
+    bearer: Annotated[
+        bool,
+        Meta(description="anthropic: the key is a token, sent as Authorization: Bearer.", examples=[False]),
+    ] = False
+    prompt_cache_key: Annotated[
+        bool | None,
+        Meta(
+            description="OpenAI's wires: whether requests have a prompt_cache_key; by default at OpenAI's address.",
             examples=[True],
         ),
     ] = None

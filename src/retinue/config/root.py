@@ -11,12 +11,11 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from retinue.config.agents import Count, Name, Seconds
+from retinue.config.model_options import ReplyTokens
 from retinue.config.section_type import Section
-from retinue.core.agent import MAX_REPLY_TOKENS, Sampling
 from retinue.core.key_paths import ROOT_DEFAULTS
+from retinue.core.model_options import ModelOptions
 from retinue.core.run import Limits
-
-ReplyTokens = Annotated[int, Meta(ge=1, le=MAX_REPLY_TOKENS)]
 
 
 class RootDefaults(Struct, frozen=True, kw_only=True):
@@ -49,7 +48,7 @@ class RootDefaults(Struct, frozen=True, kw_only=True):
         }
         return replace(base, **{field: value for field, value in changes.items() if value is not None})
 
-    def sampling_over(self, given: Sampling) -> Sampling:
+    def options_over(self, given: ModelOptions) -> ModelOptions:
         """`given` with the length of a reply that is set here, unless it has one."""
         if self.max_output_tokens is None or given.max_output_tokens is not None:
             return given

@@ -235,6 +235,8 @@ def _mismatch(value: object, declared: inspect.Type) -> Mismatch | None:
             return None if value in values else "form" if isinstance(value, str) else "kind"
         case inspect.VarTupleType():
             return None if isinstance(value, list) else "kind"
+        case inspect.AnyType():
+            return None
         case inspect.DictType() | inspect.StructType():
             return None if isinstance(value, dict) else "kind"
         case _:

@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct, field
 
-from retinue.core.errors import BadInput
+from retinue.core.model_options import NO_OPTIONS, NO_REQUEST_OPTIONS, Effort, ModelOptions, RequestOptions
 from retinue.core.policy import Policy, RuntimeProfile
 from retinue.core.run import Limits
 from retinue.core.text import quote_headers
@@ -60,6 +60,9 @@ class Agent(Struct, frozen=True, kw_only=True, omit_defaults=True):
     working folder. `memory_from` names agents whose memory it may read besides its own; `memory` overrides the memory
     backend. `think` enables reasoning on models that support it.
 
+    `effort` is how much its model thinks, `max_output_tokens` the longest reply, and `options` has further options of
+    requests. They hold for the agent wherever it runs.
+
     >>> Agent(name="writer", description="Drafts reports", system_prompt="You write.").max_turns is None
     True
     """
@@ -79,11 +82,17 @@ class Agent(Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory: Literal["sqlite", "postgres", "markdown", "workspace", "none"] | None = None
     think: bool = False
     no_tools: bool = False
+    effort: Effort | None = None
+    max_output_tokens: int | None = None
+    options: ModelOptions = NO_OPTIONS
 
     def __post_init__(self) -> None:
         for name in ("tools", "fallback", "memory_from"):
             if not isinstance(value := getattr(self, name), tuple):  # callers pass lists
                 msgspec.structs.force_setattr(self, name, tuple(value))
+        if self.effort is not None or self.max_output_tokens is not None:
+            given = ModelOptions(effort=self.effort, max_output_tokens=self.max_output_tokens)
+            msgspec.structs.force_setattr(self, "options", given.over(self.options))
 
     def limits_with(self, max_turns: int | None) -> Limits:
         return msgspec.structs.replace(self.limits, max_turns=max_turns)
@@ -115,40 +124,6 @@ class ValidatedOutput(Struct, frozen=True, omit_defaults=True):
     error: str = ""
 
 
-class Sampling(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a run's model chooses its words; None leaves that to the settings of the provider, or to the vendor.
-
-    `temperature` is from 0 to 2, `top_p` from 0 to 1, and `max_output_tokens` limits each reply. They hold for one run:
-    its children have their own. Raises `BadInput` for a value out of range.
-
-    >>> Sampling(temperature=0.2, max_output_tokens=4096).top_p is None
-    True
-    >>> Sampling(top_p=1.5)
-    Traceback (most recent call last):
-    retinue.core.errors.BadInput: top_p: found 1.5; expected a number from 0 to 1
-    """
-
-    temperature: float | None = None
-    top_p: float | None = None
-    max_output_tokens: int | None = None
-
-    def __post_init__(self) -> None:
-        _check_range("temperature", self.temperature, 0, MAX_TEMPERATURE)
-        _check_range("top_p", self.top_p, 0, 1)
-        _check_range("max_output_tokens", self.max_output_tokens, 1, MAX_REPLY_TOKENS)
-
-
-def _check_range(name: str, number: float | None, least: int, most: int) -> None:
-    if number is not None and not least <= number <= most:
-        raise BadInput(f"{name}: found {number:g}; expected a number from {least} to {most}")
-
-
-MAX_TEMPERATURE = 2
-MAX_REPLY_TOKENS = 1_000_000_000
-
-NO_SAMPLING = Sampling()
-
-
 RESULTS_PLACEHOLDER = "\x1eresults\x1e"
 """Placeholder in a system text for the results of a run's dependencies, which are not known when it is written."""
 
@@ -158,7 +133,8 @@ class RunSpec(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
 
     Stored as a blob named by its hash. `system` is the complete system text as sent; `offered` the tools shown to the
     model, in order; `dialects` the sources of delegation tools; `output` the required form of the final answer;
-    `fallback` the (provider, model) pairs to call when the first is unavailable. `launch_config` is what the
+    `fallback` the (provider, model) pairs to call when the first is unavailable. `options` are options of requests that
+    only some vendors have. `launch_config` is what the
     application needs to resume a root run in another process; the engine does not read it. `workspace` is the run's
     working folder, `identity` the owner of its memory (empty: its agent), `memory_from` further memories it may read.
     `tool_ceiling` lists the only tools that this run and every run below it may have; None is no such limit.
@@ -175,12 +151,19 @@ class RunSpec(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     temperature: float | None = None
     top_p: float | None = None
     think: bool = False
+    effort: Effort | None = None
+    options: RequestOptions = NO_REQUEST_OPTIONS
     output: Output | None = None
     launch_config: str = field(default="", name="setup")
     workspace: str = ""
     identity: str = ""
     memory_from: tuple[str, ...] = ()
     tool_ceiling: tuple[str, ...] | None = None
+
+    @property
+    def thinks(self) -> bool:
+        """Whether its requests ask for thinking."""
+        return self.effort != "none" if self.effort else self.think
 
     def system_with(self, results: Sequence[tuple[str, str]]) -> str:
         """The system text with `RESULTS_PLACEHOLDER` replaced by (name, result) of each dependency."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import assert_never
 
+import msgspec
 from msgspec.structs import replace
 
 from retinue.core import inbox
@@ -37,6 +38,7 @@ from retinue.core.history import NOT_MADE, NOT_OFFERED, UNFINISHED, History, for
 from retinue.core.ids import Key, RunId
 from retinue.core.messages import AssistantMessage, Stop, ToolCall, ToolMessage, UserMessage
 from retinue.core.run import Approval, Exchange, LimitMet, Outcome
+from retinue.core.text import NOT_JSON
 from retinue.core.usage import NO_USAGE, Usage, add_cost
 
 
@@ -67,11 +69,11 @@ class Run:
     # fmt: off
     __slots__ = (
         "accepted", "adopted_seq", "advised", "call_error", "calls_before", "calls_made", "closing", "compactions",
-        "context", "cost", "counted_messages", "cut_by", "dependencies", "estimated", "estimated_cost", "exchange_at",
-        "exchange_turns", "exchanges", "failure", "final", "history", "in_exchange", "inputs", "last_calls",
-        "latest_input", "left_at", "open", "outcome", "parked_before", "parked_seconds", "parked_since", "policy",
-        "repairs", "repeats", "run_spec", "seen", "seq", "spent_before", "stop", "system", "taken", "text",
-        "tool_crash", "tools_on", "turns", "unreturned", "usage", "wrap_up_limit",
+        "context", "cost", "counted_messages", "cut_by", "cuts", "dependencies", "estimated", "estimated_cost",
+        "exchange_at", "exchange_turns", "exchanges", "failure", "final", "history", "in_exchange", "inputs",
+        "last_calls", "latest_input", "left_at", "open", "outcome", "parked_before", "parked_seconds", "parked_since",
+        "policy", "repairs", "repeats", "reply_tokens", "run_spec", "seen", "seq", "spent_before", "stop", "system",
+        "taken", "text", "tool_crash", "tools_on", "turns", "unreturned", "usage", "wrap_up_limit",
     )
     # fmt: on
 
@@ -114,6 +116,10 @@ class Run:
         self.stop: Stop = "end"
         self.cut_by: LimitMet | None = None
         """The limit that cut off the last reply, if one did."""
+        self.cuts = 0
+        """How many replies in a row were cut off at the output limit within a call, or before any text."""
+        self.reply_tokens = 0
+        """Output tokens of the last reply; 0 if they were not counted."""
         self.open: list[OpenCall] = []
         self.unreturned = 0
         """Number of open calls without a result."""
@@ -301,15 +307,36 @@ def _apply_reply(run: Run, seq: int, event: ReplyReceived) -> None:
     usage = reply.usage or NO_USAGE
     # Reasoning is usually not sent again.
     run.context = usage.input + max(0, usage.output - usage.reasoning) if usage.input else 0
+    run.reply_tokens = usage.output
     run.counted_messages = len(run.history)
     run.compactions = 0
     run.stop, run.cut_by = reply.stop, event.cut_by
     run.call_error = reply.call_error
     if reply.message.text:
         run.text = reply.message.text
+    run.cuts = run.cuts + 1 if reply.stop == "length" and is_cut(reply.message) else 0
     run.open = [OpenCall(index, call, seq) for index, call in enumerate(reply.message.calls)]
     run.unreturned = len(run.open)
     run.final = not run.open
+
+
+def is_cut(message: AssistantMessage) -> bool:
+    """Whether a reply that ended at the output limit lost a call or its whole answer; a cut text is an answer."""
+    if message.calls:
+        return is_unfinished(message.calls[-1])
+    return not message.text.strip()
+
+
+def is_unfinished(call: ToolCall) -> bool:
+    """Whether the arguments of a call are no whole JSON object.
+
+    >>> is_unfinished(ToolCall("write", '{"path": "a", "text": "once up')), is_unfinished(ToolCall("ls", "{}"))
+    (True, False)
+    """
+    try:
+        return not isinstance(msgspec.json.decode(call.arguments), dict)
+    except NOT_JSON:
+        return True
 
 
 def _apply_compaction(run: Run, event: HistoryCompacted) -> None:
@@ -454,5 +481,6 @@ def _begin_exchange_if_idle(run: Run, at: float) -> None:
         run.repairs = 0
         run.advised = frozenset()
         _forget_repeats(run)
+        run.cuts = 0
         run.text = ""
     run.final = False

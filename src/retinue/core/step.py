@@ -40,6 +40,9 @@ MAX_REPAIRS = 2
 REPEATS_BEFORE_ADVICE = 3
 """Replies in a row with equal calls and equal results after which the model is told so."""
 
+MAX_CUTS = 3
+"""Replies in a row that may be cut off within a call, or before any text."""
+
 MODEL = -1
 """The index of the model call among the indices of tool calls in flight."""
 
@@ -101,9 +104,10 @@ class WrapUp(Struct, frozen=True):
 
 
 class Repair(Struct, frozen=True):
-    """The answer does not have the required form: ask the model for it again."""
+    """The answer does not have the required form, or `is_cut` and empty: ask the model for it again."""
 
     error: str
+    is_cut: bool = False
 
 
 class Advise(Struct, frozen=True):
@@ -207,6 +211,8 @@ def _with_open_calls(run: Run, given: StepInput) -> Step:
         return TakeInbox(answers)
     if given.busy and len(given.busy) == run.unreturned:
         return Wait("calls")  # all in flight: do not scan a thousand calls each time one returns
+    if run.cuts >= MAX_CUTS:
+        return _cut_too_often(run)
     untouched = not given.busy and not any(call.result or call.parked_at is not None for call in run.open)
     if untouched and (limit := _limit_on_open_calls(run)):
         return _limited(run, limit)
@@ -299,6 +305,10 @@ def _answered(run: Run, given: StepInput) -> Step:
     if given.children:
         return Wait("child")
     validated = given.validated
+    if run.cuts and not run.open and run.cut_by is None and run.wrap_up_limit is None:
+        if run.cuts < MAX_CUTS and run.repairs < MAX_REPAIRS and not _turn_limit(run, wrap_up_included=True):
+            return Repair("", is_cut=True)
+        return _cut_too_often(run)
     if validated is not None and validated.error and _can_be_repaired(run):
         return Repair(_output_error(run, validated))
     ended = _final_exchange(run, validated)
@@ -314,6 +324,17 @@ def _may_call_again(run: Run) -> bool:
         and run.wrap_up_limit is None
         and not _turn_limit(run, wrap_up_included=True)
     )
+
+
+def _cut_too_often(run: Run) -> Step:
+    """The end after replies of which nothing could be used; without it, a run would ask until its last turn."""
+    times = "once" if run.cuts == 1 else f"{run.cuts} times in a row"
+    error = (
+        f"the reply was cut off at the output limit {times}, before it was complete; raise max_output_tokens, lower "
+        "the effort, or ask for smaller pieces"
+    )
+    ended = _exchange(run, "failed", "length", error, limit=run.cut_by)
+    return EndExchange(ended) if run.accepted.lifecycle.per_input else EndRun(ended)
 
 
 def _can_be_repaired(run: Run) -> bool:

@@ -15,6 +15,7 @@ from retinue.core.budget import Window
 from retinue.core.commands import RunRow
 from retinue.core.errors import TreeCancelled
 from retinue.core.ids import Key, RunId
+from retinue.core.model_options import NO_OPTIONS
 from retinue.core.policy import Policy, allows, intersect, windows_of
 from retinue.core.ports import CallContext, Clock, KeyValue, Meter, NoMeter, Provider
 from retinue.engine import SpawnRequest, StartedRun, Supervisor
@@ -135,6 +136,8 @@ class DialectContext(Struct, frozen=True, kw_only=True):
                 workspace=known.workspace or caller_spec.workspace,
                 think=caller_spec.think or known.think,
             )
+        own_options = NO_OPTIONS if known is None else known.options
+        temperature = own_options.temperature
         return replace(
             caller_spec,
             agent=agent,
@@ -143,9 +146,12 @@ class DialectContext(Struct, frozen=True, kw_only=True):
             provider=provider,
             model=name,
             fallback=others if model or fallback else caller_spec.fallback,
-            max_output=None,  # what the caller was started with holds for the caller alone
-            temperature=self.temperature(provider),
-            top_p=None,
+            # What the caller was started with holds for the caller alone, except the effort of an unnamed agent.
+            max_output=own_options.max_output_tokens,
+            temperature=self.temperature(provider) if temperature is None else temperature,
+            top_p=own_options.top_p,
+            effort=caller_spec.effort if known is None else own_options.effort,
+            options=own_options.request_options,
             output=None,  # a child answers its caller in plain text
             launch_config="",
         )

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from retinue.core.budget import UNLIMITED, Amount, Caps, LeastInput, Price, Window, added
 from retinue.core.commands import CallLimit, Change, Charge, Decision
-from retinue.core.compaction import CHARACTERS_PER_TOKEN, characters
+from retinue.core.compaction import CHARACTERS_PER_TOKEN, USUAL_OUTPUT, characters
 from retinue.core.errors import NoAllowance
 from retinue.core.events import RunAccepted
 from retinue.core.ids import RunId
@@ -28,8 +28,9 @@ from retinue.core.usage import NO_USAGE
 from retinue.engine.journal_writer import Journal
 from retinue.engine.shared_holds import SharedHolds
 
-DEFAULT_OUTPUT = 8192
-"""Output tokens that are held for a call without `max_output`."""
+LARGEST_SHARE = 4
+"""A call without `max_output` is held with room for the longest reply of its model, but with no more than this part of
+what the limits leave, so that parallel runs below one limit do not wait for each other; `USUAL_OUTPUT` at least."""
 
 MIN_OUTPUT = 16
 """A call with room for fewer output tokens than this is not made."""
@@ -183,12 +184,21 @@ class Budgets:
         return run_id in self._windows
 
     async def hold(
-        self, run_id: RunId, *, input: InputEstimate, output: int | None, price: CallPrice | None, wrap_up: bool
+        self,
+        run_id: RunId,
+        *,
+        input: InputEstimate,
+        output: int | None,
+        price: CallPrice | None,
+        wrap_up: bool,
+        longest: int = USUAL_OUTPUT,
     ) -> Held | LimitMet:
         """Hold one call, after waiting for the holds of other calls; or the limit that is met.
 
         The worst case is held where it fits. Otherwise all that is left is held, and the call's output is limited to
         it: so a budget can be used up. The limit is met only by a call whose input alone is larger than what is left.
+        For a call without a limit on its `output`, the worst case is the `longest` reply of its model, or the part of
+        the rest that `LARGEST_SHARE` says.
         """
         shared: list[Window] = []
         if (windows := self._windows[run_id]) and self._store.shared:
@@ -197,7 +207,7 @@ class Budgets:
             if self._shared_holds.has_seen_others:
                 await self._look_elsewhere(shared)
         refused = False
-        wanted = DEFAULT_OUTPUT if output is None else output
+        wanted = self._output_share(run_id, input, price, longest) if output is None else output
         while True:
             now = self._clock.now()
             answer = self.ledger.hold(
@@ -225,6 +235,18 @@ class Budgets:
                     return limit_met(answer, run_id)
                 case MustWait():
                     await self._wait_for_room(shared)
+
+    def _output_share(self, run_id: RunId, input: InputEstimate, price: CallPrice | None, longest: int) -> int:
+        """The output tokens to hold for a call without a limit on its output."""
+        if longest <= USUAL_OUTPUT:
+            return longest
+        left = self.ledger.left(run_id, self._clock.now())
+        outputs = [] if left.output is None else [left.output]
+        if left.tokens is not None:
+            outputs.append(left.tokens - input.tokens)
+        if left.cost is not None and price is not None and price.output:
+            outputs.append((left.cost - input.tokens * price.input) // price.output)
+        return min((longest, *(max(USUAL_OUTPUT, room // LARGEST_SHARE) for room in outputs)))
 
     async def _look_elsewhere(self, windows: Sequence[Window]) -> None:
         """Read what other processes have charged to windows, and what they hold there."""

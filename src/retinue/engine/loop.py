@@ -47,7 +47,7 @@ from retinue.engine.model_call import ask
 from retinue.engine.registry import RunRegistry
 from retinue.engine.run_deadline import arm_deadline, disarm_deadline, pause_deadline
 from retinue.engine.stored import Replay
-from retinue.engine.tool_calls import perform, request_approvals
+from retinue.engine.tool_calls import cut_place, perform, request_approvals
 
 log = logger("retinue.engine")
 
@@ -72,6 +72,8 @@ CALL_FORM = (
     '<tool_call>\n{{"name": "TOOL", "arguments": {{"PARAMETER": "VALUE"}}}}\n</tool_call>\n'
     "Tools: {tools}. If no tool is needed, give your answer in plain words."
 )
+
+CUT = "Your reply was cut{where}, before it had an answer. Think less, and give your answer in few words."
 
 Posts: TypeAlias = tuple[tuple[RunId, Item], ...]
 
@@ -118,8 +120,9 @@ async def _take_steps(live: LiveRun, engine: EngineContext, executor: Executor) 
                 live.limit_met = None
                 what = f"limit ({short_limit_text(limit)})"
                 live.record(WrapUpAsked(at=engine.clock.now(), limit=limit, text=WRAP_UP.format(what=what)))
-            case Repair(error=error):
-                live.record(RepairAsked(at=engine.clock.now(), error=error, text=REPAIR.format(error=error)))
+            case Repair(error=error, is_cut=is_cut):
+                text = CUT.format(where=cut_place(live.run)) if is_cut else REPAIR.format(error=error)
+                live.record(RepairAsked(at=engine.clock.now(), error=error, text=text))
             case Advise():
                 text = _advice(step, live)
                 live.record(AdviceGiven(at=engine.clock.now(), about=step.about, text=text))

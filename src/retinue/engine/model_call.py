@@ -14,14 +14,14 @@ from retinue.core.agent import RunSpec, ToolSpec
 from retinue.core.attachments import described
 from retinue.core.budget import Amount
 from retinue.core.commands import Charge
-from retinue.core.compaction import ContextOverflow, is_near_limit, reserved
+from retinue.core.compaction import THINKING_OUTPUT, USUAL_OUTPUT, ContextOverflow, is_near_limit, reserved
 from retinue.core.errors import BadInput, ProviderError
 from retinue.core.events import ReplyReceived, TurnFailed
 from retinue.core.ledger import Held
 from retinue.core.limit_text import cut_text, held_text, limit_text
 from retinue.core.log_context import logger
 from retinue.core.messages import AssistantMessage, Delta, Reply, UserMessage
-from retinue.core.ports import Provider, Request, cached_price_of, counts_exactly, price_of
+from retinue.core.ports import Provider, Request, cached_price_of, counts_exactly, longest_reply_of, price_of
 from retinue.core.run import LimitMet
 from retinue.core.step import CallModel
 from retinue.core.usage import NO_USAGE, Usage, add_cost
@@ -147,7 +147,7 @@ def _overflow(live: LiveRun, window: int) -> ContextOverflow | None:
     run, run_spec = live.run, live.run.run_spec
     if run.compactions or live.not_compactable_at == run.seq:
         return None
-    kept_free = reserved(window, max_output=run_spec.max_output, think=run_spec.think)
+    kept_free = reserved(window, max_output=run_spec.max_output, think=run_spec.thinks)
     if is_near_limit(live.context_tokens(), window, kept_free):
         return ContextOverflow(window=window, reserved=kept_free)
     return None
@@ -159,7 +159,7 @@ def _too_long(live: LiveRun, answer: NoReply, partial: str, engine: EngineContex
     name, model = models_of(run_spec)[len(answer.failures) - 1]
     provider = engine.providers.find(name)
     window = live.context_window(name, model, provider) if provider is not None else None
-    kept_free = reserved(window, max_output=run_spec.max_output, think=run_spec.think) if window is not None else 0
+    kept_free = reserved(window, max_output=run_spec.max_output, think=run_spec.thinks) if window is not None else 0
     return ContextOverflow(window=window, reserved=kept_free, error=str(answer), partial=partial)
 
 
@@ -240,7 +240,12 @@ async def _reply(
         if engine.budgets.is_capped(run.run_id):
             estimate, price = call.input(), _price(provider, request.model)
             room = await engine.budgets.hold(
-                run.run_id, input=estimate, output=request.max_output, price=price, wrap_up=call.wrap_up
+                run.run_id,
+                input=estimate,
+                output=request.max_output,
+                longest=_longest_reply(provider, request),
+                price=price,
+                wrap_up=call.wrap_up,
             )
             if isinstance(room, LimitMet):
                 log.info("%s%s", engine.id_field(run), limit_text(room))
@@ -301,6 +306,11 @@ def _price(provider: Provider, model: str) -> CallPrice | None:
     return CallPrice(*price, price[0] if cached is None else cached)
 
 
+def _longest_reply(provider: Provider, request: Request) -> int:
+    """The output tokens of a call that sets no limit: the longest reply of its model, if that is known."""
+    return longest_reply_of(provider, request.model) or (THINKING_OUTPUT if request.thinks else USUAL_OUTPUT)
+
+
 def _cut_by(held: Held, reply: Reply) -> LimitMet | None:
     """The limit whose rest was held for the reply and cut it off, if one did."""
     shortage = held.shortage
@@ -347,7 +357,10 @@ def _request(provider: str, model: str, live: LiveRun, step: CallModel) -> Reque
         max_output=run_spec.max_output,
         **sampling_for(provider, run_spec),
         think=run_spec.think,
+        effort=run_spec.effort,
+        options=run_spec.options if provider == run_spec.provider else run_spec.options.portable,
         output=run_spec.output,
+        cache_key=run.accepted.run_spec,
         run_id=run.accepted.run_id,
         agent=run.accepted.agent,
         path=run.accepted.path,

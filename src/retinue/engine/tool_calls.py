@@ -20,7 +20,7 @@ from retinue.core.log_context import logger
 from retinue.core.policy import NO_ACTIONS_LEFT, Verdict, allows, verdict
 from retinue.core.ports import CallContext, HostedCall, PreparedCall, Tool, ToolResult
 from retinue.core.run import Approval
-from retinue.core.state import OpenCall
+from retinue.core.state import OpenCall, Run
 from retinue.engine.context import Approver, EngineContext
 from retinue.engine.foreign_errors import is_recordable, message_of, place_of, type_and_message_of
 from retinue.engine.live_run import LiveRun
@@ -31,6 +31,8 @@ INTERRUPTED = (
     "Interrupted: the process stopped while this call was running. It may or may not have happened; "
     "check before you try again."
 )
+
+CUT_CALL = "Your reply was cut{where}; the call was not made. Write it in smaller pieces."
 
 LARGE_RESULT = 1_000_000
 """Characters of a result above which a warning is logged: few models can read so much."""
@@ -103,7 +105,9 @@ async def _outcome(
     live: LiveRun, call: OpenCall, engine: EngineContext, stopwatch: Stopwatch
 ) -> tuple[ToolResult | None, bool, bool]:
     """The result of a call, None if it is parked; whether the tool crashed; and whether the call acts."""
-    name = call.call.name
+    name, run = call.call.name, live.run
+    if run.cuts and call.index == len(run.open) - 1:
+        return ToolResult(CUT_CALL.format(where=cut_place(run)), failed=True), False, False
     tool = live.tool_set.tools.get(name)
     prepared = live.prepared(call.index)
     if tool is None or prepared is None:
@@ -142,6 +146,11 @@ async def _outcome(
     if engine.hooks.after_tool:
         result = await engine.hooks.result(call.call, context, result)
     return result, crashed, acts
+
+
+def cut_place(run: Run) -> str:
+    """Where the last reply was cut off, if its tokens were counted."""
+    return f" at {run.reply_tokens} tokens" if run.reply_tokens else ""
 
 
 def _denied(reason: str) -> ToolResult:

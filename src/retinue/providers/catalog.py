@@ -16,10 +16,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from retinue.core.errors import BadInput, UnknownName
+from retinue.core.model_options import NO_OPTIONS, ModelOptions, set_options
 from retinue.core.ports import Provider
 from retinue.net.loopback import is_loopback
 from retinue.providers import anthropic, gemini, openai_chat, openai_responses
 from retinue.providers.encryption import check_encrypted
+from retinue.providers.openai_chat.quirks import LOCAL_SERVER
 from retinue.providers.pricing import ContextWindows, ModelPrices, PricedProvider, Rates
 from retinue.providers.wire import Family, Wire
 
@@ -31,7 +33,15 @@ SCRIPTED = "scripted"
 
 def _local_server(base_url: str) -> Wire:
     """The record of a model server that listens at `base_url` by default and needs no key."""
-    return replace(openai_chat.WIRE, kind="local", base_url=base_url, api_key_env="", default_model="")
+    return replace(
+        openai_chat.WIRE,
+        kind="local",
+        base_url=base_url,
+        api_key_env="",
+        default_model="",
+        options={"quirks": LOCAL_SERVER},
+        caches_by_key=False,
+    )
 
 
 WIRES: dict[str, Wire] = {
@@ -115,6 +125,12 @@ class ProviderConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether `base_url` is the complete URL of requests, to which nothing is added."""
     calls_in_text: bool | None = None
     """Whether calls that a model writes as text are recognised; None for the default of the wire: local servers."""
+    options: ModelOptions = NO_OPTIONS
+    """Options of requests that neither the run nor its agent sets."""
+    bearer: bool = False
+    """Whether the key is a token that Anthropic's API wants as `Authorization: Bearer`."""
+    prompt_cache_key: bool | None = None
+    """Whether requests have a `prompt_cache_key`; by default at OpenAI's own address."""
 
 
 def provider_config(
@@ -130,6 +146,9 @@ def provider_config(
     responses_wire: ResponsesWire | None = None,
     full_url: bool = False,
     calls_in_text: bool | None = None,
+    options: ModelOptions = NO_OPTIONS,
+    bearer: bool = False,
+    prompt_cache_key: bool | None = None,
 ) -> ProviderConfig:
     """The config of a provider, by the name of its wire or of a local server; what is not given is the wire's default.
 
@@ -149,6 +168,9 @@ def provider_config(
         raise UnknownName("provider", wire, tuple(WIRES))
     if responses_wire == "seed" and not record.seed_options:
         raise BadInput(f"responses_wire applies to the wire openai-responses only; the wire of {name!r} is {wire}")
+    check_options(record, wire, options)
+    if bearer and not record.takes_bearer:
+        raise BadInput(f"bearer applies to the wire anthropic only; the wire of {name!r} is {wire}")
     if record.kind == "script":
         if base_url:
             raise BadInput(f"{wire} takes no base URL: it makes no requests, its model is a script file")
@@ -180,7 +202,26 @@ def provider_config(
         responses_wire=responses_wire,
         full_url=full_url,
         calls_in_text=calls_in_text,
+        options=options,
+        bearer=bearer,
+        prompt_cache_key=prompt_cache_key,
     )
+
+
+def check_options(record: Wire, wire: str, options: ModelOptions) -> None:
+    """Raise `BadInput` for an option that a wire does not have.
+
+    >>> check_options(WIRES["anthropic"], "anthropic", ModelOptions(seed=7))
+    Traceback (most recent call last):
+    retinue.core.errors.BadInput: seed: the wire anthropic does not have it; it has betas, cache_ttl, effort, \
+extra_body, extra_headers, max_output_tokens, parallel_tool_calls, service_tier, stop, stream, temperature, \
+tool_choice, top_p
+    """
+    if record.kind == "script":
+        return
+    for name in set_options(options):
+        if name not in record.supports:
+            raise BadInput(f"{name}: the wire {wire} does not have it; it has {', '.join(sorted(record.supports))}")
 
 
 def with_address(config: ProviderConfig, base_url: str | None, api_key_env: str | None) -> ProviderConfig:
@@ -203,6 +244,9 @@ def with_address(config: ProviderConfig, base_url: str | None, api_key_env: str 
         responses_wire=config.responses_wire,
         full_url=config.full_url,
         calls_in_text=config.calls_in_text,
+        options=config.options,
+        bearer=config.bearer,
+        prompt_cache_key=config.prompt_cache_key,
     )
 
 
@@ -318,16 +362,35 @@ def create_provider(config: ProviderConfig, *, explicit: bool = False) -> Provid
     if wire.kind == "script":
         provider: Provider = provider_class()
     else:
-        options: dict[str, object] = {"full_url": True} if config.full_url else {}
+        options: dict[str, object] = dict(wire.options)
+        if config.full_url:
+            options["full_url"] = True
+        if config.bearer:
+            options["bearer"] = True
+        is_vendors_own = wire.caches_by_key and config.base_url == wire.base_url and not explicit
+        if is_vendors_own if config.prompt_cache_key is None else config.prompt_cache_key:
+            options["cache_key"] = True
         if explicit:
             options |= wire.explicit_options
         if config.responses_wire == "seed":
             options |= wire.seed_options
-        provider = provider_class(
+        made = provider_class(
             base_url=config.base_url, api_key_env=config.api_key_env or None, headers=dict(config.headers), **options
         )
-    windows = context_windows(config).window
-    return PricedProvider(provider, model_prices(config), windows, calls_in_text=recognises_text_calls(config))
+        made.defaults = config.options
+        provider = made
+    windows, most = context_windows(config), config.options.max_output_tokens
+
+    def longest_reply(model: str) -> int | None:
+        return windows.longest_reply(model) if most is None else most
+
+    return PricedProvider(
+        provider,
+        model_prices(config),
+        windows.window,
+        longest_reply,
+        calls_in_text=recognises_text_calls(config),
+    )
 
 
 def recognises_text_calls(config: ProviderConfig) -> bool:

@@ -8,20 +8,22 @@ import re
 import socket
 import ssl
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Self
+from typing import ClassVar, Self
 
 from yarl import URL
 
 from retinue.core.errors import BadInput, ProviderError
 from retinue.core.messages import Reply, StartDelta
+from retinue.core.model_options import NO_OPTIONS, NO_REQUEST_OPTIONS, RequestOptions
 from retinue.core.ports import Publish, Request
 from retinue.core.usage import NO_USAGE
 from retinue.net.http import CONNECT_SECONDS, Http, ProxyFailed, UnknownProxy
 from retinue.net.http1 import BadResponse, Content, Disconnected, Response
 from retinue.net.sse import MAX_EVENT_BYTES, EventReader, EventTooLarge
+from retinue.providers.effort import rejected_steps, rejects_value
 from retinue.providers.encryption import check_encrypted
 from retinue.providers.http_errors import (
     SLIP_CHARS,
@@ -108,6 +110,7 @@ class Endpoint:
         model: str,
         alive: Callable[[], None],
         max_output: int | None = None,
+        more_headers: Mapping[str, str] | None = None,
     ) -> Reply:
         """The reply to `body`, its deltas published, or a `ProviderError`; `alive` is called for pings and the like.
 
@@ -115,6 +118,8 @@ class Endpoint:
         """
         key = self._key()
         headers = self._headers | {self._key_header: self._key_prefix + key} if key else self._headers
+        if more_headers:
+            headers = with_headers(headers, more_headers)
         secrets = (*self._secrets, key) if key else self._secrets
         mask = AnswerMask(secrets)
         # Errors are raised outside of the handlers: as the context of an error, an exception of the HTTP client could
@@ -193,6 +198,16 @@ class Endpoint:
                 fault="auth",
             )
         return key
+
+
+def with_headers(headers: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
+    """Headers with those of a request added; one that is there already, in any case, stays as it is.
+
+    >>> with_headers({"X-Title": "a"}, {"x-title": "b", "X-Team": "c"})
+    {'X-Title': 'a', 'X-Team': 'c'}
+    """
+    present = {name.lower() for name in headers}
+    return {**headers, **{name: value for name, value in more.items() if name.lower() not in present}}
 
 
 def max_bytes(max_output: int | None) -> int:
@@ -389,10 +404,15 @@ class HttpProvider(ABC):
     _endpoint: Endpoint
     """Set by wires with one URL; others override `base_url` and `endpoint`."""
 
+    effort_option: ClassVar[str] = ""
+    """The option of the effort, if the server may reject a step and take another one."""
+
     def __init__(self, http: Http | None) -> None:
         self._owns_http = http is None
         self._http = http or Http()
         self._unsupported = UnsupportedOptions()
+        self.defaults = NO_OPTIONS
+        """Options of requests that set none of their own."""
 
     @property
     def base_url(self) -> str:
@@ -404,21 +424,28 @@ class HttpProvider(ABC):
         """The body of a request, without the `unsupported` options."""
 
     @abstractmethod
-    def options(self, request: Request, unsupported: Collection[str]) -> Iterable[str]:
-        """The names of the options in that body."""
+    def options(self, request: Request, unsupported: Collection[str]) -> Mapping[str, object]:
+        """The options in that body, by the names that a server uses when it rejects one."""
 
     @abstractmethod
     def decoder(self, model: str) -> StreamDecoder:
         """A decoder for one response."""
 
-    async def endpoint(self, model: str) -> Endpoint:
-        """The endpoint of a model."""
+    async def endpoint(self, model: str, *, streams: bool = True) -> Endpoint:
+        """The endpoint of a model, for answers as streams or as a whole."""
         return self._endpoint
+
+    def headers_of(self, options: RequestOptions) -> dict[str, str]:
+        """The headers that the options of a request add."""
+        return dict(options.extra_headers)
 
     async def answer(self, request: Request, publish: Publish) -> Reply:
         """The model's reply, in one attempt; options that the server rejects are left out, then and later."""
-        model = request.model
-        endpoint = await self.endpoint(model)
+        if self.defaults is not NO_OPTIONS:
+            request = request.with_defaults(self.defaults)
+        model, options = request.model, request.options
+        more_headers = None if options is NO_REQUEST_OPTIONS else self.headers_of(options)
+        endpoint = await self.endpoint(model, streams=options.stream is not False)
         rejected_now: frozenset[str] = NONE
         while True:
             unsupported = self._unsupported.for_model(model) | rejected_now
@@ -431,6 +458,7 @@ class HttpProvider(ABC):
                     model=model,
                     alive=request.alive,
                     max_output=request.max_output,
+                    more_headers=more_headers,
                 )
             except ProviderError as error:
                 rejected = self.rejected(request, unsupported, error)
@@ -440,6 +468,14 @@ class HttpProvider(ABC):
 
     def rejected(self, request: Request, unsupported: Collection[str], error: ProviderError) -> str | None:
         """The part of a request that an error rejects, if it can be left out; it is remembered for the model."""
+        option = self.effort_option
+        if option and rejects_value(error, option) and not any(each.startswith(f"{option}=") for each in unsupported):
+            step = self.options(request, unsupported).get(option)
+            rejected = rejected_steps(error, str(step)) if step is not None else ()
+            for each in rejected:
+                self._unsupported.add(request.model, f"{option}={each}")
+            if rejected:
+                return f"{option}={step}"
         return self._unsupported.learn(request.model, self.options(request, unsupported), error)
 
     async def close(self) -> None:

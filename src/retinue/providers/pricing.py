@@ -1,4 +1,4 @@
-"""Model prices and context windows: the vendors' lists with their dates, configured values, the cost of one call.
+"""Model prices, context windows and longest replies: the vendors' lists, configured values, the cost of one call.
 
 Prices are dollars per million tokens, as vendors publish them; costs are whole nanodollars. A model without a price has
 the cost None, never zero.
@@ -19,7 +19,16 @@ from msgspec.structs import replace
 
 from retinue.core.errors import ProviderError
 from retinue.core.messages import Reply
-from retinue.core.ports import Provider, Publish, Request, cached_price_of, counts_exactly, price_of, window_of
+from retinue.core.ports import (
+    Provider,
+    Publish,
+    Request,
+    cached_price_of,
+    counts_exactly,
+    longest_reply_of,
+    price_of,
+    window_of,
+)
 from retinue.core.usage import MAX_COST, Usage
 from retinue.providers.text_calls import with_text_calls
 
@@ -179,6 +188,7 @@ class PricedProvider:
     provider: Provider
     prices: ModelPrices
     windows: Callable[[str], int | None] | None = None
+    longest_replies: Callable[[str], int | None] | None = None
     calls_in_text: bool = False
 
     async def answer(self, request: Request, publish: Publish) -> Reply:
@@ -214,6 +224,10 @@ class PricedProvider:
         known = None if self.windows is None else self.windows(model)
         return window_of(self.provider, model) if known is None else known
 
+    def longest_reply(self, model: str) -> int | None:
+        known = None if self.longest_replies is None else self.longest_replies(model)
+        return longest_reply_of(self.provider, model) if known is None else known
+
     async def close(self) -> None:
         close = getattr(self.provider, "close", None)
         if close is not None:
@@ -228,11 +242,12 @@ def _pico(dollars: float) -> int:
 
 
 class WindowList(Struct, frozen=True):
-    """A table of context windows, and the day on which they were read."""
+    """A table of context windows and of the longest replies, and the day on which they were read."""
 
     as_of: str
     models: dict[str, int]
     sources: dict[str, str] = {}
+    outputs: dict[str, int] = {}
 
     def window(self, model: str) -> int | None:
         """The window of a model, by its name or the name of one of its versions.
@@ -241,6 +256,14 @@ class WindowList(Struct, frozen=True):
         (200000, None)
         """
         return find_model(self.models, model, list_prices().aliases)
+
+    def longest_reply(self, model: str) -> int | None:
+        """The tokens of a model's longest reply, by the same names.
+
+        >>> listed_windows().longest_reply("claude-3-opus-20240229"), listed_windows().longest_reply("my-own-model")
+        (4096, None)
+        """
+        return find_model(self.outputs, model, list_prices().aliases)
 
 
 @cache
@@ -262,6 +285,7 @@ class ContextWindows:
         self._configured = configured
         self._listed = listed
         self._known: dict[str, int | None] = {}
+        self._replies: dict[str, int | None] = {}
 
     def window(self, model: str) -> int | None:
         """The context window of a model, in tokens, or None if unknown."""
@@ -270,3 +294,9 @@ class ContextWindows:
         if model not in self._known:  # looked up for every run, and mostly for the same model
             self._known[model] = listed_windows().window(model)
         return self._known[model]
+
+    def longest_reply(self, model: str) -> int | None:
+        """The tokens of a model's longest reply, or None if unknown."""
+        if model not in self._replies:
+            self._replies[model] = listed_windows().longest_reply(model) if self._listed else None
+        return self._replies[model]

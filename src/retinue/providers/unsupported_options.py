@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
+from typing import cast
 
 import msgspec
 
 from retinue.core.errors import ProviderError
+from retinue.core.model_options import NO_REQUEST_OPTIONS, RequestOptions
 from retinue.providers.http_errors import ErrorResponse
 
 NONE: frozenset[str] = frozenset()
@@ -78,13 +80,31 @@ def without_unsupported(options: dict[str, object], unsupported: Collection[str]
     return {option: value for option, value in options.items() if is_supported(option, unsupported)}
 
 
-def encode_fields(options: Mapping[str, object]) -> bytes:
-    """Options as fields of a JSON object, each after a comma.
+def encode_fields(options: Mapping[str, object], extra: RequestOptions = NO_REQUEST_OPTIONS) -> bytes:
+    """Options as fields of a JSON object, each after a comma; the extra fields of a request come over them.
 
     >>> encode_fields({"temperature": 0.5, "reasoning.effort": "high", "reasoning.summary": "detailed"})
     b',"temperature":0.5,"reasoning":{"effort":"high","summary":"detailed"}'
     """
-    return b"," + msgspec.json.encode(nested(options))[1:-1] if options else b""
+    fields = nested(options)
+    if extra.extra_body:
+        fields = merged(fields, extra.body_fields)
+    return b"," + msgspec.json.encode(fields)[1:-1] if fields else b""
+
+
+def merged(fields: Mapping[str, object], extra: Mapping[str, object]) -> dict[str, object]:
+    """Fields with others over them, object by object.
+
+    >>> merged({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"b": 4}, "e": 5})
+    {'a': {'b': 4, 'c': 2}, 'd': 3, 'e': 5}
+    """
+    found = dict(fields)
+    for name, value in extra.items():
+        own = found.get(name)
+        if isinstance(own, dict) and isinstance(value, dict):
+            value = merged(cast("dict[str, object]", own), cast("dict[str, object]", value))
+        found[name] = value
+    return found
 
 
 def nested(options: Mapping[str, object]) -> dict[str, object]:

@@ -12,10 +12,16 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
-from retinue.core.agent import MAX_TEMPERATURE
+from retinue.core.model_options import MAX_TEMPERATURE
 
 Family: TypeAlias = Literal["anthropic", "openai", "gemini"]
 """The vendor whose request format a wire speaks."""
+
+
+COMMON_OPTIONS = frozenset(
+    ("effort", "max_output_tokens", "temperature", "top_p", "tool_choice", "stream", "extra_body", "extra_headers")
+)
+"""The options that nearly every wire sends."""
 
 
 class Wire(Struct, frozen=True, kw_only=True):
@@ -55,6 +61,14 @@ class Wire(Struct, frozen=True, kw_only=True):
     explicit_options: dict[str, object] = {}
     """Options of the provider class that make requests state their defaults."""
     max_temperature: float = MAX_TEMPERATURE
+    options: dict[str, object] = {}
+    """Options of the provider class for this name, such as the quirks of a server."""
+    supports: frozenset[str] = frozenset()
+    """The names in `ModelOptions` that the wire sends."""
+    caches_by_key: bool = False
+    """Whether requests to the default address have a `prompt_cache_key`."""
+    takes_bearer: bool = False
+    """Whether the key may be a token that is sent as `Authorization: Bearer`."""
     seed_options: dict[str, object] = {}
     """Options of the provider class for `responses_wire = "seed"`; empty if the wire has no such spelling."""
 

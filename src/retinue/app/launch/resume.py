@@ -40,7 +40,16 @@ from retinue.core.inbox import Close
 from retinue.core.log_context import logger
 from retinue.core.messages import Reply
 from retinue.core.policy import DelegationCeiling, intersect
-from retinue.core.ports import Provider, Publish, Request, cached_price_of, counts_exactly, price_of, window_of
+from retinue.core.ports import (
+    Provider,
+    Publish,
+    Request,
+    cached_price_of,
+    counts_exactly,
+    longest_reply_of,
+    price_of,
+    window_of,
+)
 from retinue.engine import Approver, RunView
 from retinue.providers.catalog import SCRIPTED, ProviderConfig, check_key_address, create_provider
 from retinue.telemetry import log_files
@@ -226,6 +235,9 @@ class OtherModel:
 
     def window(self, model: str) -> int | None:
         return window_of(self.provider, self._asked(model))
+
+    def longest_reply(self, model: str) -> int | None:
+        return longest_reply_of(self.provider, self._asked(model))
 
     async def close(self) -> None:
         if isinstance(self.provider, Closes):

@@ -30,10 +30,11 @@ from retinue.app.structured_output import OutputFormat
 from retinue.app.tool_modules import load_tools
 from retinue.config.precedence import Flags
 from retinue.config.settings import Settings
-from retinue.core.agent import NO_SAMPLING, Agent, RunSpec, Sampling
+from retinue.core.agent import Agent, RunSpec
 from retinue.core.attachments import Attachment
 from retinue.core.errors import BadInput, UnknownName
 from retinue.core.ids import Key, RunId, SessionId
+from retinue.core.model_options import NO_OPTIONS, ModelOptions
 from retinue.core.policy import Policy
 from retinue.core.ports import Provider
 from retinue.core.run import HistoryRef, Limits
@@ -88,7 +89,7 @@ class LaunchOptions:
     more_tools: tuple[str, ...] = ()
     """Names that are offered on top of `tools`, or of what the agent has."""
     think: bool = False
-    sampling: Sampling = NO_SAMPLING
+    model_options: ModelOptions = NO_OPTIONS
     limits: LimitOptions = LimitOptions()
     unpriced_ok: bool = False
     """Whether a limit on cost is accepted for a model whose price is unknown, to which it cannot apply."""
@@ -134,12 +135,12 @@ async def prepare(settings: Settings, options: LaunchOptions) -> Launch:
     Raises `BadInput` if a limit on cost is given and a model that it shall apply to has no known price.
     """
     model_choice = await choose_model(options.flags, settings, agent=options.agent)
-    check_temperature(model_choice.provider_config, options.sampling.temperature)
+    check_temperature(model_choice.provider_config, options.model_options.temperature)
     # A dialect's limits are exact; without a dialect the last turn is reserved for an answer.
     limits = settings.root.limits_over(Limits(max_turns=MAX_TURNS, wrap_up=not options.dialects))
     if options.agent is not None:
         limits = settings.agents[options.agent].limits_over(limits)
-    options = dataclasses.replace(options, sampling=settings.root.sampling_over(options.sampling))
+    options = dataclasses.replace(options, model_options=settings.root.options_over(options.model_options))
     if options.agent is None:
         options = dataclasses.replace(options, system=options.system or settings.root.system_prompt)
     if instructions := workspace_instructions(settings, Path.cwd()):
@@ -212,7 +213,7 @@ class Launch:
             model=self.model_choice.full_name,
             system=self.options.system,
             think=self.options.think,
-            sampling=self.options.sampling,
+            options=self.options.model_options,
             ceiling=self.has_ceiling,
         )
 
@@ -249,7 +250,7 @@ class Launch:
             model=self.model_choice.full_name,
             system=self.options.system,
             think=self.options.think,
-            sampling=self.options.sampling,
+            options=self.options.model_options,
             keep_alive=keep_alive,
             per_input=per_input,
             inherits=inherits,

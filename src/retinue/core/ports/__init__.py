@@ -10,6 +10,7 @@ from retinue.core.ports.provider import (
     Request,
     cached_price_of,
     counts_exactly,
+    longest_reply_of,
     price_of,
     window_of,
 )
@@ -77,6 +78,7 @@ __all__ = [
     "cached_price_of",
     "commit_at_once_of",
     "counts_exactly",
+    "longest_reply_of",
     "on_change_of",
     "price_of",
     "prune_in_steps_of",

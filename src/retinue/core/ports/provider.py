@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, TypeAlias
 
 from retinue.core.agent import Output, ToolSpec, ValidatedOutput
 from retinue.core.ids import RunId
 from retinue.core.messages import Delta, Message, Reply
+from retinue.core.model_options import NO_REQUEST_OPTIONS, Effort, ModelOptions, RequestOptions
 
 Publish: TypeAlias = Callable[[Delta], None]
 """Receives each piece of a reply as it streams in."""
@@ -23,7 +24,7 @@ def _ignore() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One request to a model; `think` asks for reasoning where the model supports it.
+    """One request to a model; `think` asks for reasoning where the model supports it, `effort` for how much of it.
 
     `output` is the form that the final answer must have. A provider enforces it where its API can; the engine checks
     the answer in any case and asks the model again if it does not fit.
@@ -36,6 +37,9 @@ class Request:
 
     `withheld_tools` are the tools of earlier turns, in a turn that may not call any: `tools` is then empty. A provider
     may send them and forbid calls, so that the vendor's prompt cache still fits.
+
+    `options` are options that only some vendors have; a provider leaves out what its vendor lacks. `cache_key` is the
+    same for runs whose requests begin in the same way.
     """
 
     model: str
@@ -47,14 +51,47 @@ class Request:
     temperature: float | None = None
     top_p: float | None = None
     think: bool = False
+    effort: Effort | None = None
+    options: RequestOptions = NO_REQUEST_OPTIONS
     output: Output | None = None
     run_id: RunId = ""
     agent: str = ""
     path: str = ""
+    cache_key: str = ""
     turn: int = 1
     purpose: Literal["turn", "summary"] = "turn"
     memo: dict[str, object] = field(default_factory=dict[str, object])
     alive: Callable[[], None] = field(default=_ignore, compare=False, repr=False)
+
+    def with_defaults(self, defaults: ModelOptions) -> Request:
+        """The request with these options where it sets none."""
+        options = self.options
+        if (more := defaults.request_options) is not NO_REQUEST_OPTIONS:
+            options = options.over(more)
+        return replace(
+            self,
+            max_output=self.max_output or defaults.max_output_tokens,
+            temperature=defaults.temperature if self.temperature is None else self.temperature,
+            top_p=defaults.top_p if self.top_p is None else self.top_p,
+            effort=self.effort or (None if self.think else defaults.effort),
+            options=options,
+        )
+
+    @property
+    def forced_tool(self) -> str:
+        """The name of the tool that the reply has to call, or `required` for any; empty if it need not call one."""
+        choice = self.options.tool_choice
+        return choice if self.turn == 1 and self.tools and choice not in ("", "auto", "none") else ""
+
+    @property
+    def chosen_effort(self) -> Effort | None:
+        """The effort that was asked for: `think` alone asks for a high one; None leaves it to the model."""
+        return self.effort or ("high" if self.think else None)
+
+    @property
+    def thinks(self) -> bool:
+        """Whether thinking was asked for."""
+        return self.effort != "none" if self.effort else self.think
 
 
 class Provider(Protocol):
@@ -64,11 +101,12 @@ class Provider(Protocol):
     reply. It raises `ProviderError` if there is none, with the text that had arrived in `partial`. When cancelled, it
     closes its connection and re-raises. It keeps no state between calls that a restart would lose.
 
-    A provider may have three more methods, which `price_of`, `cached_price_of` and `window_of` call: `price(model)`
-    returns nanodollars per input and per output token, `cached_price(model)` those per input token from the vendor's
-    cache, `window(model)` the tokens that a request and its reply may have together. All return None for a model that
-    they do not know. A provider whose `counts_are_exact` is true, such as a script of tests, is charged what it
-    reports; others are charged at least a part of an estimate.
+    A provider may have four more methods, which `price_of`, `cached_price_of`, `window_of` and `longest_reply_of` call:
+    `price(model)` returns nanodollars per input and per output token, `cached_price(model)` those per input token from
+    the vendor's cache, `window(model)` the tokens that a request and its reply may have together, and
+    `longest_reply(model)` those of a reply. All return None for a model that they do not know. A provider whose
+    `counts_are_exact` is true, such as a script of tests, is charged what it reports; others are charged at least a
+    part of an estimate.
     """
 
     async def answer(self, request: Request, publish: Publish) -> Reply:
@@ -92,6 +130,12 @@ def window_of(provider: Provider, model: str) -> int | None:
     """Tokens that a request and its reply may have together; None if the provider does not know."""
     window: Callable[[str], int | None] | None = getattr(provider, "window", None)
     return None if window is None else window(model)
+
+
+def longest_reply_of(provider: Provider, model: str) -> int | None:
+    """Tokens that a reply can have where the request sets no limit; None if the provider does not know."""
+    longest_reply: Callable[[str], int | None] | None = getattr(provider, "longest_reply", None)
+    return None if longest_reply is None else longest_reply(model)
 
 
 def counts_exactly(provider: Provider) -> bool:

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from retinue.core.lazy_names import lazy_names
-from retinue.providers.wire import Wire
+from retinue.providers.wire import COMMON_OPTIONS, Wire
 
 if TYPE_CHECKING:
     from retinue.providers.anthropic.response import AnthropicProvider as AnthropicProvider
@@ -24,6 +24,8 @@ VERSION_PATH = "/v1"
 MESSAGES_PATH = "/v1/messages"
 VERTEX_PATH = "/publishers/anthropic/models/{model}:streamRawPredict"
 
+_OPTIONS = (COMMON_OPTIONS - {"stream"}) | {"stop", "parallel_tool_calls", "cache_ttl"}
+
 WIRE = Wire(
     provider="retinue.providers.anthropic.response:AnthropicProvider",
     family="anthropic",
@@ -40,6 +42,8 @@ WIRE = Wire(
     request_path=MESSAGES_PATH,
     version_path=VERSION_PATH,
     max_temperature=1,
+    supports=_OPTIONS | {"service_tier", "betas", "stream"},
+    takes_bearer=True,
 )
 
 VERTEX_WIRE = Wire(
@@ -50,4 +54,5 @@ VERTEX_WIRE = Wire(
     call_name="vertexai-anthropic",
     request_path=VERTEX_PATH,
     max_temperature=1,
+    supports=_OPTIONS,
 )

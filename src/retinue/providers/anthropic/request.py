@@ -20,9 +20,12 @@ from retinue.core.agent import ToolSpec
 from retinue.core.attachments import IMAGE_TYPES, PDF, Attachment
 from retinue.core.history import LEFT_OUT
 from retinue.core.messages import AssistantMessage, Thinking, ToolCall
+from retinue.core.model_options import NO_REQUEST_OPTIONS, RequestOptions
 from retinue.core.ports import Request
 from retinue.providers import message_encoder
+from retinue.providers.effort import ADAPTIVE_STEPS, THINKING_BUDGETS, nearest_step
 from retinue.providers.lenient_json import as_json_object, raw_json, utf8_safe
+from retinue.providers.pricing import listed_windows
 from retinue.providers.schema_subset import ANTHROPIC_OUTPUT, complete, restricted
 from retinue.providers.unsupported_options import encode_fields, is_supported, without_unsupported
 
@@ -75,10 +78,17 @@ MEMO = "anthropic"
 MAX_TOKENS = 8192
 MAX_TOKENS_THINKING = 32000
 THINKING_BUDGET = 24000
-"""Limits sent when the request sets none: the API requires `max_tokens`."""
+"""Limits sent when neither the request nor the table of models has one: the API requires `max_tokens`."""
+
+BYTES_PER_TOKEN = 3
+"""Bytes of a conversation in a token, at least: models reject a request whose input and `max_tokens` together are
+larger than their context window."""
 
 MIN_THINKING_BUDGET = 1024
 """The API rejects smaller thinking budgets."""
+
+_RESERVED = 16_384
+"""Tokens that are kept free for the tools and the system prompt, whose size is not looked at."""
 
 EMPTY = "[an empty message]"
 GO_ON = "[go on]"
@@ -91,11 +101,18 @@ _VERSION = re.compile(r"claude-[a-z]+-(\d+)(?:[-.](\d{1,2})(?!\d))?")
 CACHE_CONTROL = "cache_control"
 """The name of cache marks in the errors of servers that reject them."""
 _MARK = b',"cache_control":{"type":"ephemeral"}'
+_HOUR_MARK = b',"cache_control":{"type":"ephemeral","ttl":"1h"}'
 TOOL_CHOICE = "tool_choice"
 _NO_CALLS = b',"tool_choice":{"type":"none"}'
 
-_BUDGET, _ADAPTIVE = _THINKING = ("thinking.type.enabled", "thinking.type.adaptive")
-"""The two modes of thinking, as the API names them when it rejects one."""
+_BUDGET, _ADAPTIVE, _DISABLED = _THINKING = (
+    "thinking.type.enabled",
+    "thinking.type.adaptive",
+    "thinking.type.disabled",
+)
+"""The modes of thinking, as the API names them when it rejects one."""
+
+EFFORT = "output_config.effort"
 
 _OPENING: dict[message_encoder.Role, bytes] = {
     "user": b'{"role":"user","content":[',
@@ -119,13 +136,13 @@ def encode(request: Request, *, version: str = "", unsupported: Collection[str] 
     encoder = Encoder.of(request, MEMO)
     fields = options(request, unsupported)
     has_format = request.output is None or "output_config.format" in fields
-    mark = _MARK if is_supported(CACHE_CONTROL, unsupported) else b""
+    mark = _mark_of(request, unsupported)
     key, value = ("anthropic_version", version) if version else ("model", utf8_safe(request.model))
     return b"".join(
         (
-            b'{"%b":%b,"max_tokens":%d,"stream":true'
-            % (key.encode(), msgspec.json.encode(value), _max_tokens(request)),
-            _encode_options(fields),
+            b'{"%b":%b,"max_tokens":%d' % (key.encode(), msgspec.json.encode(value), _max_tokens(request, encoder)),
+            b',"stream":true' if request.options.stream is not False else b"",
+            _encode_options(fields, request.options),
             _tools_field(request, unsupported, mark),
             _system(
                 message_encoder.system_prompt(request)
@@ -143,7 +160,7 @@ def encode(request: Request, *, version: str = "", unsupported: Collection[str] 
 def options(request: Request, unsupported: Collection[str] = ()) -> dict[str, object]:
     """The options of a request besides the conversation and `max_tokens`, without unsupported ones.
 
-    >>> request = Request(model="claude-sonnet-4-5", system="", messages=[], temperature=0.5, think=True)
+    >>> request = Request(model="claude-opus-4-1", system="", messages=[], temperature=0.5, think=True)
     >>> options(request)
     {'thinking.type.enabled': {'type': 'enabled', 'budget_tokens': 24000}}
     >>> options(request, {"thinking"})
@@ -152,19 +169,28 @@ def options(request: Request, unsupported: Collection[str] = ()) -> dict[str, ob
     encoder = Encoder.of(request, MEMO)
     is_adaptive = has_adaptive_thinking(request.model)
     found: dict[str, object] = {}
-    if request.think:
+    effort = request.chosen_effort
+    if effort == "none":
+        if is_adaptive:
+            found[_DISABLED] = {"type": "disabled"}
+    elif effort is not None and not request.forced_tool:  # the API rejects thinking where a call is required
         # An unknown model may reject the one mode of thinking and accept the other.
         modes = (_ADAPTIVE, _BUDGET) if is_adaptive else (_BUDGET, _ADAPTIVE)
         mode = next((mode for mode in modes if is_supported(mode, unsupported)), None)
         if mode == _ADAPTIVE:
             found[_ADAPTIVE] = {"type": "adaptive", "display": "summarized"}
+            if request.effort and (step := nearest_step(effort, ADAPTIVE_STEPS, EFFORT, unsupported)) is not None:
+                found[EFFORT] = step
         elif mode == _BUDGET and encoder.may_think:
             # An allowance smaller than usual is shared out in the same proportion; the answer needs a part of it.
-            budget = min(THINKING_BUDGET, _max_tokens(request) * THINKING_BUDGET // MAX_TOKENS_THINKING)
+            share = _max_tokens(request, encoder) * THINKING_BUDGET // MAX_TOKENS_THINKING
+            budget = min(THINKING_BUDGETS[effort], share)
             if budget >= MIN_THINKING_BUDGET:
                 found[_BUDGET] = {"type": "enabled", "budget_tokens": budget}
     # Thinking excludes a temperature and most values of `top_p`, and newer models reject both in any case.
-    if not found and not is_adaptive:
+    if request.options is not NO_REQUEST_OPTIONS:
+        _add_request_options(found, request)
+    if not is_adaptive and not any(option in found for option in _THINKING):
         chosen = {"temperature": request.temperature, "top_p": request.top_p}
         found |= {name: value for name, value in chosen.items() if value is not None}
     if request.output is not None and request.output.mode == "json_schema":
@@ -173,20 +199,65 @@ def options(request: Request, unsupported: Collection[str] = ()) -> dict[str, ob
     return without_unsupported(found, unsupported)
 
 
-def sent_options(request: Request, unsupported: Collection[str]) -> list[str]:
-    """The names of what a server may reject in a request: options, cache marks, and the ban on calls."""
-    marks = (CACHE_CONTROL,) if is_supported(CACHE_CONTROL, unsupported) else ()
-    choice = (TOOL_CHOICE,) if _forbids_calls(request, unsupported) else ()
-    return [*options(request, unsupported), *marks, *choice]
+def _add_request_options(found: dict[str, object], request: Request) -> None:
+    given = request.options
+    if given.stop:
+        found["stop_sequences"] = given.stop
+    if given.service_tier:
+        found["service_tier"] = given.service_tier
+    if not request.tools:
+        return
+    choice: dict[str, object] = {}
+    if forced := request.forced_tool:
+        choice = {"type": "any"} if forced == "required" else {"type": "tool", "name": forced}
+    elif given.tool_choice in ("auto", "none"):
+        choice = {"type": given.tool_choice}
+    if given.parallel_tool_calls is not None and choice.get("type") != "none":
+        choice = (choice or {"type": "auto"}) | {"disable_parallel_tool_use": not given.parallel_tool_calls}
+    if choice:
+        found[TOOL_CHOICE] = choice
 
 
-def _encode_options(found: Mapping[str, object]) -> bytes:
-    """The options as fields; both modes of thinking share one field."""
-    return encode_fields({"thinking" if option in _THINKING else option: value for option, value in found.items()})
+def _mark_of(request: Request, unsupported: Collection[str]) -> bytes:
+    """The mark of what the API shall cache, with the time for which it is kept."""
+    if not is_supported(CACHE_CONTROL, unsupported):
+        return b""
+    return _HOUR_MARK if request.options.cache_ttl == "1h" else _MARK
 
 
-def _max_tokens(request: Request) -> int:
-    return request.max_output or (MAX_TOKENS_THINKING if request.think else MAX_TOKENS)
+def sent_options(request: Request, unsupported: Collection[str]) -> dict[str, object]:
+    """What a server may reject in a request: options, cache marks, and the ban on calls."""
+    sent = options(request, unsupported)
+    if is_supported(CACHE_CONTROL, unsupported):
+        sent[CACHE_CONTROL] = True
+    if _forbids_calls(request, unsupported):
+        sent[TOOL_CHOICE] = True
+    return sent
+
+
+def _encode_options(found: Mapping[str, object], extra: RequestOptions) -> bytes:
+    """The options as fields; the modes of thinking share one field."""
+    fields = {"thinking" if option in _THINKING else option: value for option, value in found.items()}
+    return encode_fields(fields, extra)
+
+
+def _max_tokens(request: Request, encoder: Encoder) -> int:
+    """The limit of the reply: the one asked for, else the longest reply of the model that its window has room for."""
+    if request.max_output is not None:
+        return request.max_output
+    least = MAX_TOKENS_THINKING if request.thinks else MAX_TOKENS
+    longest, window = _sizes(request.model)
+    if longest is None:
+        return least
+    if window is not None:
+        longest = min(longest, max(least, window - len(encoder.encoded) // BYTES_PER_TOKEN - _RESERVED))
+    return longest
+
+
+@lru_cache(maxsize=256)
+def _sizes(model: str) -> tuple[int | None, int | None]:
+    """The longest reply and the context window of a model, if they are known."""
+    return listed_windows().longest_reply(model), listed_windows().window(model)
 
 
 def _tools_field(request: Request, unsupported: Collection[str], mark: bytes) -> bytes:

@@ -7,20 +7,21 @@ fields are ignored: the vendor adds some every year.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TypeAlias, TypeVar, cast
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import ClassVar, TypeAlias, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
 
 from retinue.core.errors import ProviderError
 from retinue.core.messages import CallDelta, Delta, Reply, Stop, TextDelta, Thinking, ThinkingDelta, ToolCall
+from retinue.core.model_options import RequestOptions
 from retinue.core.ports import Request
 from retinue.core.text import NOT_JSON
 from retinue.core.usage import Usage
 from retinue.net.http import Http
 from retinue.providers.anthropic import API_VERSION, MESSAGES_PATH, VERSION_PATH
-from retinue.providers.anthropic.request import Step, encode, order_note, sent_options
+from retinue.providers.anthropic.request import EFFORT, Step, encode, order_note, sent_options
 from retinue.providers.http import Endpoint, HttpProvider
 from retinue.providers.http_errors import stream_error
 from retinue.providers.lenient_json import decode_lenient, decode_or_none, repair_json
@@ -211,6 +212,10 @@ class _CallBlock:
     def finished(self) -> ToolCall:
         return ToolCall(self.name, "".join(self.pieces) or self.initial, self.id)
 
+    def cut(self) -> ToolCall:
+        """The call of an answer that ended within it: the empty object of its beginning is not its arguments."""
+        return ToolCall(self.name, "".join(self.pieces).removeprefix("{}"), self.id)
+
 
 class _TextBlock:
     """The number of characters that one block adds to the text."""
@@ -305,11 +310,12 @@ class Decoder(StreamDecoder):
         if self._stop and self._stop not in _STOPS:
             raise self._incomplete_error(self._stop)
         calls = tuple(call.finished() for call in self._calls)
+        stop = _STOPS.get(self._stop)
+        if stop == "length" and calls:
+            calls = (*calls[:-1], self._calls[-1].cut())
         thinking = [part.finished() for part in self._parts if isinstance(part, _ThinkingBlock) and part]
         note = order_note(self._steps())
-        return self._reply(
-            calls, [*thinking, note] if note else thinking, usage=self.usage(), stop=_STOPS.get(self._stop)
-        )
+        return self._reply(calls, [*thinking, note] if note else thinking, usage=self.usage(), stop=stop)
 
     def usage(self) -> Usage | None:
         return self._counts.usage()
@@ -410,16 +416,20 @@ def _arguments(raw: msgspec.Raw) -> str:
 
 
 _VERSION_HEADER = "anthropic-version"
+_BETA_HEADER = "anthropic-beta"
 
 
 class AnthropicProvider(HttpProvider):
     """A provider for the Messages API at `base_url`, such as `https://api.anthropic.com`.
 
-    `headers` may set `anthropic-version`. `HttpProvider` describes the arguments.
+    `headers` may set `anthropic-version`. With `bearer`, the key is a token that is sent as `Authorization: Bearer`.
+    `HttpProvider` describes the other arguments.
 
     >>> AnthropicProvider("https://api.anthropic.com", "ANTHROPIC_API_KEY")
     <AnthropicProvider https://api.anthropic.com>
     """
+
+    effort_option: ClassVar[str] = EFFORT
 
     def __init__(
         self,
@@ -427,6 +437,7 @@ class AnthropicProvider(HttpProvider):
         api_key_env: str | None = None,
         headers: Mapping[str, str] | None = None,
         *,
+        bearer: bool = False,
         full_url: bool = False,
         http: Http | None = None,
     ) -> None:
@@ -441,14 +452,18 @@ class AnthropicProvider(HttpProvider):
             api_key_env=api_key_env,
             headers=headers,
             http=self._http,
-            key_header="x-api-key",
-            key_prefix="",
+            key_header="Authorization" if bearer else "x-api-key",
+            key_prefix="Bearer " if bearer else "",
         )
+
+    def headers_of(self, options: RequestOptions) -> dict[str, str]:
+        betas = {_BETA_HEADER: ",".join(options.betas)} if options.betas else {}
+        return {**betas, **dict(options.extra_headers)}
 
     def encode(self, request: Request, unsupported: Collection[str]) -> bytes:
         return encode(request, unsupported=unsupported)
 
-    def options(self, request: Request, unsupported: Collection[str]) -> Iterable[str]:
+    def options(self, request: Request, unsupported: Collection[str]) -> dict[str, object]:
         return sent_options(request, unsupported)
 
     def decoder(self, model: str) -> Decoder:

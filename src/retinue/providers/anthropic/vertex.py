@@ -6,17 +6,17 @@ import asyncio
 import os
 import re
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from importlib import import_module
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from retinue.core.errors import ProviderError
 from retinue.core.ports import Request
 from retinue.net.http import Http
 from retinue.providers.anthropic import VERTEX_PATH
-from retinue.providers.anthropic.request import encode, sent_options
+from retinue.providers.anthropic.request import EFFORT, encode, sent_options
 from retinue.providers.anthropic.response import Decoder
 from retinue.providers.http import Endpoint, HttpProvider
 
@@ -40,6 +40,8 @@ class VertexAIAnthropicProvider(HttpProvider):
     >>> VertexAIAnthropicProvider("https://eu-aiplatform.googleapis.com/v1/projects/p/locations/eu")
     <VertexAIAnthropicProvider https://eu-aiplatform.googleapis.com/v1/projects/p/locations/eu>
     """
+
+    effort_option: ClassVar[str] = EFFORT
 
     def __init__(
         self,
@@ -68,13 +70,13 @@ class VertexAIAnthropicProvider(HttpProvider):
     def encode(self, request: Request, unsupported: Collection[str]) -> bytes:
         return encode(request, version=VERSION, unsupported=unsupported)
 
-    def options(self, request: Request, unsupported: Collection[str]) -> Iterable[str]:
+    def options(self, request: Request, unsupported: Collection[str]) -> dict[str, object]:
         return sent_options(request, unsupported)
 
     def decoder(self, model: str) -> Decoder:
         return Decoder(model=model)
 
-    async def endpoint(self, model: str) -> Endpoint:
+    async def endpoint(self, model: str, *, streams: bool = True) -> Endpoint:
         if not self._full_url and not _MODEL.fullmatch(model):
             raise ProviderError(f"{model!r} is not the name of a model", fault="bad_request")
         if not self._looks_up_token:

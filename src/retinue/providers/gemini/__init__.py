@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from retinue.core.lazy_names import lazy_names
-from retinue.providers.wire import Wire
+from retinue.providers.wire import COMMON_OPTIONS, Wire
 
 if TYPE_CHECKING:
     from retinue.providers.gemini.response import GeminiProvider as GeminiProvider
@@ -24,4 +24,5 @@ WIRE = Wire(
     version_path="/v1beta",
     key_header="x-goog-api-key",
     key_prefix="",
+    supports=COMMON_OPTIONS | {"stop", "seed"},
 )

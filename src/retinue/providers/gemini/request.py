@@ -6,7 +6,7 @@ A thought signature comes with one part of a reply, and has to go back on the sa
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import ClassVar, Literal
 
@@ -16,8 +16,10 @@ from msgspec import Struct
 from retinue.core.agent import ToolSpec
 from retinue.core.attachments import IMAGE_TYPES, PDF, Attachment
 from retinue.core.messages import AssistantMessage, Thinking
+from retinue.core.model_options import NO_REQUEST_OPTIONS, RequestOptions
 from retinue.core.ports import Request
 from retinue.core.text import NOT_JSON
+from retinue.providers.effort import GEMINI_BUDGETS, GEMINI_LEVELS, nearest_step
 from retinue.providers.lenient_json import as_json_object, raw_json, utf8_safe
 from retinue.providers.message_encoder import (
     MessageEncoder,
@@ -28,7 +30,7 @@ from retinue.providers.message_encoder import (
     system_prompt_with_format,
 )
 from retinue.providers.schema_subset import GEMINI, complete, restricted
-from retinue.providers.unsupported_options import nested, without_unsupported
+from retinue.providers.unsupported_options import merged, nested, without_unsupported
 
 MEMO = "gemini"
 """The key of the encoded conversation in a request's memo."""
@@ -39,6 +41,9 @@ UNSIGNED_CALL = "skip_thought_signature_validator"
 _NEEDS_SIGNATURES = re.compile(r"(?:.*/)?gemini-(?:[3-9]|\d\d|.*latest)")
 _NEEDS_BUDGET = re.compile(r"(?:.*/)?gemini-2\.5")
 
+_PRO = re.compile(r"(?:.*/)?gemini-2\.5-pro")
+
+LEVEL = "thinkingConfig.thinkingLevel"
 TOOL_CONFIG = "toolConfig"
 _NO_CALLS = b'"toolConfig":{"functionCallingConfig":{"mode":"NONE"}},'
 
@@ -66,8 +71,8 @@ def encode(request: Request, *, unsupported: Collection[str] = ()) -> bytes:
     variant = _SIGNED if _NEEDS_SIGNATURES.match(request.model) else _UNSIGNED
     contents = Encoder.of(request, MEMO, variant).body()
     found = options(request, unsupported)
-    forbids_calls = TOOL_CONFIG in found
-    found.pop(TOOL_CONFIG, None)
+    choice = found.pop(TOOL_CONFIG, None)
+    forbids_calls = choice == _NO_CALLS
     output = request.output
     has_format = (
         output is None or ("responseJsonSchema" if output.mode == "json_schema" else "responseMimeType") in found
@@ -77,8 +82,8 @@ def encode(request: Request, *, unsupported: Collection[str] = ()) -> bytes:
             b"{",
             _system(request.system if has_format else system_prompt_with_format(request)),
             _tools(request.withheld_tools if forbids_calls else request.tools),
-            _NO_CALLS if forbids_calls else b"",
-            b'"generationConfig":' + msgspec.json.encode(nested(found)) + b"," if found else b"",
+            choice if isinstance(choice, bytes) else b"",
+            _config(found, request.options),
             b'"contents":[',
             contents,
             b"]}",
@@ -206,18 +211,54 @@ def options(request: Request, unsupported: Collection[str] = ()) -> dict[str, ob
         found["temperature"] = request.temperature
     if request.top_p is not None:
         found["topP"] = request.top_p
-    if request.think:
-        found["thinkingConfig.includeThoughts"] = True
+    effort = request.chosen_effort
+    if effort is not None:
+        if effort != "none":
+            found["thinkingConfig.includeThoughts"] = True
         if _NEEDS_BUDGET.match(request.model):
-            # The smaller models of this version think only with a budget; -1 lets the model choose.
-            found["thinkingConfig.thinkingBudget"] = -1
+            # The smaller models of this version think only with a budget; the largest one always thinks.
+            budget = GEMINI_BUDGETS[effort]
+            found["thinkingConfig.thinkingBudget"] = (
+                max(budget, 128) if budget >= 0 and _PRO.match(request.model) else budget
+            )
+        elif request.effort and (step := nearest_step(effort, GEMINI_LEVELS, LEVEL, unsupported)) is not None:
+            found[LEVEL] = step
     if request.output is not None and _has_format_field(request):
         found["responseMimeType"] = "application/json"
         if request.output.mode == "json_schema":
             found["responseJsonSchema"] = restricted(request.output.schema, GEMINI)
     if _forbids_calls(request):
-        found[TOOL_CONFIG] = "NONE"
+        found[TOOL_CONFIG] = _NO_CALLS
+    if request.options is not NO_REQUEST_OPTIONS:
+        _add_request_options(found, request)
     return without_unsupported(found, unsupported)
+
+
+def _add_request_options(found: dict[str, object], request: Request) -> None:
+    given = request.options
+    if given.stop:
+        found["stopSequences"] = given.stop
+    if given.seed is not None:
+        found["seed"] = given.seed
+    if not request.tools:
+        return
+    if forced := request.forced_tool:
+        calling: dict[str, object] = {"mode": "ANY"}
+        if forced != "required":
+            calling["allowedFunctionNames"] = [forced]
+        found[TOOL_CONFIG] = b'"toolConfig":' + msgspec.json.encode({"functionCallingConfig": calling}) + b","
+    elif given.tool_choice in ("auto", "none"):
+        mode = {"functionCallingConfig": {"mode": given.tool_choice.upper()}}
+        found[TOOL_CONFIG] = b'"toolConfig":' + msgspec.json.encode(mode) + b","
+
+
+def _config(found: Mapping[str, object], extra: RequestOptions) -> bytes:
+    """The generation config and the extra fields of a request, each followed by a comma."""
+    config = nested(found)
+    if not extra.extra_body:
+        return b'"generationConfig":' + msgspec.json.encode(config) + b"," if config else b""
+    fields = merged({"generationConfig": config} if config else {}, extra.body_fields)
+    return msgspec.json.encode(fields)[1:-1] + b","
 
 
 # Cached per text and tools, so that sibling runs with the same ones share the bytes.

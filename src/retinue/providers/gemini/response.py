@@ -6,7 +6,8 @@ Signatures are kept together with the position that they belong to.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import ClassVar
 
 import msgspec
 from msgspec import Struct
@@ -17,7 +18,7 @@ from retinue.core.ports import Request
 from retinue.core.text import NOT_JSON
 from retinue.core.usage import Usage
 from retinue.net.http import Http
-from retinue.providers.gemini.request import SignaturePosition, encode, options
+from retinue.providers.gemini.request import LEVEL, SignaturePosition, encode, options
 from retinue.providers.http import Endpoint, HttpProvider
 from retinue.providers.http_errors import stream_error
 from retinue.providers.message_encoder import make_note
@@ -249,6 +250,8 @@ class GeminiProvider(HttpProvider):
     <GeminiProvider https://generativelanguage.googleapis.com>
     """
 
+    effort_option: ClassVar[str] = LEVEL
+
     def __init__(
         self,
         base_url: str,
@@ -261,7 +264,7 @@ class GeminiProvider(HttpProvider):
         self._base_url = _without_version(base_url)
         self._api_key_env = api_key_env
         self._headers = dict(headers or {})
-        self._endpoints: dict[str, Endpoint] = {}
+        self._endpoints: dict[tuple[str, bool], Endpoint] = {}
         self._info = self._new_endpoint(VERSION).info  # raises now if the address is unusable
 
     @property
@@ -271,21 +274,25 @@ class GeminiProvider(HttpProvider):
     def encode(self, request: Request, unsupported: Collection[str]) -> bytes:
         return encode(request, unsupported=unsupported)
 
-    def options(self, request: Request, unsupported: Collection[str]) -> Iterable[str]:
+    def options(self, request: Request, unsupported: Collection[str]) -> dict[str, object]:
         return options(request, unsupported)
 
     def decoder(self, model: str) -> Decoder:
         return Decoder(model=model)
 
-    async def endpoint(self, model: str) -> Endpoint:
-        endpoint = self._endpoints.get(model)
+    async def endpoint(self, model: str, *, streams: bool = True) -> Endpoint:
+        endpoint = self._endpoints.get((model, streams))
         if endpoint is None:
             name = model if model.startswith(("models/", "tunedModels/")) else f"models/{model}"
-            endpoint = self._endpoints[model] = self._new_endpoint(f"{VERSION}/{name}:streamGenerateContent")
+            method = "streamGenerateContent" if streams else "generateContent"
+            endpoint = self._new_endpoint(f"{VERSION}/{name}:{method}", streams=streams)
+            self._endpoints[model, streams] = endpoint
         return endpoint
 
-    def _new_endpoint(self, path: str) -> Endpoint:
-        base_url = self._base_url + ("&" if "?" in self._base_url else "?") + "alt=sse"
+    def _new_endpoint(self, path: str, *, streams: bool = True) -> Endpoint:
+        base_url = self._base_url
+        if streams:
+            base_url += ("&" if "?" in base_url else "?") + "alt=sse"
         return Endpoint(
             base_url,
             path,

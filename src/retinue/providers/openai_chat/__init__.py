@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from retinue.core.lazy_names import lazy_names
-from retinue.providers.wire import Wire
+from retinue.providers.wire import COMMON_OPTIONS, Wire
 
 if TYPE_CHECKING:
     from retinue.providers.openai_chat.response import OpenAIChatProvider as OpenAIChatProvider
@@ -24,4 +24,6 @@ WIRE = Wire(
     call_name="openai-chat",
     request_path=COMPLETIONS_PATH,
     explicit_options={"explicit": True},
+    supports=COMMON_OPTIONS | {"stop", "seed", "service_tier", "parallel_tool_calls"},
+    caches_by_key=True,
 )

@@ -1,13 +1,13 @@
-"""Reasoning that a server streams as lists of blocks (`reasoning_details`, `thinking_blocks`): text and whole blocks.
+"""Reasoning that a server streams as lists of blocks (`reasoning_details`, `thinking_blocks`), or as text in tags.
 
-Each event has a list with the next pieces. What goes back to the server is the list of whole blocks: the text of
-successive pieces of a block is joined, and its signature, which comes last, is added.
+Of blocks, each event has a list with the next pieces. What goes back to the server is the list of whole blocks: the
+text of successive pieces of a block is joined, and its signature, which comes last, is added.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -78,3 +78,59 @@ class _Block:
 
     def whole(self) -> dict[str, Any]:
         return self._fields | {key: "".join(pieces) for key, pieces in self._texts.items()}
+
+
+class ThinkTags:
+    """Separates `<think>...</think>` at the beginning of a text from the rest, piece by piece.
+
+    >>> tags = ThinkTags()
+    >>> [tags.feed(piece) for piece in ("<thi", "nk>Hm", ".</", "think>\\n\\nYes", " <think>")]
+    [('', ''), ('Hm', ''), ('.', ''), ('', 'Yes'), ('', ' <think>')]
+    """
+
+    _OPENING, _CLOSING = "<think>", "</think>"
+
+    def __init__(self) -> None:
+        self._state: Literal["before", "inside", "after", "done"] = "before"
+        self._held = ""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all further text is text of the answer."""
+        return self._state == "done"
+
+    def feed(self, piece: str) -> tuple[str, str]:
+        """The thinking and the text in the next piece; what may be a part of a tag is held back."""
+        text, self._held = self._held + piece, ""
+        thinking = ""
+        if self._state == "before":
+            start = text.lstrip()
+            if self._OPENING.startswith(start[: len(self._OPENING)]) and len(start) < len(self._OPENING):
+                self._held = text
+                return "", ""
+            if not start.startswith(self._OPENING):
+                self._state = "done"
+                return "", text
+            self._state, text = "inside", start[len(self._OPENING) :]
+        if self._state == "inside":
+            thinking, closing, rest = text.partition(self._CLOSING)
+            if not closing:
+                kept = _overlap(text, self._CLOSING)
+                self._held = text[len(text) - kept :]
+                return text[: len(text) - kept], ""
+            self._state, text = "after", rest
+        if self._state == "after":
+            text = text.lstrip()
+            if text:
+                self._state = "done"
+        return thinking, text
+
+    def rest(self) -> tuple[str, str]:
+        """The thinking and the text that were held back, at the end of the answer."""
+        held, self._held = self._held, ""
+        return (held, "") if self._state == "inside" else ("", held)
+
+
+def _overlap(text: str, tag: str) -> int:
+    """How many characters at the end of a text may be the beginning of a tag."""
+    return next((size for size in range(min(len(tag) - 1, len(text)), 0, -1) if tag.startswith(text[-size:])), 0)

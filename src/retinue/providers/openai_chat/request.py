@@ -13,6 +13,7 @@ from msgspec import Struct
 from retinue.core.agent import Output, ToolSpec
 from retinue.core.attachments import IMAGE_TYPES, PDF, Attachment
 from retinue.core.messages import AssistantMessage, Thinking
+from retinue.core.model_options import NO_REQUEST_OPTIONS
 from retinue.core.ports import Request
 from retinue.providers.lenient_json import as_json_object, utf8_safe
 from retinue.providers.message_encoder import (
@@ -24,6 +25,8 @@ from retinue.providers.message_encoder import (
     system_prompt,
     system_prompt_with_format,
 )
+from retinue.providers.openai_chat.quirks import EFFORT, OPENAI, ChatQuirks, effort_options
+from retinue.providers.pricing import listed_windows
 from retinue.providers.schema_subset import OPENAI_STRICT, complete, restricted
 from retinue.providers.unsupported_options import encode_fields, without_unsupported
 
@@ -73,14 +76,23 @@ class SentReasoning(Struct, frozen=True, omit_defaults=True, tag_field="type", t
 
 _decode_reasoning = msgspec.json.Decoder(SentReasoning).decode
 
+_INCLUDED = {"include": True}
 _USAGE = {"include_usage": True}
 """A stream ends with usage only on request; some servers reject the option."""
 
 
-def options(request: Request, unsupported: Collection[str] = (), *, explicit: bool = False) -> dict[str, object]:
+def options(
+    request: Request,
+    unsupported: Collection[str] = (),
+    *,
+    explicit: bool = False,
+    quirks: ChatQuirks = OPENAI,
+    cache_key: bool = False,
+) -> dict[str, object]:
     """The options of a request besides the conversation, without unsupported ones; `developer` is the system role.
 
-    With `explicit`, a request to a reasoning model states its defaults: text as the output format, and the effort.
+    With `explicit`, a request to a reasoning model states its defaults: text as the output format, and the effort. With
+    `cache_key`, requests of runs that begin in the same way have the same `prompt_cache_key`.
 
     >>> request = Request(model="o3", system="", messages=[], max_output=9, temperature=0.5, think=True)
     >>> options(request, {"stream_options"})
@@ -97,18 +109,30 @@ def options(request: Request, unsupported: Collection[str] = (), *, explicit: bo
         found[TOOL_CHOICE] = "none"
     if is_reasoning:
         found["developer"] = True
-    if request.max_output is not None:
+    max_output = request.max_output
+    if max_output is None and quirks.max_output:
+        max_output = listed_windows().longest_reply(request.model)
+    if max_output is not None:
         fields = ("max_tokens", "max_completion_tokens")
         preferred = reversed(fields) if counts_reasoning else fields
         field = next((field for field in preferred if field not in unsupported), None)
         if field is not None:
-            found[field] = request.max_output
+            found[field] = max_output
     if request.temperature is not None and not is_reasoning:
         found["temperature"] = request.temperature
     if request.top_p is not None and not is_reasoning:
         found["top_p"] = request.top_p
-    if is_reasoning and (request.think or explicit):
-        found["reasoning_effort"] = "high" if request.think or not _ACCEPTS_NO_EFFORT.match(request.model) else "none"
+    effort = request.chosen_effort
+    if effort is not None and (is_reasoning or quirks.effort != "reasoning_models"):
+        found |= effort_options(effort, request.model, quirks, unsupported)
+    elif is_reasoning and explicit:
+        found[EFFORT] = "none" if _ACCEPTS_NO_EFFORT.match(request.model) else "high"
+    if cache_key and request.cache_key:
+        found["prompt_cache_key"] = request.cache_key
+    if request.options is not NO_REQUEST_OPTIONS:
+        _add_request_options(found, request)
+    if quirks.usage:
+        found["usage"] = _INCLUDED
     if request.output is not None:
         found["response_format"] = _response_format(request.output)
     elif is_reasoning and explicit:
@@ -116,8 +140,34 @@ def options(request: Request, unsupported: Collection[str] = (), *, explicit: bo
     return without_unsupported(found, unsupported)
 
 
+def _add_request_options(found: dict[str, object], request: Request) -> None:
+    given = request.options
+    if given.stream is False:
+        found.pop(STREAM, None)
+        found.pop("stream_options", None)
+    if given.stop:
+        found["stop"] = given.stop
+    if given.seed is not None:
+        found["seed"] = given.seed
+    if given.service_tier:
+        found["service_tier"] = given.service_tier
+    if request.tools:
+        if given.parallel_tool_calls is not None:
+            found["parallel_tool_calls"] = given.parallel_tool_calls
+        if forced := request.forced_tool:
+            found[TOOL_CHOICE] = forced if forced == "required" else {"type": "function", "function": {"name": forced}}
+        elif given.tool_choice in ("auto", "none"):
+            found[TOOL_CHOICE] = given.tool_choice
+
+
 def encode(
-    request: Request, *, sends_reasoning: bool = False, explicit: bool = False, unsupported: Collection[str] = ()
+    request: Request,
+    *,
+    sends_reasoning: bool = False,
+    explicit: bool = False,
+    quirks: ChatQuirks = OPENAI,
+    cache_key: bool = False,
+    unsupported: Collection[str] = (),
 ) -> bytes:
     """The body of a request; what `request.memo` has of the conversation already is not encoded again.
 
@@ -125,7 +175,7 @@ def encode(
     >>> encode(Request(model="m", system="", messages=[UserMessage("hi")])).decode()
     '{"model":"m","stream":true,"stream_options":{"include_usage":true},"messages":[{"role":"user","content":"hi"}]}'
     """
-    found = options(request, unsupported, explicit=explicit)
+    found = options(request, unsupported, explicit=explicit, quirks=quirks, cache_key=cache_key)
     tools = request.tools or (request.withheld_tools if TOOL_CHOICE in found else ())
     stream = b',"stream":true' if found.pop(STREAM, False) else b""
     role = "developer" if found.pop("developer", False) else "system"
@@ -136,7 +186,7 @@ def encode(
         b'{"model":',
         msgspec.json.encode(utf8_safe(request.model)),
         stream,
-        encode_fields(found),
+        encode_fields(found, request.options),
         b',"messages":[',
         system,
         b"," if system and messages else b"",

@@ -8,8 +8,9 @@ these and ignores unknown fields.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import isfinite
+from typing import ClassVar
 
 import msgspec
 from msgspec import Struct
@@ -26,7 +27,8 @@ from retinue.providers.http_errors import ErrorResponse, stream_error
 from retinue.providers.lenient_json import decode_or_none, json_text
 from retinue.providers.message_encoder import make_note
 from retinue.providers.openai_chat import COMPLETIONS_PATH
-from retinue.providers.openai_chat.reasoning import block_text, merged_blocks
+from retinue.providers.openai_chat.quirks import EFFORT, OPENAI, ChatQuirks
+from retinue.providers.openai_chat.reasoning import ThinkTags, block_text, merged_blocks
 from retinue.providers.openai_chat.request import (
     CALL_IDS,
     NOTE_SIGNATURE,
@@ -208,13 +210,15 @@ class Decoder(StreamDecoder):
     # fmt: off
     __slots__ = (
         "_blocks", "_by_id", "_by_index", "_calls", "_details", "_examined", "_extras", "_field", "_last",
-        "_refused", "_stop", "_thinking", "_usage",
+        "_refused", "_stop", "_tags", "_thinking", "_usage",
     )
     # fmt: on
 
-    def __init__(self, *, model: str = "") -> None:
+    def __init__(self, *, model: str = "", think_tags: bool = False) -> None:
         super().__init__(model=model)
         self._thinking: list[str] = []
+        self._tags = ThinkTags() if think_tags else None
+        """Present until the text of the answer has begun, if its thinking may come in tags."""
         self._field = ""
         """The field in which the server sends thinking as text."""
         self._details: list[bytes] = []
@@ -263,7 +267,13 @@ class Decoder(StreamDecoder):
             return ()
         content = message.content
         has_more = message.tool_calls or message.reasoning_content or message.reasoning or message.refusal
-        if has_more or message.reasoning_details or not content or not isinstance(content, str):
+        if (
+            has_more
+            or message.reasoning_details
+            or self._tags is not None
+            or not content
+            or not isinstance(content, str)
+        ):
             return tuple(self._add(message))
         # Nearly every event is a piece of text and nothing else; thinking blocks come without text.
         self._text.append(content)
@@ -280,6 +290,10 @@ class Decoder(StreamDecoder):
             )
         if stop and stop not in _STOPS:
             raise self._incomplete_error(self._stop)
+        if self._tags is not None:
+            for pieces, rest in zip((self._thinking, self._text), self._tags.rest(), strict=True):
+                if rest:
+                    pieces.append(rest)
         calls = tuple(ToolCall(call.name, call.arguments, call.id) for call in self._calls)
         tokens = self._tokens()
         reply = self._reply(
@@ -328,6 +342,11 @@ class Decoder(StreamDecoder):
         elif message.content:
             thinking += "".join(_thinking_text(part) for part in message.content)
             text = "".join(part.text or "" for part in message.content)
+        if self._tags is not None and text:
+            tagged, text = self._tags.feed(text)
+            thinking += tagged
+            if self._tags.is_done:
+                self._tags = None
         if message.refusal:
             self._refused = True
             text += message.refusal
@@ -449,12 +468,14 @@ class OpenAIChatProvider(HttpProvider):
 
     Thinking goes back in the form in which the server sent it, unless the server rejects that. With `sends_reasoning`,
     thinking that came from elsewhere is sent back too, together with the calls of its reply. With `explicit`, requests
-    to reasoning models state their defaults: text as the output format, and the reasoning effort. `HttpProvider`
-    describes the other arguments.
+    to reasoning models state their defaults: text as the output format, and the reasoning effort. `quirks` are those of
+    the server, and with `cache_key` requests have a `prompt_cache_key`. `HttpProvider` describes the other arguments.
 
     >>> OpenAIChatProvider("http://localhost:11434/v1")
     <OpenAIChatProvider http://localhost:11434/v1>
     """
+
+    effort_option: ClassVar[str] = EFFORT
 
     def __init__(
         self,
@@ -464,21 +485,33 @@ class OpenAIChatProvider(HttpProvider):
         *,
         sends_reasoning: bool = False,
         explicit: bool = False,
+        quirks: ChatQuirks = OPENAI,
+        cache_key: bool = False,
         full_url: bool = False,
         http: Http | None = None,
     ) -> None:
         super().__init__(http)
         self._sends_reasoning = sends_reasoning
         self._explicit = explicit
+        self._quirks = quirks
+        self._cache_key = cache_key
         path = "" if full_url else COMPLETIONS_PATH
         self._endpoint = Endpoint(base_url, path, api_key_env=api_key_env, headers=headers or {}, http=self._http)
 
     def encode(self, request: Request, unsupported: Collection[str]) -> bytes:
-        return encode(request, sends_reasoning=self._sends_reasoning, explicit=self._explicit, unsupported=unsupported)
+        return encode(
+            request,
+            sends_reasoning=self._sends_reasoning,
+            explicit=self._explicit,
+            quirks=self._quirks,
+            cache_key=self._cache_key,
+            unsupported=unsupported,
+        )
 
-    def options(self, request: Request, unsupported: Collection[str]) -> Iterable[str]:
+    def options(self, request: Request, unsupported: Collection[str]) -> dict[str, object]:
         encoder = encoder_of(request, unsupported, sends_reasoning=self._sends_reasoning, explicit=self._explicit)
-        return (*options(request, unsupported, explicit=self._explicit), *encoder.sent)
+        own = options(request, unsupported, explicit=self._explicit, quirks=self._quirks, cache_key=self._cache_key)
+        return own | encoder.sent
 
     def rejected(self, request: Request, unsupported: Collection[str], error: ProviderError) -> str | None:
         if _rejects_call_ids(error) and CALL_IDS in self.options(request, unsupported):
@@ -487,4 +520,4 @@ class OpenAIChatProvider(HttpProvider):
         return super().rejected(request, unsupported, error)
 
     def decoder(self, model: str) -> Decoder:
-        return Decoder(model=model)
+        return Decoder(model=model, think_tags=self._quirks.think_tags)

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from retinue.core.lazy_names import lazy_names
-from retinue.providers.wire import Wire
+from retinue.providers.wire import COMMON_OPTIONS, Wire
 
 if TYPE_CHECKING:
     from retinue.providers.openai_responses.response import OpenAIResponsesProvider as OpenAIResponsesProvider
@@ -25,5 +25,7 @@ WIRE = Wire(
     call_name="openai-responses",
     request_path=RESPONSES_PATH,
     explicit_options={"explicit": True, "continues": "previous"},
+    supports=COMMON_OPTIONS | {"service_tier", "parallel_tool_calls"},
+    caches_by_key=True,
     seed_options={"spelling": "tool_call"},
 )

@@ -17,14 +17,18 @@ from msgspec import Struct
 from retinue.core.agent import Output, ToolSpec
 from retinue.core.attachments import IMAGE_TYPES, PDF, Attachment
 from retinue.core.messages import AssistantMessage, Message, Thinking
+from retinue.core.model_options import NO_REQUEST_OPTIONS
 from retinue.core.ports import Request
 from retinue.providers import message_encoder
+from retinue.providers.effort import openai_effort
 from retinue.providers.lenient_json import as_json_object, utf8_safe
 from retinue.providers.schema_subset import OPENAI_STRICT, complete, restricted
 from retinue.providers.unsupported_options import encode_fields, is_supported, without_unsupported
 
 MEMO = "openai_responses"
 """The key of the encoded conversation in a request's memo."""
+
+EFFORT = "reasoning.effort"
 
 Spelling: TypeAlias = Literal["function_call", "tool_call"]
 """The names of tool items: `function_call` and `function_call_output` as OpenAI, or `tool_call` and `tool_result`."""
@@ -79,11 +83,17 @@ class LastReply(Struct, frozen=True):
 
 
 def options(
-    request: Request, unsupported: Collection[str] = (), *, explicit: bool = False, last: LastReply | None = None
+    request: Request,
+    unsupported: Collection[str] = (),
+    *,
+    explicit: bool = False,
+    last: LastReply | None = None,
+    cache_key: bool = False,
 ) -> dict[str, object]:
     """The options of a request besides the conversation, without unsupported ones.
 
-    With `explicit`, the reasoning effort is always stated, and encrypted reasoning is not requested.
+    With `explicit`, the reasoning effort is always stated, and encrypted reasoning is not requested. With `cache_key`,
+    requests of runs that begin in the same way have the same `prompt_cache_key`.
 
     >>> request = Request(model="o3", system="", messages=[], max_output=9, think=True)
     >>> options(request, {"include"})
@@ -106,18 +116,42 @@ def options(
         found["top_p"] = request.top_p
     # A model without a reasoning effort has no reasoning to summarize.
     if is_supported("reasoning.effort", unsupported):
-        if request.think:
-            found |= {"reasoning.effort": "high", "reasoning.summary": "detailed"}
+        effort = request.chosen_effort
+        step = None if effort is None else openai_effort(request.model, effort, EFFORT, unsupported)
+        if step is not None and not (request.effort and _NO_REASONING.match(request.model)):
+            found[EFFORT] = step
+            if effort != "none":
+                found["reasoning.summary"] = "detailed"
         elif explicit:
-            found["reasoning.effort"] = "none"
+            found[EFFORT] = "none"
+    if cache_key and request.cache_key:
+        found["prompt_cache_key"] = request.cache_key
+    if request.options is not NO_REQUEST_OPTIONS:
+        _add_request_options(found, request)
     if request.output is not None:
         found["text.format"] = _text_format(request.output)
     return without_unsupported(found, unsupported)
 
 
+def _add_request_options(found: dict[str, object], request: Request) -> None:
+    given = request.options
+    if given.stream is False:
+        found.pop("stream", None)
+    if given.service_tier:
+        found["service_tier"] = given.service_tier
+    if request.tools:
+        if given.parallel_tool_calls is not None:
+            found["parallel_tool_calls"] = given.parallel_tool_calls
+        if forced := request.forced_tool:
+            found["tool_choice"] = forced if forced == "required" else {"type": "function", "name": forced}
+        elif given.tool_choice == "none":
+            found["tool_choice"] = "none"
+
+
 def encode(
     request: Request,
     *,
+    cache_key: bool = False,
     spelling: Spelling = "function_call",
     explicit: bool = False,
     last: LastReply | None = None,
@@ -132,19 +166,20 @@ def encode(
     '{"model":"gpt-4o","stream":true,"store":false,"input":[{"role":"user","content":[{"type":"input_text","text":"hi"}]}]}'
     """
     encoder = Encoder.of(request, MEMO, spelling)
-    found = options(request, unsupported, explicit=explicit, last=last)
+    found = options(request, unsupported, explicit=explicit, last=last, cache_key=cache_key)
     has_format = request.output is None or "text.format" in found
     prompt = message_encoder.system_prompt if has_format else message_encoder.system_prompt_with_format
-    withheld = request.withheld_tools if "tool_choice" in found else ()
+    has_choice = "tool_choice" in found
+    withheld = request.withheld_tools if has_choice else ()
     return b"".join(
         (
             b'{"model":',
             msgspec.json.encode(utf8_safe(request.model)),
             b',"stream":true,"store":false' if found.pop("stream", False) else b',"store":false',
-            encode_fields(found),
+            encode_fields(found, request.options),
             _instructions(prompt(request)),
             _tools(request.tools or withheld, is_strict_unset=explicit),
-            b',"tool_choice":"auto"' if request.tools else b"",
+            b',"tool_choice":"auto"' if request.tools and not has_choice else b"",
             b',"input":[',
             encoder.since_reply() if "previous_response_id" in found else encoder.body(),
             b"]}",

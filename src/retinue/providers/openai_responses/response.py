@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -26,6 +26,7 @@ from retinue.providers.lenient_json import decode_lenient, decode_or_none, json_
 from retinue.providers.message_encoder import make_note
 from retinue.providers.openai_responses import RESPONSES_PATH
 from retinue.providers.openai_responses.request import (
+    EFFORT,
     MEMO,
     SEPARATOR,
     ItemOrder,
@@ -489,11 +490,14 @@ class OpenAIResponsesProvider(HttpProvider):
     the id of the last response and what came after it, as long as this process made that request and the server knows
     the id; otherwise the whole conversation again. Tool calls and results are read in either spelling, and written as
     OpenAI does, or with `spelling="tool_call"` as `tool_call` and `tool_result`. With `explicit`, requests state the
-    reasoning effort even if the caller set none. `HttpProvider` describes the other arguments.
+    reasoning effort even if the caller set none, and with `cache_key` they have a `prompt_cache_key`. `HttpProvider`
+    describes the other arguments.
 
     >>> OpenAIResponsesProvider("https://api.openai.com/v1", "OPENAI_API_KEY")
     <OpenAIResponsesProvider https://api.openai.com/v1>
     """
+
+    effort_option: ClassVar[str] = EFFORT
 
     def __init__(
         self,
@@ -504,10 +508,12 @@ class OpenAIResponsesProvider(HttpProvider):
         spelling: Spelling = "function_call",
         continues: Continuation = "whole",
         explicit: bool = False,
+        cache_key: bool = False,
         full_url: bool = False,
         http: Http | None = None,
     ) -> None:
         super().__init__(http)
+        self._cache_key = cache_key
         self._spelling: Spelling = spelling
         self._continues: Continuation = continues
         self._explicit = explicit
@@ -526,11 +532,18 @@ class OpenAIResponsesProvider(HttpProvider):
             spelling=self._spelling,
             explicit=self._explicit,
             last=self._last_reply(request),
+            cache_key=self._cache_key,
             unsupported=unsupported,
         )
 
-    def options(self, request: Request, unsupported: Collection[str]) -> Iterable[str]:
-        return options(request, unsupported, explicit=self._explicit, last=self._last_reply(request))
+    def options(self, request: Request, unsupported: Collection[str]) -> dict[str, object]:
+        return options(
+            request,
+            unsupported,
+            explicit=self._explicit,
+            last=self._last_reply(request),
+            cache_key=self._cache_key,
+        )
 
     def decoder(self, model: str) -> Decoder:
         return Decoder(model=model)
