@@ -183,5 +183,6 @@ async def test_python_programs_pass_the_settings_as_options() -> None:
 
 @pytest.mark.parametrize("name", ["temperature", "top_p", "max_output_tokens"])
 def test_sampling_out_of_range_is_refused(name: str) -> None:
+    negative: dict[str, Any] = {name: -1}
     with pytest.raises(BadInput, match=f"{name}: found -1; expected a number from "):
-        retinue.ModelOptions(**{name: -1})
+        retinue.ModelOptions(**negative)
