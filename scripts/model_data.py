@@ -231,8 +231,12 @@ def build(listed: Mapping[str, Mapping[str, Any]], priced: Mapping[str, Mapping[
             if rates is not None and name in windows:
                 prices[name], differences = highest(rates, entry)
                 disagreements += [f"{name}: {difference}" for difference in differences]
-    by_model = [_without_versions(_by_model(table)) for table in (prices, windows, outputs)]
-    return Tables(*by_model, disagreements)
+    return Tables(
+        _without_versions(_by_model(prices)),
+        _without_versions(_by_model(windows)),
+        _without_versions(_by_model(outputs)),
+        disagreements,
+    )
 
 
 def _listed_at(listed: Mapping[str, Mapping[str, Any]], host: str) -> dict[str, Mapping[str, Any]]:
