@@ -19,6 +19,7 @@ __all__ = [
     "log_context",
     "log_lines",
     "messages",
+    "model_options",
     "policy",
     "ports",
     "run",
