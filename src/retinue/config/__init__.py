@@ -12,6 +12,7 @@ __all__ = [
     "error_texts",
     "mcp",
     "memory",
+    "model_options",
     "other_programs",
     "precedence",
     "profiles",

@@ -21,7 +21,6 @@ from retinue.core.ports import Provider
 from retinue.net.loopback import is_loopback
 from retinue.providers import anthropic, gemini, openai_chat, openai_responses
 from retinue.providers.encryption import check_encrypted
-from retinue.providers.openai_chat.quirks import LOCAL_SERVER
 from retinue.providers.pricing import ContextWindows, ModelPrices, PricedProvider, Rates
 from retinue.providers.wire import Family, Wire
 
@@ -39,7 +38,7 @@ def _local_server(base_url: str) -> Wire:
         base_url=base_url,
         api_key_env="",
         default_model="",
-        options={"quirks": LOCAL_SERVER},
+        options={"quirks": openai_chat.LOCAL_SERVER},
         caches_by_key=False,
     )
 

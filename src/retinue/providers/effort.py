@@ -11,22 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 
-from retinue.core.errors import ProviderError
 from retinue.core.model_options import EFFORTS, Effort
-from retinue.providers.http_errors import ErrorResponse
-
-_VALUE_REJECTED = re.compile(
-    r"supported values|unsupported value|invalid value|must be one of|one of the following|is one of|not one of"
-    r"|(?:does not|doesn't|not) support.{0,40}['\"`](?:none|minimal|low|medium|high|xhigh|max)['\"`]"
-    r"|(?:literal_error|input should be|expected one of|unknown variant)",
-    re.IGNORECASE,
-)
-
-_LISTED = re.compile(
-    r"(?:supported values|must be one of|one of the following|is one of|input should be|expected one of)[^\n]*",
-    re.IGNORECASE,
-)
-_QUOTED = re.compile(rf"\b({'|'.join(EFFORTS)})\b")
 
 _STEPS: tuple[tuple[re.Pattern[str], tuple[Effort, ...]], ...] = (
     (re.compile(r"(?:.*/)?gpt-5-pro"), ("high",)),
@@ -89,32 +74,3 @@ def nearest_step(
         return effort
     place = EFFORTS.index(effort)
     return min(left, key=lambda step: abs(EFFORTS.index(step) - place)) if left else None
-
-
-def rejects_value(error: ProviderError, option: str) -> bool:
-    """Whether a server rejects the value of an option, and would accept another one.
-
-    >>> message = "Unsupported value: 'reasoning_effort' does not support 'minimal' with this model."
-    >>> rejects_value(ErrorResponse(message, fault="bad_request", status=400), "reasoning_effort")
-    True
-    """
-    if not isinstance(error, ErrorResponse) or error.fault != "bad_request" or error.status not in (400, 422):
-        return False
-    text = f"{error.param} {error.server_message}".lower()
-    name = option.rpartition(".")[2].lower().replace("thinking", "")
-    return name in text and (error.kind == "unsupported_value" or _VALUE_REJECTED.search(text) is not None)
-
-
-def rejected_steps(error: ProviderError, sent: str) -> tuple[Effort, ...]:
-    """The steps that an error rejects: those that it does not list as supported, else the one that was sent.
-
-    >>> message = "does not support 'minimal'. Supported values are: 'low', 'medium', and 'high'."
-    >>> rejected_steps(ErrorResponse(message, fault="bad_request", status=400), "minimal")
-    ('none', 'minimal', 'xhigh', 'max')
-    """
-    text = error.server_message if isinstance(error, ErrorResponse) else str(error)
-    listed = _LISTED.search(text)
-    supported = set(_QUOTED.findall(listed[0])) if listed else set[str]()
-    if supported and sent not in supported:
-        return tuple(step for step in EFFORTS if step not in supported)
-    return tuple(step for step in EFFORTS if step == sent)

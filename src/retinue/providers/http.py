@@ -23,7 +23,6 @@ from retinue.core.usage import NO_USAGE
 from retinue.net.http import CONNECT_SECONDS, Http, ProxyFailed, UnknownProxy
 from retinue.net.http1 import BadResponse, Content, Disconnected, Response
 from retinue.net.sse import MAX_EVENT_BYTES, EventReader, EventTooLarge
-from retinue.providers.effort import rejected_steps, rejects_value
 from retinue.providers.encryption import check_encrypted
 from retinue.providers.http_errors import (
     SLIP_CHARS,
@@ -37,7 +36,7 @@ from retinue.providers.http_errors import (
 )
 from retinue.providers.key_mask import AnswerMask
 from retinue.providers.stream_decoder import StreamDecoder
-from retinue.providers.unsupported_options import NONE, UnsupportedOptions
+from retinue.providers.unsupported_options import NONE, UnsupportedOptions, rejected_steps, rejects_value
 
 ERROR_BYTES = 64 * 1024
 ERROR_SECONDS = 5.0

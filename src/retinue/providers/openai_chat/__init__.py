@@ -3,12 +3,13 @@
 from typing import TYPE_CHECKING
 
 from retinue.core.lazy_names import lazy_names
+from retinue.providers.openai_chat.quirks import LOCAL_SERVER, ChatQuirks
 from retinue.providers.wire import COMMON_OPTIONS, Wire
 
 if TYPE_CHECKING:
     from retinue.providers.openai_chat.response import OpenAIChatProvider as OpenAIChatProvider
 
-__all__ = ["WIRE", "OpenAIChatProvider"]
+__all__ = ["LOCAL_SERVER", "WIRE", "ChatQuirks", "OpenAIChatProvider"]
 
 __getattr__ = lazy_names(__name__, {"OpenAIChatProvider": f"{__name__}.response:OpenAIChatProvider"})
 
