@@ -40,6 +40,7 @@ from retinue.providers.encryption import check_encrypted
 from retinue.telemetry import payloads
 from retinue.tools.builtin import BUILTIN, Builtin
 from retinue.tools.dependencies import MemoryTables, NoKeyValue, ToolDependencies, ToolOptions
+from retinue.tools.file_changes import FileChanges
 from retinue.tools.path_walk import Workspaces
 from retinue.tools.settings_trust import recorded_roots
 
@@ -147,6 +148,7 @@ def open(
         memories={agent.name: agent.memory_from for agent in agents},
     )
     workspaces = open_workspaces(agents, rules)
+    changes = FileChanges()
 
     def dependencies() -> ToolDependencies:
         options, key_value = tool_options or ToolOptions(), supervisor.key_value
@@ -163,6 +165,7 @@ def open(
             memories={agent.name: agent.memory for agent in agents if agent.memory is not None},
             workspaces={agent.name: agent.workspace for agent in agents if agent.workspace},
             opened_workspaces=workspaces,
+            changes=changes,
         )
 
     toolset = ToolRegistry(own, named=named, builtin=Builtin(dependencies))
@@ -193,6 +196,7 @@ def open(
         tool_options=tool_options,
         home=_folder(home),
         workspaces=workspaces,
+        file_changes=changes,
     )
 
 

@@ -31,6 +31,7 @@ from retinue.core.ports import Tool
 from retinue.core.run import Approval, HistoryRef, Lifecycle, Limits, Outcome
 from retinue.engine import Driver, RunView, SpawnRequest, Supervisor
 from retinue.tools.dependencies import ToolOptions
+from retinue.tools.file_changes import FileChanges
 from retinue.tools.path_walk import Workspaces
 
 T = TypeVar("T")
@@ -72,9 +73,11 @@ class Retinue:
         tool_options: ToolOptions | None = None,
         home: Path | None = None,
         workspaces: Workspaces | None = None,
+        file_changes: FileChanges | None = None,
     ) -> None:
         workspaces = workspaces or Workspaces()
         self.supervisor = supervisor
+        self.file_changes = file_changes or FileChanges()
         self.sessions = Sessions(supervisor)
         self._approvals = Approvals(supervisor)
         self.session_id = session

@@ -24,7 +24,7 @@ from retinue.core.inbox import Close
 from retinue.core.messages import Message
 from retinue.core.policy import Policy, allows
 from retinue.core.ports import HostedCall, Tool, ToolResult, ToolWrapper
-from retinue.core.run import HOST, Limits
+from retinue.core.run import HOST, Limits, is_hosted
 from retinue.dialects import registry
 from retinue.dialects.registry import DEFAULT
 from retinue.engine import RunView
@@ -167,7 +167,7 @@ class ToolSurface:
     async def runs(self) -> list[RunView]:
         """The runs below the hosted root runs of the session, newest first."""
         roots = await self._supervisor.stored.runs(RunQuery(session_id=self._session_id, roots_only=True))
-        hosted = {row.run_id for row in roots if row.label.partition(":")[0] == HOST}
+        hosted = {row.run_id for row in roots if is_hosted(row.label)}
         every = await self._supervisor.list(RunQuery(session_id=self._session_id))
         return [view for view in every if view.root_id in hosted and view.parent_id is not None]
 
@@ -177,7 +177,7 @@ class ToolSurface:
         if view is None or view.session_id != self._session_id or view.parent_id is None:
             return None
         root = await self._supervisor.stored.run(view.root_id)
-        return view if root is not None and root.label.partition(":")[0] == HOST else None
+        return view if root is not None and is_hosted(root.label) else None
 
     async def messages(self, run_id: RunId) -> Sequence[Message]:
         """The conversation of a run; raises `UnknownName`, or `NotKept` if it was deleted."""

@@ -69,9 +69,11 @@ ASK_FOR_SUMMARY = (
 
 
 class ContextOverflow(Struct, frozen=True, kw_only=True):
-    """The next request is too long for its model: by the known window, or by the provider's `error`."""
+    """The next request is too long for its model: by the known window, by the provider's `error`, or as `asked`."""
 
     window: int | None = None
+    asked: bool = False
+    """A person wants the history shortened; it may fit the model."""
     reserved: int = 0
     error: str = ""
     partial: str = ""
@@ -151,6 +153,8 @@ def size_target(overflow: ContextOverflow, *, tokens: int, messages: int, fixed:
     `fixed` are the characters of the rest of the request, `tokens` the size of the whole request. An error from the
     provider overrides the known window; each repetition for the same turn (`times`) halves the target.
     """
+    if overflow.asked:
+        return SizeTarget(target=messages // 8, acceptable=messages // 4)
     sizes: list[int] = []
     if overflow.window is not None:
         whole = (overflow.window - overflow.reserved) * (messages + fixed) // max(tokens, 1)

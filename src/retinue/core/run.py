@@ -98,12 +98,25 @@ MCP_HOST = f"{HOST}:mcp"
 """Label of the root runs of MCP clients."""
 
 
+def is_hosted(label: str) -> bool:
+    """Whether a root run with this label is hosted: it has no model, and calls are made in its name.
+
+    >>> is_hosted(HOST), is_hosted(MCP_HOST), is_hosted("hostile")
+    (True, True, False)
+    """
+    return label.partition(":")[0] == HOST
+
+
 class HistoryRef(Struct, frozen=True, gc=False, omit_defaults=True):
-    """Inherited history of a fork: that of `run_id` after its event `upto`, or only its `last_turns`."""
+    """Inherited history of a fork: that of `run_id` after its event `upto`, or only its `last_turns`.
+
+    With `compact` it is compacted before the first model call, although it may fit the model.
+    """
 
     run_id: RunId
     upto: int
     last_turns: int | None = None
+    compact: bool = False
 
 
 class HandleRef(Struct, frozen=True, gc=False):

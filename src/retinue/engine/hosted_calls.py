@@ -32,7 +32,7 @@ async def call_for_host(
     prepared = tool.prepare(arguments)
     if prepared.examine is not None:
         prepared = await prepared.examine(context)
-    if (refusal := _refusal(live, name, prepared)) is not None:
+    if (refusal := _refusal(live, name, prepared, host)) is not None:
         return refusal
     call = ToolCall(name, arguments)
     if engine.hooks.before_tool:
@@ -46,14 +46,14 @@ async def call_for_host(
     return await engine.hooks.result(call, context, result) if engine.hooks.after_tool else result
 
 
-def _refusal(live: LiveRun, name: str, prepared: PreparedCall) -> ToolResult | None:
+def _refusal(live: LiveRun, name: str, prepared: PreparedCall, host: HostedCall) -> ToolResult | None:
     policy = live.run.policy
     decision = verdict(policy, tool=name, risk=prepared.risk.risk, acts=prepared.risk.acts)
     if decision.verdict is Verdict.REFUSE:
         return _refused(decision.reason)
     if (reason := prepared.denied_by(policy)) is not None:
         return _refused(reason)
-    return None if decision.verdict is Verdict.ALLOW else _refused(f"{decision.reason} {NO_QUESTIONS}")
+    return None if decision.verdict is Verdict.ALLOW or host.approved else _refused(f"{decision.reason} {NO_QUESTIONS}")
 
 
 async def _make(

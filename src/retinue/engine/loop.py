@@ -12,6 +12,7 @@ from typing import TypeAlias, assert_never
 from msgspec.structs import replace
 
 from retinue.core.commands import CancelTree, Post, Unread
+from retinue.core.compaction import ContextOverflow
 from retinue.core.errors import StoreError, UnknownName
 from retinue.core.events import AdviceGiven, ExchangeEnded, RepairAsked, RunAccepted, RunEnded, WrapUpAsked
 from retinue.core.ids import RunId
@@ -93,6 +94,7 @@ async def drive(live: LiveRun, engine: EngineContext, executor: Executor) -> Non
 
 async def _take_steps(live: LiveRun, engine: EngineContext, executor: Executor) -> None:
     arm_deadline(live, engine)
+    _request_compaction(live)
     while True:
         if live.error is not None:
             raise live.error
@@ -146,6 +148,13 @@ def _advice(step: Advise, live: LiveRun) -> str:
     if step.about == "repeats":
         return REPEATS.format(repeats=step.repeats)
     return CALL_FORM.format(error=step.error, tools=", ".join(live.tool_set.tools))
+
+
+def _request_compaction(live: LiveRun) -> None:
+    """Let a run that has not begun compact the history that it inherits, if its caller wants that."""
+    inherits = live.run.accepted.inherits
+    if inherits is not None and inherits.compact and not (live.run.turns or live.run.compactions):
+        live.overflow = ContextOverflow(asked=True)
 
 
 def _take(live: LiveRun, items: tuple[Item, ...], engine: EngineContext) -> None:

@@ -13,6 +13,7 @@ from msgspec import Struct
 from retinue.core.commands import Decide, WriteResult
 from retinue.core.ids import Key, RunId, SessionId
 from retinue.core.ports import Clock, KeyValue, Sandbox, Tool
+from retinue.tools.file_changes import FileChanges
 from retinue.tools.path_walk import Workspaces
 
 PROGRAM_MEMORY_MB = 2048
@@ -113,6 +114,8 @@ class ToolDependencies:
     """Returns the roots of the trees whose conversation a tree continues, the latest first."""
     settings: tuple[Path, ...] = ()
     """Files and folders that define what agents may do, or that retinue runs; no tool may write them."""
+    changes: FileChanges | None = None
+    """Records what the file tools change; None records nothing."""
     agents_write: tuple[str, ...] = ()
     """Folders in which agents may write, of every configuration; no program in them is started outside a sandbox."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,10 +10,11 @@ import pytest
 from retinue.app.chat.delegation import texts
 from retinue.app.chat.open_chats import OpenChats
 from retinue.app.open import open as open_retinue
+from retinue.cli.chat.commands import COMMANDS
 from retinue.core.errors import ProviderError
 from retinue.providers.scripted import Line, Script, ScriptedProvider, calls, fails, says
-from retinue.testing.fake_chat import ChatScript, FakeChat, Playable
 from retinue.testing.fake_server import ReceivedRequest
+from tests.cli.chat.conftest import Chat, Opens
 from tests.cli.conftest import Cli
 from tests.cli.stage import Ended, serving
 
@@ -22,45 +22,6 @@ pytestmark = pytest.mark.real_time
 
 ON = "Subagent delegation enabled for subsequent requests"
 OFF = "Subagent delegation disabled"
-
-
-class Chat:
-    """A chat with a fake vendor: sends lines, and records the requests."""
-
-    def __init__(self, cli: Cli, vendor: FakeChat) -> None:
-        self._cli = cli
-        self.vendor = vendor
-
-    def __call__(self, *lines: str, flags: tuple[str, ...] = ()) -> Ended:
-        stdin = "".join(f"{line}\n" for line in lines).encode()
-        return self._cli("chat", "--base-url", self.vendor.base_url, "--model", "m", *flags, stdin=stdin)
-
-    @property
-    def sent(self) -> list[list[tuple[str, str]]]:
-        """The messages of each request."""
-        return [[(each["role"], each["content"]) for each in heard.body["messages"]] for heard in self.vendor.requests]
-
-    @property
-    def offered(self) -> list[list[str]]:
-        """The tools of each request."""
-        return [[tool["function"]["name"] for tool in heard.body.get("tools", ())] for heard in self.vendor.requests]
-
-
-Opens = Callable[..., Chat]
-
-
-@pytest.fixture
-def chat(cli: Cli, request: pytest.FixtureRequest) -> Opens:
-    def opened(*lines: Playable, **engine: Playable) -> Chat:
-        script = ChatScript().play(*lines)
-        for words, line in engine.items():
-            script.play(line, says("summed up"), words=words)
-        serving_it = serving(script)
-        vendor = serving_it.__enter__()
-        request.addfinalizer(lambda: serving_it.__exit__(None, None, None))
-        return Chat(cli, vendor)
-
-    return opened
 
 
 def test_every_line_is_one_input_of_one_conversation(chat: Opens) -> None:
@@ -155,7 +116,7 @@ def test_help_has_a_line_for_every_command(chat: Opens) -> None:
     result = chat()("/help").stdout.splitlines()
 
     commands = [line.split()[0] for line in result if line.startswith("/")]
-    assert commands == ["/help", "/status", "/tools", "/cost", "/agents", "/subagents", "/clear", "/quit"]
+    assert commands == [f"/{name}" for name in COMMANDS]
 
 
 @pytest.mark.parametrize("word", ["/quit", "exit", "QUIT", "/Quit"])

@@ -21,7 +21,7 @@ from retinue.app.retinue import Retinue
 from retinue.core.attachments import Attachment, checked
 from retinue.core.commands import RunQuery
 from retinue.core.errors import NotAdoptable, RunIsOver, SessionClosed, StoreError
-from retinue.core.events import Event, ExchangeEnded, MailTaken, RunEnded
+from retinue.core.events import Event, ExchangeEnded, MailTaken, RunAccepted, RunEnded
 from retinue.core.ids import Key, RunId
 from retinue.core.inbox import Input
 from retinue.core.log_context import logger
@@ -45,8 +45,11 @@ class Segment:
     start of a reply, and receives no deltas of it.
     """
 
-    def __init__(self, run: RunHandle, dialects: tuple[str, ...], events: AsyncIterator[Event | Delta]) -> None:
+    def __init__(
+        self, run: RunHandle, launch: Launch, dialects: tuple[str, ...], events: AsyncIterator[Event | Delta]
+    ) -> None:
         self.run = run
+        self.launch = launch
         self.dialects = dialects
         self.is_over = False
         self._events = events
@@ -101,8 +104,21 @@ class Conversation:
         self._launch = launch
         self._earlier = earlier
         self._segment: Segment | None = None
+        self._start: _Start | None = None
+        """How the next run begins, if not with the whole history as it stands."""
+        self._compacts = False
+        """Whether the next run compacts its history first."""
         self.runs: list[RunId] = list(earlier.runs) if earlier is not None else []
         """Every root run of the conversation, oldest first."""
+
+    @property
+    def launch(self) -> Launch:
+        """How the next run of the conversation is started."""
+        return self._launch
+
+    def use(self, launch: Launch) -> None:
+        """Start a new run with the next input, as `launch` says; it inherits the history."""
+        self._launch = launch
 
     @property
     def current(self) -> RunId | None:
@@ -117,11 +133,9 @@ class Conversation:
         session_id = self._retinue.session_id
         if await self._retinue.sessions.is_archived(session_id):
             raise SessionClosed(session_id, "archived")  # a run may read it, a conversation would change it
-        if self._earlier is not None:
-            earlier, self._earlier = self._earlier, None
-            self._segment = await self._resume_earlier(earlier, dialects)
+        await self._continue_earlier(dialects)
         segment = self._segment
-        if segment is not None and not segment.is_over and segment.dialects == dialects:
+        if segment is not None and not segment.is_over and self._fits(segment, dialects):
             supervisor, run_id = self._retinue.supervisor, segment.run.run_id
             item = Input(key=supervisor.new_id(), text=text, attachments=attachments)
             with suppress(RunIsOver):
@@ -130,7 +144,7 @@ class Conversation:
                 return run_id, item.key
         await self.close()
         run = await self._new_run(text, dialects, attachments)
-        self._segment = Segment(run, dialects, run.events())
+        self._segment = Segment(run, self._launch, dialects, run.events())
         self.runs.append(self._segment.run.run_id)
         await self._launch.save_message(self._retinue, self._segment.run.run_id, text, dialects)
         return self._segment.run.run_id, None
@@ -149,6 +163,27 @@ class Conversation:
             await self._retinue.supervisor.reply_to(segment.run.run_id, key, durable=True)
         return outcome
 
+    def _fits(self, segment: Segment, dialects: tuple[str, ...]) -> bool:
+        """Whether the next input can be posted to the run of a segment."""
+        return segment.dialects == dialects and segment.launch is self._launch and not (self._start or self._compacts)
+
+    def compact(self) -> bool:
+        """Compact the history before the next input is answered; False if there is none."""
+        self._compacts = bool(self.runs) and (self._start is None or self._start.history is not None)
+        return self._compacts
+
+    async def rewind(self, dialects: tuple[str, ...]) -> str | None:
+        """Go back to before the last input; its text, or None if there is none. What it has done is not undone."""
+        await self._continue_earlier(dialects)
+        if not self.runs:
+            return None
+        run_id = self.runs[-1]
+        events = await self._retinue.supervisor.stored.events(run_id)
+        text, history = _last_input(run_id, events)
+        await self.close()
+        self._start = _Start(history)
+        return text
+
     async def close(self) -> str | None:
         """End the current run; a line about descendants that were cancelled with it."""
         segment, self._segment = self._segment, None
@@ -165,7 +200,8 @@ class Conversation:
         """Start over: the next input begins a new conversation."""
         await self.close()
         self.runs.clear()
-        self._earlier = None
+        self._earlier = self._start = None
+        self._compacts = False
 
     async def trees(self) -> list[list[RunView]]:
         """Every run of the conversation with its descendants, in the order of their starts."""
@@ -175,6 +211,7 @@ class Conversation:
     async def _new_run(self, text: str, dialects: tuple[str, ...], attachments: Sequence[Attachment]) -> RunHandle:
         retinue = self._retinue
         self._set_launch_config(dialects)
+        history = await self._inherited()
         return await self._launch.spawn(
             retinue,
             text,
@@ -182,19 +219,36 @@ class Conversation:
             dialects=dialects,
             keep_alive=True,
             per_input=True,
-            inherits=await history_of(retinue, self.runs[-1]) if self.runs else None,
+            inherits=history,
             label=CHAT,
             attachments=attachments,
         )
 
+    async def _inherited(self) -> HistoryRef | None:
+        """The history that the next run inherits."""
+        (start, self._start), (compacts, self._compacts) = (self._start, None), (self._compacts, False)
+        if start is not None:
+            history = start.history
+        else:
+            history = await history_of(self._retinue, self.runs[-1]) if self.runs else None
+        return replace(history, compact=True) if compacts and history is not None else history
+
     def _set_launch_config(self, dialects: tuple[str, ...]) -> None:
         retinue = self._retinue
         if retinue.launch_config is not None:
-            retinue.launch_config = replace(retinue.launch_config, dialects=dialects)
+            choice = self._launch.model_choice
+            retinue.launch_config = replace(
+                retinue.launch_config, dialects=dialects, model=choice.model, provider_configs=choice.providers
+            )
 
     def _limits(self, dialects: tuple[str, ...]) -> Limits:
         limits = self._launch.limits
         return replace(limits, wrap_up=not dialects, max_turns=None, exchange_turns=limits.max_turns)
+
+    async def _continue_earlier(self, dialects: tuple[str, ...]) -> None:
+        if self._earlier is not None:
+            earlier, self._earlier = self._earlier, None
+            self._segment = await self._resume_earlier(earlier, dialects)
 
     async def _resume_earlier(self, earlier: EarlierChat, dialects: tuple[str, ...]) -> Segment | None:
         """Take over what the processes of an earlier chat left unfinished; its last run, if that can go on.
@@ -224,7 +278,7 @@ class Conversation:
         self._set_launch_config(dialects)
         current_spec = retinue.supervisor.admitted(self._launch.run_spec(retinue, dialects=dialects))
         handle = retinue.handle(last)
-        segment = Segment(handle, dialects, retinue.supervisor.events(last, after=run.seq))
+        segment = Segment(handle, self._launch, dialects, retinue.supervisor.events(last, after=run.seq))
         is_same = (run.run_spec, run.accepted.limits) == (current_spec, self._limits(dialects))
         if is_same and run.accepted.lifecycle.per_input:
             return segment
@@ -256,6 +310,25 @@ class Conversation:
         finally:
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
+
+
+class _Start(Struct, frozen=True):
+    """How a run of the conversation begins: with this history, or with none."""
+
+    history: HistoryRef | None
+
+
+def _last_input(run_id: RunId, events: Sequence[tuple[int, Event]]) -> tuple[str, HistoryRef | None]:
+    """The text of the last input of a run, and the history before it."""
+    for seq, event in reversed(events):
+        match event:
+            case MailTaken(items=items) if found := [item for item in items if isinstance(item, Input)]:
+                return found[-1].text, HistoryRef(run_id, seq - 1)
+            case RunAccepted(task=task, inherits=inherits):
+                return task, inherits
+            case _:
+                pass
+    raise AssertionError(f"run {run_id} has no first event")
 
 
 class EarlierChat(Struct, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from retinue.app.open import open_read_only
 from retinue.core.errors import BadInput
 from retinue.core.ids import SessionId
-from retinue.core.run import CHAT
+from retinue.core.run import CHAT, is_hosted
 from retinue.engine import RunView
 
 LOOKED_AT = 200
@@ -25,7 +25,7 @@ async def latest_chat(workspace: str) -> RunView:
 async def _latest(workspace: str, session: SessionId | None, *, chat: bool) -> RunView:
     async with open_read_only() as client:
         for view in await client.list(session=session, limit=LOOKED_AT):
-            if view.label != CHAT if chat else view.outcome is None:
+            if view.label != CHAT if chat else view.outcome is None or is_hosted(view.label):
                 continue
             launch_config = await client.launch_config(view.run_id)
             if launch_config is not None and launch_config.workspace == workspace:

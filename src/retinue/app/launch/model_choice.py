@@ -87,6 +87,22 @@ async def choose_model(
     return ModelChoice(provider_config=chosen, model=model, others=others)
 
 
+def other_model(model_choice: ModelChoice, model: str, environ: Mapping[str, str] | None = None) -> ModelChoice:
+    """The choice of another model: `provider:name`, or a name at the chosen provider.
+
+    Raises `BadInput` if the name is empty, or if the key of its provider is not set.
+    """
+    provider, name = _provider_and_name(model, model_choice)
+    if not name.strip():
+        raise BadInput("the name of the model is empty: write provider:name, or a name at the current provider")
+    known = {each.name: each for each in model_choice.providers}
+    chosen = known.get(provider) or provider_config(provider)
+    check_key(chosen, os.environ if environ is None else environ)
+    others = tuple(each for each in model_choice.providers if each.name != chosen.name)
+    named = script_of(name) if chosen.wire == SCRIPTED else name
+    return ModelChoice(provider_config=chosen, model=named, others=others)
+
+
 def unpriced(
     model_choice: ModelChoice, agents: Sequence[Agent] = (), fallback: Sequence[str] = (), *, first: bool = True
 ) -> list[str]:

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from retinue.app.agent_folders import workspace_instructions
 from retinue.app.handle import RunHandle
-from retinue.app.launch.model_choice import ModelChoice, choose_model, unpriced
+from retinue.app.launch.model_choice import ModelChoice, choose_model, other_model, unpriced
 from retinue.app.memories import save_message
 from retinue.app.open import open as open_retinue
 from retinue.app.retinue import Retinue
@@ -146,9 +146,7 @@ async def prepare(settings: Settings, options: LaunchOptions) -> Launch:
     if instructions := workspace_instructions(settings, Path.cwd()):
         options = dataclasses.replace(options, system="\n\n".join(filter(None, (options.system, instructions))))
     launch = Launch(settings=settings, options=options, model_choice=model_choice, limits=options.limits.over(limits))
-    if options.limits.max_cost is not None and not options.unpriced_ok and (unknown := launch.warnings()):
-        raise BadInput(f"{unknown[0]}, or accept it with --unpriced ok")
-    return launch
+    return launch.checked()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,6 +175,22 @@ class Launch:
     def has_ceiling(self) -> bool:
         """Whether `tools` bounds the whole tree: a person has given a list for the run."""
         return self.options.tools is not None and self.options.tools_are_ceiling
+
+    def checked(self) -> Launch:
+        """The launch itself; raises `BadInput` if a limit on cost was given for a model without a known price."""
+        if self.options.limits.max_cost is not None and not self.options.unpriced_ok and (unknown := self.warnings()):
+            raise BadInput(f"{unknown[0]}, or accept it with --unpriced ok")
+        return self
+
+    def with_model(self, model: str) -> Launch:
+        """The launch with another model: `provider:name`, or a name at the same provider; raises `BadInput`."""
+        choice = other_model(self.model_choice, model)
+        check_temperature(choice.provider_config, self.options.sampling.temperature)
+        return dataclasses.replace(self, model_choice=choice).checked()
+
+    def with_system(self, system: str) -> Launch:
+        """The launch with another system prompt."""
+        return dataclasses.replace(self, options=dataclasses.replace(self.options, system=system))
 
     def warnings(self) -> list[str]:
         """One warning for each model without a known price, where a limit on cost applies to it.

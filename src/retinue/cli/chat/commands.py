@@ -18,7 +18,22 @@ from retinue.core.agent import Agent, ToolSpec
 from retinue.core.ids import RunId
 from retinue.core.usage import Usage
 
-Name: TypeAlias = Literal["help", "status", "tools", "cost", "agents", "subagents", "clear", "quit"]
+Name: TypeAlias = Literal[
+    "help",
+    "status",
+    "tools",
+    "cost",
+    "agents",
+    "model",
+    "system",
+    "subagents",
+    "retry",
+    "undo",
+    "compact",
+    "export",
+    "clear",
+    "quit",
+]
 
 COMMANDS: dict[Name, tuple[str, str]] = {
     "help": ("", "this list"),
@@ -26,7 +41,13 @@ COMMANDS: dict[Name, tuple[str, str]] = {
     "tools": ("", "the tools offered to the model"),
     "cost": ("", "tokens and cost of this conversation, by run"),
     "agents": ("", "the agents of the settings, and the runs of this chat with their state"),
+    "model": ("[NAME]", "answer with another model, provider:name or a name; without an argument, show it"),
+    "system": ("[TEXT]", "set the system prompt; without an argument, show it"),
     "subagents": ("[on|off]", "turn delegation on or off; without an argument, toggle it"),
+    "retry": ("", "answer the last input again; the conversation goes back to before it"),
+    "undo": ("", "undo the changes that the file tools made for the last answer"),
+    "compact": ("", "shorten the conversation so far before the next answer"),
+    "export": ("FILE", "write the conversation to a file: .md, .html or .jsonl"),
     "clear": ("", "start a new conversation"),
     "quit": ("", "leave the chat, as Ctrl-D and exit do"),
 }
@@ -51,20 +72,30 @@ class Prompt(Struct, frozen=True):
     text: str
 
 
+class ShellCommand(Struct, frozen=True):
+    """A command that a person wants to run."""
+
+    text: str
+
+
 class Mistake(Struct, frozen=True):
     """An invalid command, and the error message."""
 
     message: str
 
 
-Parsed: TypeAlias = Command | Prompt | Mistake
+Parsed: TypeAlias = Command | ShellCommand | Prompt | Mistake
 
 
-def parse_input(text: str) -> Parsed:
+def parse_input(text: str, *, by_hand: bool = False) -> Parsed:
     r"""An input as a command or as text; several lines are always text.
+
+    Only an input that was typed `by_hand` can be a shell command: a program may pipe texts of others into a chat.
 
     >>> parse_input("/subagents off"), parse_input("//etc/hosts?"), parse_input("exit")
     (Command(name='subagents', argument='off'), Prompt(text='/etc/hosts?'), Command(name='quit', argument=''))
+    >>> parse_input("! git status", by_hand=True), parse_input("! git status")
+    (ShellCommand(text='git status'), Prompt(text='! git status'))
     >>> parse_input("/statsu")
     Mistake(message='there is no command /statsu; did you mean /status? (/help lists them, // sends a slash)')
     """
@@ -75,6 +106,8 @@ def parse_input(text: str) -> Parsed:
         return Prompt(stripped[1:])
     if stripped.lower() in LEAVING:
         return Command("quit")
+    if by_hand and stripped.startswith("!") and stripped.strip("! "):
+        return ShellCommand(stripped[1:].strip())
     if not stripped.startswith("/"):
         return Prompt(text)
     word, _, argument = stripped[1:].partition(" ")
@@ -82,8 +115,11 @@ def parse_input(text: str) -> Parsed:
     if name is None:
         return Mistake(_unknown(word))
     argument = argument.strip()
-    if argument and not COMMANDS[name][0]:
+    expected = COMMANDS[name][0]
+    if argument and not expected:
         return Mistake(f"/{name} takes no argument")
+    if not argument and expected and not expected.startswith("["):
+        return Mistake(f"/{name} needs an argument: /{name} {expected}")
     return Command(name, argument)
 
 
@@ -102,6 +138,9 @@ def help_lines(columns: int) -> list[str]:
     shown = [(f"/{name} {argument}".rstrip(), about) for name, (argument, about) in COMMANDS.items()]
     width = max(len(left) for left, _ in shown)
     texts = (
+        "@FILE in an input adds the lines of a text file, as file_read returns them. !COMMAND runs a shell command as "
+        "the tool shell would, in its sandbox and within the policy, and adds its output to the next input. Both work "
+        "at a terminal alone.",
         'A line that ends in \\ continues; lines between """ and """ are one input; // begins text with a slash.',
         "Ctrl-C stops an answer, or clears the line; twice at the prompt, or Ctrl-D, leaves.",
     )

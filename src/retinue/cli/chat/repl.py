@@ -3,32 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from retinue.app.chat.conversation import Conversation, EarlierChat, earlier_chat
 from retinue.app.chat.delegation import Delegation
 from retinue.app.chat.open_chats import OpenChats
+from retinue.app.chat.person_calls import PersonCalls
 from retinue.app.follow import unless_stopped
 from retinue.app.launch.start import Launch, LaunchOptions, prepare
 from retinue.app.open import default_home
 from retinue.app.retinue import Retinue
 from retinue.cli.chat import commands
+from retinue.cli.chat.attachments import MAX_FILES, Attachment, named_files, with_attachments
 from retinue.cli.chat.input import FILE, HistoryFile, Lines, NotText, Piped, Unclosed, lines_of_stdin, whole_input
 from retinue.cli.chat.loop_thread import LoopThread, loop_thread
-from retinue.cli.chat.turn import PromptLock, prompt_lock, take_turn
+from retinue.cli.chat.turn import STOPPED, PromptLock, prompt_lock, take_turn
 from retinue.cli.event_loop import exit_now
 from retinue.cli.options import ApprovalOptions, OutputOptions
-from retinue.cli.output.format import moment
+from retinue.cli.output.format import moment, one_line
 from retinue.cli.output.progress import approver_for
-from retinue.cli.output.terminal import INTERRUPTED, answer_lines, console, say
+from retinue.cli.output.terminal import INTERRUPTED, answer, answer_lines, console, say, say_text
+from retinue.cli.runs.export import WRITERS
+from retinue.cli.runs.html_page import ExportedRun
 from retinue.config.settings import Settings
 from retinue.core.agent import ToolSpec
 from retinue.core.errors import RetinueError, StoreError
+from retinue.core.ports import ToolResult
 from retinue.core.run import Outcome
 from retinue.core.text import plural
 
 LEAVE_HINT = "(press Ctrl-C again, or Ctrl-D, to leave)"
+NOTHING_YET = "no input was sent yet"
 NOT_SHARED = "neither chat sees the input of the other"
 WIDE = 200
 """Columns of help in a pipe."""
@@ -73,6 +81,7 @@ def _chat(
             open_chats=open_chats,
             lock=lock,
             output=output,
+            person=PersonCalls(retinue, launch),
         )
         code = repl.run()
         repl.leave()
@@ -119,6 +128,10 @@ async def _look_back(
     return earlier
 
 
+async def _done(task: asyncio.Future[ToolResult]) -> None:
+    await task
+
+
 @dataclass(slots=True, kw_only=True)
 class Repl:
     """The parts of one chat, and its loop."""
@@ -132,6 +145,9 @@ class Repl:
     open_chats: OpenChats
     lock: PromptLock | None
     output: OutputOptions
+    person: PersonCalls
+    outputs: list[Attachment] = field(default_factory=list[Attachment])
+    """What goes along with the next input: the output of commands, and notes for the model."""
     code: int = 0
     """The exit code of the last answer."""
 
@@ -163,16 +179,56 @@ class Repl:
         """Handle an input; whether the chat goes on."""
         if not text.strip():
             return True
-        match commands.parse_input(text):
+        match commands.parse_input(text, by_hand=self.by_hand):
             case commands.Command(name="quit"):
                 return False
             case commands.Command() as command:
                 self._run_command(command)
+            case commands.ShellCommand(text=shell_command):
+                self._run_shell_command(shell_command)
             case commands.Mistake(message=message):
                 self._print_error(message)
             case commands.Prompt(text=prompt):
-                return self._answer(prompt)
+                return self._answer(self._with_attachments(prompt))
         return True
+
+    @property
+    def by_hand(self) -> bool:
+        """Whether a person types the inputs: only then they may name files and shell commands."""
+        return not isinstance(self.lines, Piped)
+
+    def _with_attachments(self, text: str) -> str:
+        """The input with the files that it names, and with what waits for the next input."""
+        attachments, self.outputs = self.outputs, []
+        names = named_files(text) if self.by_hand else []
+        for name in names[:MAX_FILES]:
+            if not os.path.isfile(name):
+                if "." in name or "/" in name:
+                    say(f"note: there is no file {name}; @{name} is sent as it is")
+                continue
+            result = self.thread.run(self.person.read_file(name))
+            if result.failed:
+                say(f"note: {name} is not added: {result.text}")
+                continue
+            attachments.append(Attachment("file", name, result.text))
+            say(f"added {name} ({plural(len(result.text.splitlines()), 'line')})")
+        if len(names) > MAX_FILES:
+            say(f"note: of {len(names)} files, the first {MAX_FILES} are added")
+        return with_attachments(text, attachments)
+
+    def _run_shell_command(self, command: str) -> None:
+        """Run a command of the person, print its output, and keep it for the next input."""
+
+        async def run(stop: asyncio.Event) -> ToolResult | None:
+            working = asyncio.ensure_future(self.person.run_command(command))
+            return working.result() if await unless_stopped(_done(working), stop) else None
+
+        result = self.thread.run_stoppable(run)
+        if result is None:
+            say(STOPPED)
+            return
+        (say_text if result.failed else answer)(result.text)
+        self.outputs.append(Attachment("shell", command, result.text))
 
     def _answer(self, text: str) -> bool:
         """Answer an input; whether the chat goes on."""
@@ -187,6 +243,7 @@ class Repl:
                 self.retinue, self.conversation, text, dialects, stop, lock=self.lock, output=self.output
             )
 
+        self.retinue.file_changes.begin()
         try:
             outcome = self.thread.run_stoppable(turn)
         except StoreError:
@@ -214,20 +271,89 @@ class Repl:
                 commands.print_cost(run(self.conversation.trees()))
             case "agents":
                 commands.print_agents(self.retinue.agents.values(), run(self.conversation.trees()))
+            case "model":
+                self._set_model(command.argument)
+            case "system":
+                self._set_system(command.argument)
             case "subagents":
                 try:
                     answer_lines(self.delegation.set(command.argument))
                 except ValueError as error:
                     self._print_error(str(error))
+            case "retry":
+                self._retry()
+            case "undo":
+                self._undo()
+            case "compact":
+                found = self.conversation.compact()
+                answer_lines("the conversation is shortened before the next answer" if found else NOTHING_YET)
+            case "export":
+                self._export(command.argument)
             case "clear":
                 run(self.conversation.clear())
                 answer_lines("a new conversation begins")
             case "quit":
                 pass
 
+    def _set_model(self, model: str) -> None:
+        if model:
+            try:
+                self.conversation.use(self.conversation.launch.with_model(model))
+            except RetinueError as error:
+                self._print_error(str(error))
+                return
+        answer_lines(str(self.conversation.launch.model_choice))
+
+    def _set_system(self, system: str) -> None:
+        if system:
+            self.conversation.use(self.conversation.launch.with_system(system))
+        answer_lines(self.conversation.launch.options.system or "no system prompt is set")
+
+    def _retry(self) -> None:
+        text = self.thread.run(self.conversation.rewind(self.delegation.dialects))
+        if text is None:
+            self._print_error(NOTHING_YET)
+            return
+        say(f"again: {one_line(text)}")
+        self._answer(text)
+
+    def _undo(self) -> None:
+        undone = self.retinue.file_changes.undo()
+        if not undone:
+            self._print_error("the file tools have changed nothing that can be undone")
+            return
+        for path, result in undone:
+            answer_lines(f"{result}: {os.path.relpath(path)}")
+        if paths := [each.path for each in undone if each.result in ("restored", "removed")]:
+            self.outputs.append(Attachment("undone_changes", "files", "\n".join(paths)))
+
+    def _export(self, name: str) -> None:
+        """Write the runs of the conversation to a new file; the end of its name says how."""
+        path = Path(name).expanduser()
+        form = path.suffix.removeprefix(".").lower()
+        if form not in WRITERS:
+            self._print_error(f"/export {name}: the name ends in none of {', '.join(f'.{each}' for each in WRITERS)}")
+            return
+        runs = self.thread.run(self._exported())
+        if not runs:
+            self._print_error(NOTHING_YET)
+            return
+        try:
+            with path.open("x", encoding="utf-8") as file:
+                file.write(WRITERS[form](runs))
+        except OSError as error:
+            self._print_error(f"/export {name}: {error.strerror}")
+            return
+        answer_lines(f"wrote {plural(len(runs), 'run')} to {name}")
+
+    async def _exported(self) -> list[ExportedRun]:
+        views = [view for tree in await self.conversation.trees() for view in tree]
+        stored = self.retinue.supervisor.stored
+        return [ExportedRun(view, [event for _, event in await stored.events(view.run_id)]) for view in views]
+
     def _status(self) -> commands.ChatStatus:
         return commands.ChatStatus(
-            model=self.launch.model_choice.full_name,
+            model=self.conversation.launch.model_choice.full_name,
             session=self.retinue.session_id,
             run_id=self.conversation.current,
             agent=self.launch.options.agent,
@@ -243,6 +369,7 @@ class Repl:
         """Close the conversation, and wait for background runs; Ctrl-C leaves these to be resumed later."""
         if notice := self.thread.run(self.conversation.close()):
             say(*notice.split("\n"))
+        self.thread.run(self.person.close())
         at_work = self.conversation.at_work()
         if at_work:
             say(f"waiting for {plural(len(at_work), 'run')} in the background; after Ctrl-C they can be resumed later")

@@ -120,7 +120,7 @@ def export(
     within: InFlag = None,
     format: Annotated[
         str,
-        option("--format", metavar="jsonl|html", help="A line of JSON for each event, or a page to look at. [jsonl]"),
+        option("--format", metavar="jsonl|html|md", help="A line of JSON for each event, or a page to read. [jsonl]"),
     ] = "jsonl",
     file: Annotated[str | None, option("--output", "-o", metavar="FILE", help="The file to write. [stdout]")] = None,
 ) -> int:

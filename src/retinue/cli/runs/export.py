@@ -1,8 +1,9 @@
-"""`retinue runs export`: a tree of runs with all events as JSON lines, or as one self-contained HTML page."""
+"""`retinue runs export`: a tree of runs with all events as JSON lines, a self-contained HTML page or Markdown."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -10,11 +11,13 @@ import msgspec
 
 from retinue.app.json_rows import run_row
 from retinue.app.open import open_read_only
+from retinue.cli.output.format import name_of, status_of
 from retinue.cli.output.terminal import say, write
+from retinue.cli.output.transcript import entries, headed
 from retinue.cli.runs.follow import json_line
 from retinue.cli.runs.html_page import ExportedRun, page
 from retinue.cli.runs.list_show import find_run, subtree_of
-from retinue.core.text import plural
+from retinue.core.text import plural, rfc3339
 
 
 async def export_run(
@@ -42,8 +45,28 @@ def _lines(runs: Sequence[ExportedRun]) -> Iterator[str]:
             yield json_line(place | {"event": msgspec.to_builtins(event)})
 
 
+def _markdown(runs: Sequence[ExportedRun]) -> str:
+    """The conversations one after the other; texts are as they were written."""
+    parts: list[str] = []
+    for view, events in runs:
+        parts.append(f"# {name_of(view)} ({status_of(view)})\n\nRun {view.run_id}, started {rfc3339(view.started_at)}")
+        for entry in entries(events):
+            ((heading, _),) = headed([entry])
+            is_prose = entry.kind in ("task", "words", "reply")
+            parts += [f"## {heading}", entry.text if is_prose else _fenced(entry.text)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _fenced(text: str) -> str:
+    """A text as a block of code, with a fence that is longer than any in it."""
+    longest = max((len(found) for found in re.findall("`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}text\n{text}\n{fence}"
+
+
 WRITERS: Mapping[str, Callable[[Sequence[ExportedRun]], str]] = {
     "jsonl": lambda runs: "".join(_lines(runs)),
     "html": page,
+    "md": _markdown,
 }
 """The text of exported runs by the name of its format."""

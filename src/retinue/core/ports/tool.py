@@ -29,7 +29,7 @@ class HostedCall:
     """A call by a program outside, such as an MCP client, in the name of a hosted run.
 
     `max_wait` is the number of seconds after which the call has to return; None is no limit. The engine adds the runs
-    that the call starts to `started`.
+    that the call starts to `started`. With `approved` the person makes the call who would be asked about it.
 
     >>> HostedCall(max_wait=45.0).started
     []
@@ -37,6 +37,7 @@ class HostedCall:
 
     max_wait: float | None = None
     started: list[RunId] = field(default_factory=list["RunId"])
+    approved: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

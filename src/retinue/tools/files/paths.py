@@ -26,6 +26,7 @@ from retinue.core.policy import Policy
 from retinue.core.ports import CallContext
 from retinue.core.settings_file_names import SETTINGS_FILES
 from retinue.tools.dependencies import ToolDependencies
+from retinue.tools.file_changes import FileChanges
 from retinue.tools.path_walk import (
     DIRECTORY,
     MAX_LINKS,
@@ -149,12 +150,14 @@ class FileAccess:
         settings: Sequence[Path] = (),
         workspaces: Workspaces | None = None,
         agents_write: Sequence[str] = (),
+        changes: FileChanges | None = None,
     ) -> None:
         if os.open not in os.supports_dir_fd:
             raise ToolError("files cannot be reached safely on this system: it has no openat")
         try:
             self.workspace = os.path.abspath(workspace or os.curdir)
             self.agents_write = (self.workspace, *agents_write)
+            self._changes = changes
             self._everywhere = not policy.workspace_only
             workspaces = workspaces or Workspaces()
             forbidden = [spelled(path, self.workspace) for path in policy.forbidden_paths]
@@ -192,6 +195,7 @@ class FileAccess:
             settings=dependencies.settings,
             workspaces=dependencies.opened_workspaces,
             agents_write=dependencies.agents_write,
+            changes=dependencies.changes,
         )
 
     def file(self, path: str) -> AbstractContextManager[OpenPath]:
@@ -215,7 +219,12 @@ class FileAccess:
             except OSError as error:
                 raise ToolError(f"the settings files cannot be protected: {error}") from error
         with self._checked_target(path, mode, follow=follow, parents=parents) as target:
-            yield target
+            if mode == "read" or self._changes is None:
+                yield target
+                return
+            reopen = partial(self._checked_target, f"/{'/'.join(target.names)}", mode, follow=False)
+            with self._changes.recorded(target, reopen):
+                yield target
 
     @contextmanager
     def _checked_target(
