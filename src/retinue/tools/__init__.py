@@ -1,3 +1,14 @@
 """What agents can use: each file here makes tools that satisfy `retinue.core.ports.Tool`."""
 
-__all__ = ["builtin", "dependencies", "function", "memory", "path_walk", "settings_guard", "settings_trust", "shell"]
+__all__ = [
+    "builtin",
+    "dependencies",
+    "file_changes",
+    "files",
+    "function",
+    "memory",
+    "path_walk",
+    "settings_guard",
+    "settings_trust",
+    "shell",
+]

@@ -14,6 +14,7 @@ from retinue.core.ids import RunId
 from retinue.core.inbox import Close
 from retinue.core.ports import HostedCall, ToolResult
 from retinue.core.run import HOST
+from retinue.tools.files import Undone, undo
 
 SHELL, FILE_READ = "shell", "file_read"
 
@@ -40,6 +41,10 @@ class PersonCalls:
     async def read_file(self, path: str) -> ToolResult:
         """The lines of a text file with their numbers, as many as `file_read` returns at once."""
         return await self._call(FILE_READ, {"path": path})
+
+    def undo_files(self) -> list[Undone]:
+        """Undo what the file tools have changed since the latest `FileChanges.begin`; empty if that is nothing."""
+        return undo(self._retinue.file_changes.take_latest())
 
     async def close(self) -> None:
         """End the run of these calls."""

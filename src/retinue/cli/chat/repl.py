@@ -202,13 +202,10 @@ class Repl:
         attachments, self.outputs = self.outputs, []
         names = named_files(text) if self.by_hand else []
         for name in names[:MAX_FILES]:
-            if not os.path.isfile(name):
-                if "." in name or "/" in name:
-                    say(f"note: there is no file {name}; @{name} is sent as it is")
-                continue
             result = self.thread.run(self.person.read_file(name))
             if result.failed:
-                say(f"note: {name} is not added: {result.text}")
+                if "." in name or "/" in name:  # other words with @ are names of people, or decorators of code
+                    say(f"note: @{name} is sent as it is: {result.text}")
                 continue
             attachments.append(Attachment("file", name, result.text))
             say(f"added {name} ({plural(len(result.text.splitlines()), 'line')})")
@@ -318,7 +315,7 @@ class Repl:
         self._answer(text)
 
     def _undo(self) -> None:
-        undone = self.retinue.file_changes.undo()
+        undone = self.person.undo_files()
         if not undone:
             self._print_error("the file tools have changed nothing that can be undone")
             return

@@ -14,7 +14,7 @@ from retinue.cli.output.terminal import say, stdout_for_answers_alone
 if TYPE_CHECKING:
     from retinue.config.precedence import Flags
 
-__all__ = ["app", "list_show"]
+__all__ = ["app", "export", "html_page", "list_show"]
 
 app = typer.Typer(
     name="runs",

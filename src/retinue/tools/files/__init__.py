@@ -2,5 +2,6 @@
 
 from retinue.tools.files.file_tools import tools
 from retinue.tools.files.paths import SETTINGS, AccessDenied, FileAccess, OpenPath
+from retinue.tools.files.undo import Undone, undo
 
-__all__ = ["SETTINGS", "AccessDenied", "FileAccess", "OpenPath", "tools"]
+__all__ = ["SETTINGS", "AccessDenied", "FileAccess", "OpenPath", "Undone", "tools", "undo"]
