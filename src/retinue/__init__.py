@@ -22,6 +22,7 @@ from retinue.core.lazy_names import lazy_names
 from retinue.version import __version__
 
 if TYPE_CHECKING:
+    from retinue.app.child_runs import agent_tool as agent_tool
     from retinue.app.engine_types import RunView as RunView
     from retinue.app.handle import RunHandle as RunHandle
     from retinue.app.open import MEMORY as MEMORY
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from retinue.core.run import Limits as Limits
     from retinue.core.run import Outcome as Outcome
     from retinue.core.usage import Usage as Usage
+    from retinue.dialects.base import Dialect as Dialect
     from retinue.dialects.buzzllm import BuzzllmSettings as BuzzllmSettings
     from retinue.dialects.meerkat import ConcurrencyLimits as ConcurrencyLimits
     from retinue.dialects.meerkat import MeerkatSettings as MeerkatSettings
@@ -95,8 +97,10 @@ _HOMES = {
     "Deny": "retinue.core.ports:Deny",
     "Hooks": "retinue.core.ports:Hooks",
     "tool": "retinue.tools.function:tool",
+    "agent_tool": "retinue.app.child_runs:agent_tool",
     "ToolOptions": "retinue.tools.dependencies:ToolOptions",
     "ProviderConfig": "retinue.providers.catalog:ProviderConfig",
+    "Dialect": "retinue.dialects.base:Dialect",
     "BuzzllmSettings": "retinue.dialects.buzzllm:BuzzllmSettings",
     "ConcurrencyLimits": "retinue.dialects.meerkat:ConcurrencyLimits",
     "MeerkatSettings": "retinue.dialects.meerkat:MeerkatSettings",

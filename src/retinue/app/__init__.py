@@ -4,6 +4,7 @@ __all__ = [
     "agent_folders",
     "attach",
     "chat",
+    "child_runs",
     "doctor_checks",
     "engine_types",
     "follow",

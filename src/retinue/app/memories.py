@@ -62,7 +62,8 @@ async def save_message(
 
     A memory that cannot be reached is logged: the run goes on without it.
     """
-    auto_save = next((each for name in dialects if (each := registry.entry(name).auto_save) is not None), None)
+    known = [registry.entry(name) for name in dialects if name in registry.PACKAGES]
+    auto_save = next((entry.auto_save for entry in known if entry.auto_save is not None), None)
     if not settings.memory.auto_save or auto_save is None:
         return
     if len(text) < auto_save.least_characters or not text.strip():

@@ -19,7 +19,16 @@ from retinue.app.state_folder import default_home as default_home
 from retinue.app.state_folder import secure_state_folder
 from retinue.app.store_url import chosen_url, is_sqlite, memory_tables, open_url, sqlite_path
 from retinue.app.structured_output import validate_output
-from retinue.app.validation import check_agents, check_choices, check_hooks, check_tools, unknown_in_code
+from retinue.app.validation import (
+    check_agents,
+    check_choices,
+    check_hooks,
+    check_tools,
+    check_types,
+    unknown_in_code,
+    with_own_tools,
+)
+from retinue.config.error_texts import closest_match
 from retinue.core.agent import DEFAULT_AGENT, Agent, split_model
 from retinue.core.commands import DEFAULT_LEASE
 from retinue.core.errors import BadInput
@@ -27,6 +36,7 @@ from retinue.core.ids import RandomIds, SessionId, SystemClock
 from retinue.core.log_context import logger
 from retinue.core.policy import Policy, Rules, intersect
 from retinue.core.ports import Clock, Hooks, Ids, KeyValue, Provider, Store, Tool, ToolLike
+from retinue.dialects.base import Dialect
 from retinue.dialects.registry import DEFAULT
 from retinue.engine import Approver, build_engine
 from retinue.providers.catalog import (
@@ -64,7 +74,7 @@ def open(
     provider_configs: Sequence[ProviderConfig] = (),
     tools: Iterable[ToolLike | str] = (),
     tool_options: ToolOptions | None = None,
-    dialects: Sequence[str] = (DEFAULT,),
+    dialects: Sequence[str | Dialect] = (DEFAULT,),
     dialect_settings: Mapping[str, object] | None = None,
     agents: Sequence[Agent] = (),
     policy: Policy | None = None,
@@ -90,7 +100,8 @@ def open(
     - `providers`, `provider_configs`: more providers, as objects by name and as configs, for agents whose model is
       written `name:model`.
     - `tools`: your own tools, and names of built-in ones. `tool_options` configures the built-in ones.
-    - `dialects`: the delegation tools that runs are offered. `dialect_settings` are settings by the dialect's name.
+    - `dialects`: the delegation tools that runs are offered: names, and objects of your own subclasses of
+      `retinue.Dialect`. `dialect_settings` are settings by the dialect's name.
     - `agents`: the agents that runs and models can name.
     - `policy`: the ceiling of every run; its limits on actions per hour and cost per day hold for each agent. Without
       one, an agent has its own policy, else `Policy()`, and nothing is limited by hour or day.
@@ -118,6 +129,7 @@ def open(
     'Hello.'
     """
     payloads.set_from(os.environ, log.warning)
+    check_types(model=model, provider=provider, providers=providers, policy=policy, session=session, agents=agents)
     check_choices(approvals=approvals, durability=durability, lease=lease, dialects=dialects)
     if config is not None:
         from retinue.app import settings_file, tool_modules
@@ -135,11 +147,12 @@ def open(
         if not model and provider is None and base_url is None and not providers and provider_configs:
             provider = settings_file.default_provider(settings) or provider_configs[0].name
             model = settings_file.default_model(settings, provider) or ""
+    agents, of_agents = with_own_tools(agents, tools := tuple(tools) if not isinstance(tools, str) else tools)
     check_agents(agents)
     table, name = _providers(model, provider, base_url, api_key_env, providers, provider_configs)
     clock, ids = clock or SystemClock(), ids or RandomIds()
     own, named = check_tools(tools)
-    for warning in unknown_in_code(agents, policy, [tool.spec.name for tool in own]):
+    for warning in unknown_in_code(agents, policy, [tool.spec.name for tool in (*own, *of_agents)]):
         log.warning("%s", warning)
     store = _open_store(home, durability, store)
     rules = Rules(
@@ -168,7 +181,7 @@ def open(
             changes=changes,
         )
 
-    toolset = ToolRegistry(own, named=named, builtin=Builtin(dependencies))
+    toolset = ToolRegistry(own, named=named, builtin=Builtin(dependencies), of_agents=of_agents)
     supervisor, driver = build_engine(
         store,
         toolset,
@@ -319,6 +332,11 @@ def _providers(
         objects = {str(own_name): provider} | objects
         model = name if prefix == own_name else model
     table = ProviderRegistry(objects, provider_configs)
+    if not table and ":" in model:
+        wrong = model.partition(":")[0]
+        match = closest_match(wrong, tuple(WIRES))
+        hint = f": did you mean {match}:{model.partition(':')[2]}?" if match else f"; known: {', '.join(WIRES)}"
+        raise BadInput(f"model={model!r}: there is no provider named {wrong!r}{hint}")
     if not table:
         raise BadInput(
             "no model is configured: give one (model='openai-chat:NAME'), the name of a provider, "

@@ -28,22 +28,35 @@ class ToolRegistry:
     """The tools of a process: the caller's own, the built-in ones, and for runs with a dialect its tools.
 
     An own tool hides a built-in one of the same name. `named` are the built-in tools offered to runs whose agent lists
-    no tools.
+    no tools. `of_agents` are tools that only their agents are offered.
     """
 
-    def __init__(self, tools: Iterable[Tool], *, named: Sequence[str] = (), builtin: Builtin | None = None) -> None:
+    def __init__(
+        self,
+        tools: Iterable[Tool],
+        *,
+        named: Sequence[str] = (),
+        builtin: Builtin | None = None,
+        of_agents: Iterable[Tool] = (),
+    ) -> None:
         self.own: dict[str, Tool] = {}
         self._builtin = builtin
         for tool in tools:
-            if tool.spec.name in self.own:
-                raise BadInput(f"two tools are named {tool.spec.name!r}: rename one of them")
-            self.own[tool.spec.name] = tool
+            self._register(tool)
         self.offered = tuple(dict.fromkeys((*self.own, *named)))
+        for tool in of_agents:
+            if self.own.get(tool.spec.name) is not tool:
+                self._register(tool)
         """The tools offered to a run whose agent lists none."""
         self.names = tuple(dict.fromkeys((*self.own, *(BUILTIN if builtin is not None else ()))))
         """The tools that an agent can be given, without those of dialects."""
         self._dialects: dict[str, Dialect] = {}
         self._delegation: dict[str, Mapping[str, Tool]] = {}
+
+    def _register(self, tool: Tool) -> None:
+        if tool.spec.name in self.own:
+            raise BadInput(f"two tools are named {tool.spec.name!r}: rename one of them")
+        self.own[tool.spec.name] = tool
 
     def add(self, dialect: Dialect) -> None:
         self._dialects[dialect.name] = dialect

@@ -6,8 +6,9 @@ import asyncio
 import warnings
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
+from decimal import Decimal
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeVar, Unpack, overload
+from typing import Any, Literal, NoReturn, TypeAlias, TypeVar, Unpack, overload
 
 from msgspec.structs import replace
 
@@ -15,7 +16,15 @@ from retinue.app.approvals import Approvals
 from retinue.app.handle import RunHandle, event_stream
 from retinue.app.registries import ProviderRegistry, ToolRegistry, lend_providers
 from retinue.app.run_options import CheckedRunOptions, SpawnOptions
-from retinue.app.run_spec import Grants, LaunchConfig, RunSpecBuilder, escalation, limits_of, narrowed_memory
+from retinue.app.run_spec import (
+    Grants,
+    LaunchConfig,
+    RunSpecBuilder,
+    escalation,
+    limits_of,
+    narrowed_memory,
+    with_single_limits,
+)
 from retinue.app.sessions import Sessions
 from retinue.app.structured_output import OutputFormat, converter, make_output
 from retinue.core.agent import Agent, RunSpec, ToolSpec
@@ -29,6 +38,7 @@ from retinue.core.model_options import NO_OPTIONS, Effort, ModelOptions
 from retinue.core.policy import Policy
 from retinue.core.ports import Tool
 from retinue.core.run import Approval, HistoryRef, Lifecycle, Limits, Outcome
+from retinue.dialects.base import Dialect
 from retinue.engine import Driver, RunView, SpawnRequest, Supervisor
 from retinue.tools.dependencies import ToolOptions
 from retinue.tools.file_changes import FileChanges
@@ -66,7 +76,7 @@ class Retinue:
         providers: ProviderRegistry,
         *,
         agents: Sequence[Agent],
-        dialects: Sequence[str],
+        dialects: Sequence[str | Dialect],
         dialect_settings: Mapping[str, object],
         model: str,
         session: SessionId,
@@ -93,6 +103,7 @@ class Retinue:
             model=model,
             dialect_settings=dialect_settings,
             workspaces=workspaces,
+            own_dialects=[each for each in dialects if not isinstance(each, str)],
         )
         self.launch_config: LaunchConfig | None = None
         """What a later process needs to resume the runs started here; stored with each root run if set."""
@@ -104,7 +115,7 @@ class Retinue:
             home=home,
             workspaces=workspaces,
         )
-        self._chosen = tuple(dialects)
+        self._chosen = tuple(each if isinstance(each, str) else each.name for each in dialects)
 
     # Opening and closing
 
@@ -126,6 +137,12 @@ class Retinue:
                 await self._providers.close()
             finally:
                 await self.supervisor.close()
+
+    def __enter__(self) -> NoReturn:
+        raise TypeError("write `async with retinue.open(...)`, or `with retinue.open_sync(...)` in a plain function")
+
+    def __exit__(self, *error: object) -> None:
+        """Never called: `__enter__` raises."""
 
     # Starting runs
 
@@ -154,6 +171,10 @@ class Retinue:
         effort: Effort | None = None,
         options: ModelOptions = NO_OPTIONS,
         attachments: Sequence[Attachment] = (),
+        max_turns: int | None = None,
+        max_tokens: int | None = None,
+        max_cost: float | Decimal | None = None,
+        timeout: float | None = None,
         output: OutputFormat | None = None,
         check: bool = False,
     ) -> Outcome:
@@ -182,6 +203,10 @@ class Retinue:
             effort=effort,
             options=options,
             attachments=attachments,
+            max_turns=max_turns,
+            max_tokens=max_tokens,
+            max_cost=max_cost,
+            timeout=timeout,
             output=output,
         )
         try:
@@ -225,6 +250,10 @@ class Retinue:
         inherits: HistoryRef | None = None,
         detached: bool = False,
         attachments: Sequence[Attachment] = (),
+        max_turns: int | None = None,
+        max_tokens: int | None = None,
+        max_cost: float | Decimal | None = None,
+        timeout: float | None = None,
         output: OutputFormat | None = None,
         label: str = "",
         ceiling: bool = True,
@@ -237,6 +266,8 @@ class Retinue:
           prompt.
         - `key`: an idempotency key; the same key returns the same run.
         - `limits`: limits on turns, time, tokens and cost; without them, those of the agent apply.
+        - `max_turns`, `max_tokens`, `max_cost` (dollars), `timeout` (seconds): single limits, as the flags of `retinue
+          run` name them; they take the place of those in `limits`.
         - `policy`, `memory_from`: narrow what the agent may do, and whose memory it may read.
         - `dialects`: the delegation tools to offer, instead of those given to `retinue.open`.
         - `tools`: the names of the tools to offer, instead of those of the agent. No run below this one can be given
@@ -286,7 +317,13 @@ class Retinue:
             agent=spec.name,
             run_spec=run_spec,
             task=task,
-            limits=limits_of(spec, limits, delegates=bool(chosen)),
+            limits=with_single_limits(
+                limits_of(spec, limits, delegates=bool(chosen)),
+                max_turns=max_turns,
+                max_tokens=max_tokens,
+                max_cost=max_cost,
+                timeout=timeout,
+            ),
             policy=policy,
             windows=self._grants.windows(spec.name, policy),
             lifecycle=Lifecycle(keep_alive=_keep_alive(keep_alive, stays), per_input=per_input),

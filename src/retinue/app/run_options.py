@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import TypedDict
 
 from retinue.core.attachments import Attachment
@@ -26,6 +27,10 @@ class RunOptions(TypedDict, total=False):
     effort: Effort | None
     options: ModelOptions
     attachments: Sequence[Attachment]
+    max_turns: int | None
+    max_tokens: int | None
+    max_cost: float | Decimal | None
+    timeout: float | None
 
 
 class CheckedRunOptions(RunOptions, total=False):

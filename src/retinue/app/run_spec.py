@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -11,6 +12,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from retinue.app.child_runs import ChildRuns
 from retinue.app.registries import ProviderRegistry, RegistryFamilies, ToolRegistry
 from retinue.app.structured_output import make_output
 from retinue.core.agent import DEFAULT_AGENT, Agent, RunSpec
@@ -22,7 +24,7 @@ from retinue.core.log_lines import line
 from retinue.core.model_options import NO_OPTIONS, Effort, ModelOptions
 from retinue.core.policy import Policy, allows, inherit, intersect, narrowed_windows, windows_of
 from retinue.core.ports import Tool
-from retinue.core.run import Limits, Outcome
+from retinue.core.run import Limits, Outcome, nanodollars
 from retinue.core.state import Run
 from retinue.dialects import registry
 from retinue.dialects.base import Dialect, PolicyTexts
@@ -102,7 +104,9 @@ class RunSpecBuilder:
         model: str,
         dialect_settings: Mapping[str, object],
         workspaces: Workspaces,
+        own_dialects: Sequence[Dialect] = (),
     ) -> None:
+        self._own_dialects = {dialect.name: dialect for dialect in own_dialects}
         self._supervisor = supervisor
         self._tools = tools
         self._providers = providers
@@ -132,6 +136,7 @@ class RunSpecBuilder:
                 else (caller_spec.provider, caller_spec.model)
             ),
         )
+        self._supervisor.use_spawner(ChildRuns(self._dialect_context, self._own_tools_at))
         self._together(chosen)
         self._supervisor.use_outcome_texts(DialectOutcomeTexts(self._dialects))
         self._supervisor.use_log_fields(lambda run: log_fields(run, self._dialects))
@@ -204,6 +209,11 @@ class RunSpecBuilder:
             tool_ceiling=_tool_ceiling(own, dialects) if ceiling and dialects and tools is not None else None,
         )
 
+    def _own_tools_at(self, dialects: Sequence[str], depth: int) -> tuple[str, ...]:
+        """The tools that dialects which are not built in offer to a run at this depth."""
+        others = [self._dialect(name) for name in dialects if name not in registry.PACKAGES]
+        return tuple(name for dialect in others for name in dialect.offered(depth=depth))
+
     def _together(self, chosen: Sequence[str]) -> list[Dialect]:
         """The dialects of one run; raises `BadInput` if they have a tool name in common."""
         dialects = [self._dialect(name) for name in chosen]
@@ -212,7 +222,9 @@ class RunSpecBuilder:
 
     def _dialect(self, name: str) -> Dialect:
         if name not in self._dialects:
-            dialect = registry.entry(name).make(self._dialect_context, self._settings.get(name))
+            dialect = self._own_dialects.get(name) or registry.make(
+                name, self._dialect_context, self._settings.get(name)
+            )
             self._dialects[name] = dialect
             self._tools.add(dialect)
         return self._dialects[name]
@@ -226,6 +238,25 @@ def limits_of(agent: Agent, asked: Limits | None, *, delegates: bool) -> Limits:
     if asked.max_turns is None and asked.exchange_turns is None and agent.max_turns is not None:
         return replace(asked, max_turns=agent.max_turns)
     return asked
+
+
+def with_single_limits(
+    limits: Limits,
+    *,
+    max_turns: int | None,
+    max_tokens: int | None,
+    max_cost: float | Decimal | None,
+    timeout: float | None,
+) -> Limits:
+    """The limits with those that are given one by one; `max_cost` is in dollars, `timeout` in seconds."""
+    given: dict[str, object] = {
+        "max_turns": max_turns,
+        "max_tokens": max_tokens,
+        "max_cost": None if max_cost is None else nanodollars(max_cost),
+        "seconds": timeout,
+    }
+    given = {name: value for name, value in given.items() if value is not None}
+    return replace(limits, **given) if given else limits
 
 
 def _tool_ceiling(tools: Sequence[str], dialects: Sequence[Dialect]) -> tuple[str, ...]:

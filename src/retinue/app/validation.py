@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from types import NoneType
+from typing import TYPE_CHECKING, cast
 
+from msgspec.structs import replace as replace_struct
+
+from retinue.app.child_runs import AgentTool
 from retinue.config import error_texts
-from retinue.core.agent import Agent
+from retinue.core.agent import Agent, wrong_type
 from retinue.core.errors import BadInput, Problem, UnknownName
 from retinue.core.policy import DEFAULT_AUTO_APPROVE, NO_TOOLS, Policy
 from retinue.core.ports import Hooks, Tool, ToolLike, as_tool
-from retinue.dialects.registry import tool_names
+from retinue.dialects.base import Dialect
+from retinue.dialects.registry import PACKAGES, tool_names
 from retinue.tools.builtin import BUILTIN
+from retinue.tools.function import tool
 
 if TYPE_CHECKING:
     from retinue.config.settings import Settings
@@ -55,6 +61,68 @@ def check_tools(tools: Iterable[ToolLike | str]) -> tuple[tuple[Tool, ...], tupl
     return tuple(own), tuple(named)
 
 
+def check_types(
+    *, model: object, provider: object, providers: object, policy: object, session: object, agents: object
+) -> None:
+    """Raise `BadInput` for arguments of `retinue.open` of a wrong type, with what was expected."""
+    for name, value, expected in (
+        ("model", model, str),
+        ("policy", policy, (Policy, NoneType)),
+        ("session", session, (str, NoneType)),
+        ("providers", providers, (Mapping, NoneType)),
+    ):
+        if not isinstance(value, expected):
+            raise wrong_type("open", name, value, expected)
+    if not (provider is None or isinstance(provider, str) or callable(getattr(provider, "answer", None))):
+        raise BadInput(
+            f"open: provider={provider!r:.80} is a {type(provider).__name__}; expected the name of a wire or of a "
+            "configured provider, or an object with the method `async def answer(self, request, publish)`"
+        )
+    if isinstance(provider, type):
+        raise BadInput(f"open: provider is the class {provider.__name__}: write {provider.__name__}()")
+    if isinstance(agents, Agent) or not isinstance(agents, Iterable):
+        raise BadInput("open: agents is not a list: write agents=[retinue.Agent(...)]")
+    for each in cast("Iterable[object]", agents):
+        if not isinstance(each, Agent):
+            raise BadInput(f"open: agents has a {type(each).__name__}: expected objects of retinue.Agent")
+
+
+def with_own_tools(agents: Sequence[Agent], tools: Iterable[object]) -> tuple[tuple[Agent, ...], tuple[Tool, ...]]:
+    """The agents with names in place of tools and functions, those that are used as tools included; and these tools."""
+    named: dict[str, Agent] = {}
+    found: dict[str, Tool] = {}
+    waiting = [*agents, *_agents_of(tools)]
+    for agent in waiting:  # grows while it is read
+        if agent.name in named and agent is not named[agent.name] and agent not in agents:
+            continue
+        objects = [_as_tool(agent, each) for each in agent.tools if not isinstance(each, str)]
+        found |= {tool.spec.name: tool for tool in objects}
+        waiting += [each for each in _agents_of(objects) if each.name not in {known.name for known in waiting}]
+        named.setdefault(agent.name, agent)
+    ordered = [*agents, *(agent for name, agent in named.items() if name not in {known.name for known in agents})]
+    bare = (replace_struct(agent, tools=tuple(_name_of(each) for each in agent.tools)) for agent in ordered)
+    return tuple(bare), tuple(found.values())
+
+
+def _agents_of(tools: Iterable[object]) -> list[Agent]:
+    return [each.agent for each in tools if isinstance(each, AgentTool)]
+
+
+def _as_tool(agent: Agent, each: object) -> Tool:
+    if hasattr(each, "spec") and hasattr(each, "call"):
+        return as_tool(cast("ToolLike", each))
+    if callable(each) and not isinstance(each, type):
+        return tool(each)
+    raise BadInput(f"Agent {agent.name!r}: tools has {each!r:.80}: expected names, tools or functions")
+
+
+def _name_of(each: object) -> str:
+    if isinstance(each, str):
+        return each
+    spec = getattr(each, "spec", None)
+    return spec.name if spec is not None else getattr(each, "__name__", "")
+
+
 def check_hooks(hooks: Sequence[Hooks]) -> tuple[Hooks, ...]:
     """The hooks; raises `BadInput` for anything else, and for a method that is not `async def`."""
     if isinstance(hooks, Hooks):
@@ -79,6 +147,15 @@ def check_choices(*, approvals: object, durability: str, lease: float, dialects:
         raise BadInput(f"lease={lease!r} is not valid: give a number of seconds above 0")
     if isinstance(dialects, str):
         raise BadInput(f"dialects={dialects!r} is a string: write dialects=[{dialects!r}]")
+    if not isinstance(dialects, Iterable):
+        raise BadInput("dialects is not a list: write dialects=[...]")
+    for each in cast("Iterable[object]", dialects):
+        if isinstance(each, type):
+            raise BadInput(f"dialects: {each.__name__} is a class: write {each.__name__}()")
+        if not isinstance(each, str | Dialect):
+            raise BadInput(f"dialects: found a {type(each).__name__}; expected names or objects of retinue.Dialect")
+        if isinstance(each, Dialect) and each.name in PACKAGES:
+            raise BadInput(f"dialects: {each.name!r} is the name of a built-in dialect: choose another name")
 
 
 _LISTS = ("allowed_tools", "excluded_tools", "auto_approve", "always_ask")

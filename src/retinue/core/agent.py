@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Sequence
-from typing import Literal
+from collections.abc import Callable, Collection, Iterable, Sequence
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import msgspec
 from msgspec import Struct, field
@@ -49,8 +50,33 @@ class ToolSpec(Struct, frozen=True, gc=False, omit_defaults=True):
     parameters: str = '{"type":"object","properties":{}}'
 
 
+if TYPE_CHECKING:
+    ToolNames: TypeAlias = tuple[Any, ...]
+else:
+    ToolNames = tuple[str, ...]
+"""The tools of an agent: names. Tools and functions may be given to the constructor; `retinue.open` registers them."""
+
+
+def wrong_type(owner: str, name: str, value: object, expected: type | tuple[type, ...]) -> BadInput:
+    """The error for a value of a wrong type, with what was expected.
+
+    >>> str(wrong_type("Agent", "model", 7, str))
+    'Agent: model=7 is an int; expected a str'
+    """
+    kinds = expected if isinstance(expected, tuple) else (expected,)
+    names = [("None" if kind is NoneType else _with_article(kind.__name__)) for kind in kinds]
+    found = _with_article(type(value).__name__)
+    return BadInput(f"{owner}: {name}={value!r:.80} is {found}; expected {' or '.join(names)}")
+
+
+def _with_article(name: str) -> str:
+    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
+
+
 class Agent(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An agent: its system prompt, tool names, model and limits.
+    """An agent: its system prompt, tools, model and limits.
+
+    `tools` are names of tools, or tools and functions themselves, which `retinue.open` registers for it.
 
     `model` is `wire:name`, or a bare name at the provider of the parent run; empty means the parent's model. `fallback`
     lists the models to call, in order, when `model` is unavailable. Dialects differ in the tools of an agent whose
@@ -70,7 +96,7 @@ class Agent(Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     description: str = ""
     system_prompt: str = ""
-    tools: tuple[str, ...] = ()
+    tools: ToolNames = ()
     model: str = ""
     fallback: tuple[str, ...] = ()
     max_turns: int | None = None
@@ -88,14 +114,34 @@ class Agent(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def __post_init__(self) -> None:
         for name in ("tools", "fallback", "memory_from"):
-            if not isinstance(value := getattr(self, name), tuple):  # callers pass lists
-                msgspec.structs.force_setattr(self, name, tuple(value))
+            value: object = getattr(self, name)
+            if not isinstance(value, tuple):  # callers pass lists
+                if isinstance(value, str) or not isinstance(value, Iterable):
+                    expected = f"write {name}=({value!r},)" if isinstance(value, str) else "expected a tuple of names"
+                    raise BadInput(f"Agent: {name}={value!r} is a {type(value).__name__}: {expected}")
+                msgspec.structs.force_setattr(self, name, tuple(cast("Iterable[object]", value)))
+        for name, expected in _AGENT_TYPES:
+            if not isinstance(value := getattr(self, name), expected):
+                raise wrong_type("Agent", name, value, expected)
         if self.effort is not None or self.max_output_tokens is not None:
             given = ModelOptions(effort=self.effort, max_output_tokens=self.max_output_tokens)
             msgspec.structs.force_setattr(self, "options", given.over(self.options))
 
     def limits_with(self, max_turns: int | None) -> Limits:
         return msgspec.structs.replace(self.limits, max_turns=max_turns)
+
+
+_AGENT_TYPES: tuple[tuple[str, type | tuple[type, ...]], ...] = (
+    ("name", str),
+    ("description", str),
+    ("system_prompt", str),
+    ("model", str),
+    ("max_turns", (int, NoneType)),
+    ("limits", Limits),
+    ("policy", (Policy, NoneType)),
+    ("runtime", RuntimeProfile),
+    ("workspace", str),
+)
 
 
 class Output(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):

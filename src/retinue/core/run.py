@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Generic, Literal, cast
 
 from msgspec import Struct, field
+from msgspec.structs import force_setattr
 
 from retinue.core.budget import Dimension
-from retinue.core.errors import RunFailed
+from retinue.core.errors import BadInput, RunFailed
 from retinue.core.ids import Key, RunId
-from retinue.core.usage import NO_USAGE, Usage
+from retinue.core.usage import MAX_COST, NANO, NO_USAGE, Usage
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -52,8 +54,39 @@ EndReason = Literal[
 """Why a run ended, in more detail than `Result`."""
 
 
+def nanodollars(dollars: float | Decimal) -> int:
+    """An amount of dollars in nanodollars; raises `BadInput` for one that is negative or no number.
+
+    >>> nanodollars(0.25), nanodollars(Decimal("1.50")), nanodollars(2)
+    (250000000, 1500000000, 2000000000)
+    """
+    try:
+        amount = Decimal(str(dollars)) * NANO
+        whole = int(amount.to_integral_value())
+    except (ArithmeticError, ValueError) as error:
+        raise BadInput(f"max_cost={dollars!r} is not an amount of dollars") from error
+    if not 0 <= whole <= MAX_COST:
+        raise BadInput(f"max_cost={dollars!r} is not an amount of dollars: expected 0 to {MAX_COST // NANO:,}")
+    return whole
+
+
+_WHOLE_NUMBERS = (
+    "max_turns",
+    "exchange_turns",
+    "max_input_tokens",
+    "max_output_tokens",
+    "max_tokens",
+    "max_cost",
+    "max_calls",
+    "max_repeats",
+)
+_SECONDS = ("seconds", "model_seconds", "first_seconds", "idle_seconds", "tool_seconds", "retry_for")
+
+
 class Limits(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """Limits of a run; None is unlimited. Costs are in nanodollars, times in seconds.
+    """Limits of a run; None is unlimited. Times are in seconds.
+
+    `max_cost` is given in dollars, as a float or a Decimal, and kept in nanodollars, as an int.
 
     `max_turns` bounds the whole run, `exchange_turns` each exchange of a keep-alive run. `first_seconds` bounds the
     silence of a model before the first token, `idle_seconds` the silence after it; the first is never the shorter one.
@@ -61,9 +94,12 @@ class Limits(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     calls and equal results; calls of a dialect's tools do not count. With `wrap_up`, the last turn is reserved: a run
     that reaches a limit is asked once, without tools, for an answer.
 
-    >>> a_quarter_dollar = Limits(max_turns=20, max_cost=250_000_000, wrap_up=True)
-    >>> a_quarter_dollar.max_turns, a_quarter_dollar.max_tokens
-    (20, None)
+    >>> a_quarter_dollar = Limits(max_turns=20, max_cost=0.25, wrap_up=True)
+    >>> a_quarter_dollar.max_turns, a_quarter_dollar.max_tokens, a_quarter_dollar.max_cost
+    (20, None, 250000000)
+    >>> Limits(max_turns="20")
+    Traceback (most recent call last):
+    retinue.core.errors.BadInput: Limits: max_turns='20' is a str; expected an int or None
     """
 
     max_turns: int | None = None
@@ -81,6 +117,20 @@ class Limits(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     tool_seconds: float = 600.0
     retry_for: float = 600.0
     wrap_up: bool = False
+
+    def __post_init__(self) -> None:
+        cost: object = self.max_cost
+        if isinstance(cost, float | Decimal):
+            force_setattr(self, "max_cost", nanodollars(cost))
+        for name in _WHOLE_NUMBERS:
+            value: object = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+                expected = "dollars as a float or Decimal, nanodollars as an int," if name == "max_cost" else "an int"
+                raise BadInput(f"Limits: {name}={value!r:.80} is a {type(value).__name__}; expected {expected} or None")
+        for name in _SECONDS:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float | None):
+                raise BadInput(f"Limits: {name}={value!r:.80} is a {type(value).__name__}; expected seconds")
 
 
 CHAT = "chat"

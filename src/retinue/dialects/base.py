@@ -35,6 +35,30 @@ class Dialect(ABC):
 
     A dialect keeps no state: tasks are runs of the engine, and what has to be remembered is in the store. Only `name`
     and `tools` have no default.
+
+    A program passes an object of its own subclass to `retinue.open(dialects=[...])`; a package offers its class as an
+    entry point of the group `retinue.dialects`, under the dialect's name. Its tools start runs with
+    `CallContext.spawn`.
+
+    >>> import asyncio, retinue
+    >>> from retinue.testing import Script, ScriptedProvider, calls, says
+    >>> @retinue.tool(kind="keyed", waits=True)
+    ... async def ask(agent: str, question: str, context: retinue.CallContext) -> str:
+    ...     "Ask a colleague."
+    ...     return (await (await context.spawn(question, agent=agent)).wait()).text
+    >>> class Colleagues(retinue.Dialect):
+    ...     name = "colleagues"
+    ...     def tools(self):
+    ...         return {"ask": ask}
+    >>> script = Script().play("main", calls("ask", agent="dba", question="How many?"), says("Ten, I hear."))
+    >>> model = ScriptedProvider(script.play("dba", says("Ten.")))
+    >>> async def main() -> None:
+    ...     async with retinue.open(
+    ...         provider=model, agents=[retinue.Agent(name="dba")], dialects=[Colleagues()], home=retinue.MEMORY
+    ...     ) as r:
+    ...         print((await r.run("How large is the pool?")).text)
+    >>> asyncio.run(main())
+    Ten, I hear.
     """
 
     name: str
@@ -45,7 +69,10 @@ class Dialect(ABC):
         """Every tool that this dialect can offer, by name, in the order of its document."""
 
     def offered(self, *, depth: int) -> tuple[str, ...]:
-        """The tools that the dialect offers to a run at this depth: by default all to the root, none below it."""
+        """The tools that the dialect offers to a run at this depth: by default all to the root, none below it.
+
+        A run below the root that was started with `CallContext.spawn` is offered those of its depth, too.
+        """
         return tuple(self.tools()) if depth == 0 else ()
 
     def system_text(self, agents: Sequence[Agent], offered: tuple[str, ...]) -> str:

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING, TypeVar
 
-from retinue.core.errors import UnknownName
+from retinue.core.errors import BadInput, UnknownName
 
 if TYPE_CHECKING:
-    from retinue.dialects.base import DialectEntry, NamedPrompt
+    from retinue.dialects.base import Dialect, DialectEntry, NamedPrompt
+    from retinue.dialects.context import DialectContext
     from retinue.engine import RunView
     from retinue.telemetry.rust_log import Programs
 
@@ -28,6 +29,9 @@ PACKAGES: dict[str, str] = {
     "native": "retinue.dialects.native",
 }
 """The package of each dialect, by the dialect's name."""
+
+GROUP = "retinue.dialects"
+"""The group of entry points with which other packages offer dialects."""
 
 DEFAULT = "spec"
 """The dialect of a run that names none."""
@@ -56,8 +60,32 @@ def names() -> tuple[str, ...]:
 def entry(name: str) -> DialectEntry:
     """The registration of a dialect; raises `UnknownName`."""
     if name not in PACKAGES:
-        raise UnknownName("dialect", name, names())
+        raise UnknownName("dialect", name, (*names(), *installed()))
     return import_module(PACKAGES[name]).DIALECT
+
+
+def installed() -> dict[str, str]:
+    """The dialects of other packages: names and places of the entry points of the group `retinue.dialects`."""
+    from importlib.metadata import entry_points  # reads every installed package: only for an unknown name
+
+    return {found.name: found.value for found in entry_points(group=GROUP)}
+
+
+def make(name: str, dialect_context: DialectContext, settings: object = None) -> Dialect:
+    """A dialect of this package, or one that another package has installed; raises `UnknownName` or `BadInput`."""
+    if name in PACKAGES or (place := installed().get(name)) is None:
+        return entry(name).make(dialect_context, settings)
+    module, _, attribute = place.partition(":")
+    try:
+        found = getattr(import_module(module), attribute)
+        dialect = found() if isinstance(found, type) else found
+    except Exception as error:
+        raise BadInput(f"the dialect {name!r} ({place}) cannot be loaded: {type(error).__name__}: {error}") from error
+    from retinue.dialects.base import Dialect
+
+    if not isinstance(dialect, Dialect) or dialect.name != name:
+        raise BadInput(f"the entry point {name!r} ({place}) is not a retinue.Dialect with the name {name!r}")
+    return dialect
 
 
 def entries() -> Iterator[DialectEntry]:

@@ -24,7 +24,7 @@ from retinue.core.inbox import URGENT, Item
 from retinue.core.log_context import logger
 from retinue.core.messages import Delta, DiscardDelta, StartDelta, TextDelta, ToolCall
 from retinue.core.policy import Policy
-from retinue.core.ports import PreparedCall, Provider, Tool, window_of
+from retinue.core.ports import PreparedCall, Provider, Spawner, Tool, window_of
 from retinue.core.run import LimitMet, State, WaitingFor
 from retinue.core.state import Run, apply
 from retinue.core.step import MODEL, StepInput, answer_to_validate
@@ -289,6 +289,10 @@ class LiveRun:
     @property
     def run_id(self) -> RunId:
         return self.run.accepted.run_id
+
+    @property
+    def spawner(self) -> Spawner | None:
+        return self._engine.spawner
 
     @property
     def tool_specs(self) -> Sequence[ToolSpec]:

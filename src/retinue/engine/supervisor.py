@@ -23,7 +23,7 @@ from retinue.core.inbox import ApprovalAnswer, Item
 from retinue.core.log_context import RunFields
 from retinue.core.messages import Delta
 from retinue.core.policy import Policy, Rules, within_tools
-from retinue.core.ports import CallContext, Clock, HostedCall, PruneRequest, ToolResult, prune_in_steps_of
+from retinue.core.ports import CallContext, Clock, HostedCall, PruneRequest, Spawner, ToolResult, prune_in_steps_of
 from retinue.core.run import CHAT, Approval, EndReason, Exchange, HandleRef, HistoryRef, Outcome
 from retinue.core.state import Run
 from retinue.engine.admission import SpawnRequest, admit, current_policy, with_readable_memory, with_visible_tools
@@ -668,6 +668,10 @@ class Supervisor:
     def use_outcome_texts(self, texts: OutcomeTexts) -> None:
         """Set the texts about the ends of runs."""
         self._engine.outcome_texts = texts
+
+    def use_spawner(self, spawner: Spawner) -> None:
+        """Set what starts runs for tools, `CallContext.spawn`."""
+        self._engine.spawner = spawner
 
     def use_log_fields(self, fields: LogFields) -> None:
         """Set the fields with which the log lines of a run begin."""

@@ -309,6 +309,7 @@ def call_context(live: LiveRun, key: Key, *, index: int, again: bool, host: Host
         identity=run.run_spec.identity or accepted.agent,
         memory_from=run.run_spec.memory_from,
         host=host,
+        spawner=live.spawner,
     )
 
 

@@ -139,6 +139,7 @@ class FunctionTool(Tool, Generic[P, R]):
         timeout: float | None = None,
         acts: bool = False,
         polls: bool = False,
+        waits: bool = False,
         assess: Callable[[str], CallRisk] | None = None,
     ) -> None:
         functools.update_wrapper(self, function)
@@ -165,6 +166,7 @@ class FunctionTool(Tool, Generic[P, R]):
         self.risk = Risk(risk)
         self.acts = acts
         self.polls = polls
+        self.waits = waits
         self.timeout = timeout
         self.stoppable = self._is_async
         self._assess = assess
@@ -178,7 +180,7 @@ class FunctionTool(Tool, Generic[P, R]):
     def prepare(self, arguments: str) -> PreparedCall:
         # The arguments are decoded when the call runs: their types may be the user's own code.
         risk = CallRisk(self.risk, self.acts) if self._assess is None else self._assess(arguments)
-        return PreparedCall(arguments, risk, partial(self.call, arguments))
+        return PreparedCall(arguments, risk, partial(self.call, arguments), self.waits)
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
         return await self.call_decoded(self.decode(arguments), context)
@@ -226,6 +228,7 @@ def tool(
     timeout: float | None = None,
     acts: bool = False,
     polls: bool = False,
+    waits: bool = False,
     assess: Callable[[str], CallRisk] | None = None,
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 def tool(
@@ -239,6 +242,7 @@ def tool(
     timeout: float | None = None,
     acts: bool = False,
     polls: bool = False,
+    waits: bool = False,
     assess: Callable[[str], CallRisk] | None = None,
 ) -> FunctionTool[P, R] | Callable[[Callable[P, R]], FunctionTool[P, R]]:
     """Make a tool of a typed function: `@retinue.tool`, or with options `@retinue.tool(kind="pure")`.
@@ -256,6 +260,7 @@ def tool(
       mode.
     - `polls`: whether a model may repeat the same call with the same result, as of a tool that waits for something; a
       run that repeats others ends as `looping`.
+    - `waits`: whether a call waits for other runs (`CallContext.spawn`); it then has no deadline of its own.
     - `assess`: a function from the arguments of one call, as JSON text, to its `CallRisk`, instead of `risk` and
       `acts`.
 
@@ -289,6 +294,7 @@ def tool(
             timeout=timeout,
             acts=acts,
             polls=polls,
+            waits=waits,
             assess=assess,
         )
 

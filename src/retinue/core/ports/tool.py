@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -10,10 +10,11 @@ from typing import Protocol
 from msgspec import Struct
 
 from retinue.core.agent import ToolKind, ToolSpec
+from retinue.core.errors import BadInput
 from retinue.core.events import Refusal
 from retinue.core.ids import Key, RunId, SessionId
 from retinue.core.policy import Policy, Risk
-from retinue.core.run import HandleRef
+from retinue.core.run import HandleRef, Limits, Outcome
 
 
 class ToolResult(Struct, frozen=True, gc=False):
@@ -38,6 +39,41 @@ class HostedCall:
     max_wait: float | None = None
     started: list[RunId] = field(default_factory=list["RunId"])
     approved: bool = False
+
+
+class ChildRun(Protocol):
+    """A run that `CallContext.spawn` started; the object is a `retinue.RunHandle`."""
+
+    run_id: RunId
+
+    async def wait(self, timeout: float | None = None) -> Outcome:
+        """Wait for the end of the run; raises `TimeoutError` after `timeout` seconds."""
+        ...
+
+    async def send(self, text: str, *, key: Key | None = None) -> None:
+        """Send a message to the run."""
+        ...
+
+    async def cancel(self, note: str = "") -> tuple[RunId, ...]:
+        """Cancel the run and all below it."""
+        ...
+
+
+class Spawner(Protocol):
+    """Starts runs below the run that made a call."""
+
+    async def spawn_child(
+        self,
+        context: CallContext,
+        task: str,
+        *,
+        agent: str | None,
+        model: str | None,
+        tools: Sequence[str] | None,
+        limits: Limits | None,
+        key: str | None,
+        label: str,
+    ) -> ChildRun: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +117,36 @@ class CallContext:
     """Other agents whose memory the run may read."""
     host: HostedCall | None = None
     """The call of a program outside; None for a call of a model."""
+    spawner: Spawner | None = field(default=None, compare=False, repr=False)
+    """Starts runs below the caller; use `spawn`."""
+
+    async def spawn(
+        self,
+        task: str,
+        *,
+        agent: str | None = None,
+        model: str | None = None,
+        tools: Sequence[str] | None = None,
+        limits: Limits | None = None,
+        key: str | None = None,
+        label: str = "",
+    ) -> ChildRun:
+        """Start a run below the one that made this call, in its tree and under its limits, and return its handle.
+
+        - `agent`: the name of an agent; without one, a run with the caller's tools and no system prompt.
+        - `model`, `tools`, `limits`: instead of those of the agent. The rights of the caller bound the child.
+        - `key`: tells several children of one call apart; needed only if the same agent gets the same task twice in a
+          call whose order of spawns may change.
+
+        After a crash, a tool of kind `keyed` is called again, and the same spawn returns the run that it had started. A
+        child that is still at work when the run above it ends is cancelled. Raises `Refused` if the tree is cancelled
+        or too deep, `UnknownName` for an unknown agent or tool.
+        """
+        if self.spawner is None:
+            raise BadInput("this call has no retinue to start a run in: context.spawn works in calls of runs")
+        return await self.spawner.spawn_child(
+            self, task, agent=agent, model=model, tools=tools, limits=limits, key=key, label=label
+        )
 
 
 class CallRisk(Struct, frozen=True, gc=False):
