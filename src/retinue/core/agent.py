@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 import msgspec
 from msgspec import Struct, field
 
+from retinue.core.errors import BadInput
 from retinue.core.model_options import NO_OPTIONS, NO_REQUEST_OPTIONS, Effort, ModelOptions, RequestOptions
 from retinue.core.policy import Policy, RuntimeProfile
 from retinue.core.run import Limits
