@@ -49,6 +49,18 @@ REASONS: dict[tuple[str, str, str], str] = {
         "realpath",
     ): "compared with a folder; modules are a person's code",
     ("app/tool_modules.py", "_import_file", "is_file"): MESSAGE,
+    (
+        "local/workspaces.py",
+        "FetchedWorkspaces._fetch",
+        "is_dir",
+    ): MESSAGE,
+    ("local/workspaces.py", "_ObjectSource._download", "exists"): NOT_A_PATH,
+    ("local/workspaces.py", "_ObjectSource.fetch", "exists"): NOT_A_PATH,
+    (
+        "local/workspaces.py",
+        "_Entry.read",
+        "readlink",
+    ): ENTRY,
     ("app/tool_modules.py", "_import_file", "resolve"): "the name of a module, and a folder to compare with",
     (
         "app/tool_modules.py",

@@ -39,6 +39,7 @@ from retinue.core.ports import Clock, Hooks, Ids, KeyValue, Provider, Store, Too
 from retinue.dialects.base import Dialect
 from retinue.dialects.registry import DEFAULT
 from retinue.engine import Approver, build_engine
+from retinue.local.workspaces import FetchedWorkspaces
 from retinue.providers.catalog import (
     WIRES,
     ProviderConfig,
@@ -182,6 +183,7 @@ def open(
         )
 
     toolset = ToolRegistry(own, named=named, builtin=Builtin(dependencies), of_agents=of_agents)
+    folders = FetchedWorkspaces(_folder(home), allow=(tool_options or ToolOptions()).workspaces)
     supervisor, driver = build_engine(
         store,
         toolset,
@@ -195,6 +197,7 @@ def open(
         adopts=adopt,
         lease=lease,
         hooks=check_hooks(hooks),
+        folders=folders,
     )
     return Retinue(
         supervisor,
@@ -209,6 +212,7 @@ def open(
         tool_options=tool_options,
         home=_folder(home),
         workspaces=workspaces,
+        folders=folders,
         file_changes=changes,
     )
 

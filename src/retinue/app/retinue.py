@@ -38,8 +38,10 @@ from retinue.core.model_options import NO_OPTIONS, Effort, ModelOptions
 from retinue.core.policy import Policy
 from retinue.core.ports import Tool
 from retinue.core.run import Approval, HistoryRef, Lifecycle, Limits, Outcome
+from retinue.core.workspace import is_address
 from retinue.dialects.base import Dialect
 from retinue.engine import Driver, RunView, SpawnRequest, Supervisor
+from retinue.local.workspaces import FetchedWorkspaces
 from retinue.tools.dependencies import ToolOptions
 from retinue.tools.file_changes import FileChanges
 from retinue.tools.path_walk import Workspaces
@@ -84,9 +86,12 @@ class Retinue:
         home: Path | None = None,
         workspaces: Workspaces | None = None,
         file_changes: FileChanges | None = None,
+        folders: FetchedWorkspaces | None = None,
     ) -> None:
         workspaces = workspaces or Workspaces()
         self.supervisor = supervisor
+        self._folders = folders or FetchedWorkspaces(home)
+        supervisor.on_leave(self._folders.close)
         self.file_changes = file_changes or FileChanges()
         self.sessions = Sessions(supervisor)
         self._approvals = Approvals(supervisor)
@@ -168,6 +173,7 @@ class Retinue:
         tools: Sequence[str] | None = None,
         model: str | None = None,
         system: str = "",
+        workspace: str | None = None,
         effort: Effort | None = None,
         options: ModelOptions = NO_OPTIONS,
         attachments: Sequence[Attachment] = (),
@@ -200,6 +206,7 @@ class Retinue:
             tools=tools,
             model=model,
             system=system,
+            workspace=workspace,
             effort=effort,
             options=options,
             attachments=attachments,
@@ -242,6 +249,7 @@ class Retinue:
         tools: Sequence[str] | None = None,
         model: str | None = None,
         system: str = "",
+        workspace: str | None = None,
         think: bool = False,
         effort: Effort | None = None,
         options: ModelOptions = NO_OPTIONS,
@@ -274,6 +282,10 @@ class Retinue:
           another tool, except those of its dialects: neither by the model nor by the settings of an agent.
         - `model`: `provider:name`, or a name at the default provider, instead of the model of the agent.
         - `system`: text that is appended to the agent's system prompt.
+        - `workspace`: where the tools of the run and of its children work, instead of the current folder:
+          `git+https://HOST/REPOSITORY@REF`, `shared:///FOLDER`, or an address of an object store such as
+          `s3://BUCKET/FOLDER`. It is fetched into a folder of the process that drives the run. What the tree changed is
+          handed back when the run ends, to the branch or prefix that `Outcome.artifacts` names.
         - `think`: request extended thinking where the model supports it.
         - `effort`: how much the model thinks, from `none` to `max`; instead of that of the agent.
         - `options`: temperature, the longest reply and other options of requests; see `retinue.ModelOptions`. They hold
@@ -309,6 +321,8 @@ class Retinue:
             policy=policy,
             ceiling=ceiling,
         )
+        if workspace is not None:
+            run_spec = replace(run_spec, workspace=self._workspace(workspace))
         if output is not None:
             run_spec = replace(run_spec, output=make_output(output))
         if memory_from is not None:
@@ -343,6 +357,15 @@ class Retinue:
         if started.existed:
             await self.resume(started.run_id)
         return RunHandle(self.supervisor, started.run_id, convert)
+
+    def _workspace(self, workspace: str) -> str:
+        if not is_address(workspace):
+            raise BadInput(
+                f"the workspace {workspace!r} of a run: expected git+https://..., shared:///... or an address such as "
+                "s3://...; folders of this machine belong to agents"
+            )
+        self._folders.trust(workspace)
+        return workspace
 
     async def host(
         self,

@@ -24,6 +24,7 @@ class RunOptions(TypedDict, total=False):
     tools: Sequence[str] | None
     model: str | None
     system: str
+    workspace: str | None
     effort: Effort | None
     options: ModelOptions
     attachments: Sequence[Attachment]

@@ -54,6 +54,13 @@ class ToolsSettings(Struct, frozen=True, kw_only=True):
             examples=["sqlite"],
         ),
     ] = "sqlite"
+    workspaces: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Workspaces that are fetched for runs of other processes, as patterns.",
+            examples=[["git+https://git.example/team/*"]],
+        ),
+    ] = ()
     max_result: Annotated[
         int,
         Meta(
@@ -86,6 +93,7 @@ class ToolsSettings(Struct, frozen=True, kw_only=True):
             network=self.network,
             web_search=self.web_search,
             memory=self.memory,
+            workspaces=self.workspaces,
             max_result=self.max_result,
             program_memory_mb=self.program_memory_mb,
             program_memory_total_mb=self.program_memory_total_mb,

@@ -29,4 +29,5 @@ __all__ = [
     "step",
     "text",
     "usage",
+    "workspace",
 ]

@@ -29,6 +29,7 @@ from retinue.core.policy import (
 )
 from retinue.core.run import HistoryRef, Lifecycle, Limits
 from retinue.core.state import Run
+from retinue.core.workspace import is_address
 from retinue.engine.context import EngineContext
 from retinue.engine.live_run import LiveRun
 from retinue.engine.stored import Replay
@@ -95,6 +96,7 @@ def admit(
             ceiling = _anchored(parent.run.policy, parent.run.run_spec)
             grant = grant and with_anchors(grant, ceiling)
         root_id = above.root_id
+        spawn_request = _in_the_same_workspace(spawn_request, parent.run.run_spec.workspace)
         tool_ceiling = parent.run.run_spec.tool_ceiling
     if spawn_request.max_running is not None and running >= spawn_request.max_running:
         raise TooManyRunning(running=running, limit=spawn_request.max_running)
@@ -130,6 +132,14 @@ def admit(
         attachments=spawn_request.attachments,
     )
     return accepted, run_spec
+
+
+def _in_the_same_workspace(spawn_request: SpawnRequest, workspace: str) -> SpawnRequest:
+    """The request of a child whose agent has no workspace of its own, below a run whose workspace is fetched."""
+    run_spec = spawn_request.run_spec
+    if not is_address(workspace) or run_spec.workspace not in ("", os.getcwd()):
+        return spawn_request
+    return replace(spawn_request, run_spec=replace(run_spec, workspace=workspace))
 
 
 def _anchored(policy: Policy, run_spec: RunSpec) -> Policy:

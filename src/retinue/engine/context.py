@@ -14,7 +14,7 @@ from retinue.core.log_context import RunFields
 from retinue.core.log_lines import line
 from retinue.core.messages import ToolCall
 from retinue.core.policy import Rules
-from retinue.core.ports import Clock, Ids, OutputValidator, Providers, Spawner, Store, Toolbox
+from retinue.core.ports import Clock, Ids, OutputValidator, Providers, Spawner, Store, Toolbox, WorkspaceFolders
 from retinue.core.run import Approval, Outcome
 from retinue.core.state import Run
 from retinue.core.text import clean_line, quote_headers
@@ -100,6 +100,8 @@ class EngineContext:
     validate_output: OutputValidator
     approver: Approver = "deny"
     hooks: HookSet = NO_HOOKS
+    folders: WorkspaceFolders | None = None
+    """Folders for trees whose workspace is fetched; None if this process fetches none."""
     spawner: Spawner | None = None
     """Starts runs for tools, `CallContext.spawn`."""
     tuning: Tuning = field(default_factory=Tuning)

@@ -15,7 +15,17 @@ from retinue.core.errors import Fenced, StoreError, StoreUnavailable
 from retinue.core.ids import DriverId, RunId
 from retinue.core.log_context import logger
 from retinue.core.policy import Rules
-from retinue.core.ports import Clock, Hooks, Ids, OutputValidator, Providers, Store, Toolbox, on_change_of
+from retinue.core.ports import (
+    Clock,
+    Hooks,
+    Ids,
+    OutputValidator,
+    Providers,
+    Store,
+    Toolbox,
+    WorkspaceFolders,
+    on_change_of,
+)
 from retinue.engine.budgets import Budgets
 from retinue.engine.context import Approver, EngineContext, Tuning
 from retinue.engine.driver_table import DriverTable, end_of_signs, sign_of_life, this_host, this_process
@@ -230,11 +240,13 @@ def build_engine(
     lease: float = DEFAULT_LEASE,
     tuning: Tuning | None = None,
     hooks: Sequence[Hooks] = (),
+    folders: WorkspaceFolders | None = None,
 ) -> tuple[Supervisor, Driver]:
     """The supervisor and the driver of this process; the driver has to be registered before runs are started.
 
     With `durable`, every commit is synced to the disk. With `adopts`, the driver adopts runs whose driver is gone;
-    `lease` is the number of seconds without a heartbeat after which other processes may declare it dead.
+    `lease` is the number of seconds without a heartbeat after which other processes may declare it dead. `folders` has
+    the workspaces that are fetched.
     """
     tuning = tuning or Tuning()
     journal = Journal(store, durable=durable, commit_delay=tuning.commit_delay)
@@ -251,6 +263,7 @@ def build_engine(
         rules=rules or Rules(),
         validate_output=validate_output,
         approver=approver,
+        folders=folders,
         tuning=tuning,
         hooks=HookSet(hooks) if hooks else NO_HOOKS,
     )

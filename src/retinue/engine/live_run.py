@@ -219,9 +219,9 @@ class LiveRun:
     __slots__ = (
         "_context_windows", "_counted", "_delivered", "_engine", "_last_turn", "_prepared", "_size", "_stopping",
         "_turns", "_unstopped", "_validated", "_wake", "acceptance", "ancestor", "cancelled", "children",
-        "children_by_key", "children_created", "deadline", "dependents", "ending", "error", "fixed_size", "in_flight",
-        "inbox", "last_write", "limit_met", "memo", "needs_slot", "not_compactable_at", "overflow", "partial",
-        "pause", "refusal_is_raised", "run", "subscriptions", "task", "tool_set", "waiting_for",
+        "children_by_key", "children_created", "deadline", "dependents", "ending", "error", "fixed_size", "folder",
+        "in_flight", "inbox", "last_write", "limit_met", "memo", "needs_slot", "not_compactable_at", "overflow",
+        "partial", "pause", "refusal_is_raised", "run", "subscriptions", "task", "tool_set", "waiting_for",
     )
     # fmt: on
 
@@ -258,6 +258,8 @@ class LiveRun:
         self.partial: list[str] = []
         self.pause: Pause | None = None
         self.memo: dict[str, object] = {}
+        self.folder = ""
+        """The folder of its workspace on this machine, if that is not the one of its run spec."""
         self.subscriptions = Subscriptions(engine.tuning.reader_capacity)
         self.task: asyncio.Task[None] | None = None
         self.error: Exception | None = None

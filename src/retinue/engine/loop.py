@@ -38,6 +38,7 @@ from retinue.core.step import (
     WrapUp,
     next_step,
 )
+from retinue.core.workspace import WorkspaceUnavailable, is_address
 from retinue.engine import payload_log
 from retinue.engine.compaction import compact
 from retinue.engine.context import EngineContext
@@ -82,6 +83,8 @@ Posts: TypeAlias = tuple[tuple[RunId, Item], ...]
 async def drive(live: LiveRun, engine: EngineContext, executor: Executor) -> None:
     """Work on a run until it has ended; an unexpected error ends this run as failed and no other."""
     try:
+        if is_address(live.run.run_spec.workspace) and not await _enter_workspace(live, engine, executor):
+            return
         await _take_steps(live, engine, executor)
     except Exception as bug:
         if isinstance(bug, StoreError) and engine.journal.broken is not None:
@@ -90,6 +93,23 @@ async def drive(live: LiveRun, engine: EngineContext, executor: Executor) -> Non
         failed = Exchange(result="failed", reason="bug", error=f"internal error: {repr_of(bug)}", text=live.run.text)
         while not await _end(live, EndRun(failed), engine, executor):
             pass  # items arrived that no loop will take; the next end knows them
+
+
+async def _enter_workspace(live: LiveRun, engine: EngineContext, executor: Executor) -> bool:
+    """Fetch the workspace of the tree; False if that is not possible, and the run has ended as failed."""
+    accepted, workspace = live.run.accepted, live.run.run_spec.workspace
+    if live.run.outcome is not None:
+        return True
+    try:
+        if engine.folders is None:
+            raise WorkspaceUnavailable(f"this process does not fetch workspaces, and the run needs {workspace}")
+        live.folder = await engine.folders.fetch(accepted.root_id, workspace)
+    except WorkspaceUnavailable as error:
+        failed = Exchange(result="failed", reason="tool_error", error=str(error), text=live.run.text)
+        while not await _end(live, EndRun(failed), engine, executor):
+            pass  # items arrived that no loop will take; the next end knows them
+        return False
+    return True
 
 
 async def _take_steps(live: LiveRun, engine: EngineContext, executor: Executor) -> None:
@@ -223,6 +243,10 @@ async def _end(live: LiveRun, end: EndRun, engine: EngineContext, executor: Exec
     partial = "".join(live.partial)
     exchange = replace(end.exchange, text=partial) if partial else end.exchange
     outcome = live.run.outcome_as(exchange, unstopped=unstopped)
+    if live.folder and live.run.accepted.parent_id is None and engine.folders is not None:
+        # Before the end is recorded: after a crash it is done again, and a caller that waits finds the result.
+        result = await engine.folders.hand_back(live.run_id)
+        outcome = outcome if result is None else replace(outcome, artifacts=(*outcome.artifacts, result))
     disarm_deadline(live)
     if not accepted and live.refusal_is_raised:
         executor.drop(live)
@@ -236,9 +260,13 @@ async def _end(live: LiveRun, end: EndRun, engine: EngineContext, executor: Exec
         live.drop(end.taken)
         live.record(event, taken=tuple(item.key for item in end.taken), posts=posts)
         executor.run_ended(live, outcome, posts)
-        return True
-    await live.queue_end(event, taken=end.taken, posts=posts).commit_future.wait()
-    return executor.settle_end(live)
+        is_ended = True
+    else:
+        await live.queue_end(event, taken=end.taken, posts=posts).commit_future.wait()
+        is_ended = executor.settle_end(live)
+    if is_ended and live.folder and live.run.accepted.parent_id is None and engine.folders is not None:
+        engine.folders.release(live.run_id)
+    return is_ended
 
 
 def _announcement(live: LiveRun, outcome: Outcome, engine: EngineContext) -> Posts:

@@ -305,7 +305,7 @@ def call_context(live: LiveRun, key: Key, *, index: int, again: bool, host: Host
         policy=run.policy,
         offered=run.run_spec.offered,
         again=again,
-        workspace=run.run_spec.workspace,
+        workspace=live.folder or run.run_spec.workspace,
         identity=run.run_spec.identity or accepted.agent,
         memory_from=run.run_spec.memory_from,
         host=host,

@@ -28,6 +28,8 @@ class ToolOptions(Struct, frozen=True, kw_only=True):
     - `web_search`: the search engine: `ddgs`, `brave` or `searxng:ADDRESS`; `auto` is the first that is set up.
     - `memory`: how memories of agents are stored: `sqlite`, `postgres` (in the database of the store), `markdown`
       (files in the state folder), `workspace` (`MEMORY.md` in the workspace of each agent) or `none`.
+    - `workspaces`: patterns of workspaces that this process fetches for runs that another one has started, such as
+      `git+https://git.example/team/*`.
     - `max_result`: characters of a result that a model reads at once; it can page through the rest.
 
     >>> ToolOptions(network=True).sandbox
@@ -37,6 +39,7 @@ class ToolOptions(Struct, frozen=True, kw_only=True):
     sandbox: Literal["required", "off"] = "required"
     network: bool = False
     web_search: str = "auto"
+    workspaces: tuple[str, ...] = ()
     memory: str = "sqlite"
     max_result: int = 50_000
     program_memory_mb: int = PROGRAM_MEMORY_MB

@@ -42,6 +42,7 @@ from retinue.core.ports.tool import (
     ToolWrapper,
     as_tool,
 )
+from retinue.core.ports.workspace import WorkspaceFolders
 
 __all__ = [
     "BeforeModel",
@@ -78,6 +79,7 @@ __all__ = [
     "ToolResult",
     "ToolWrapper",
     "Toolbox",
+    "WorkspaceFolders",
     "as_tool",
     "cached_price_of",
     "commit_at_once_of",
