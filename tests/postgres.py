@@ -97,6 +97,10 @@ class PostgresServer:
         self.stop(how)
         self.start()
 
+    def run(self, program: str, *arguments: str) -> None:
+        """Run a program of the server, such as `pg_dump`, as its user and in its folder."""
+        self._run(program, "--host", str(self.folder), "--username", "postgres", *arguments)
+
     def _runnable_programs(self) -> Path:
         found = programs()
         assert found is not None
