@@ -37,7 +37,7 @@ class ExplainedStore(PostgresStore):
         return super().read(query, *values)
 
 
-def fill(store: PostgresStore, count: int) -> None:
+def fill(store: PostgresStore, count: int, *, analyze: bool = True) -> None:
     """Add ended trees of two runs, with three events each, by SQL: it is faster than commits."""
     columns = "run_id, session_id, root_id, parent_id, depth, path, agent, label, dialect, awaited, run_spec"
     values = """
@@ -56,7 +56,8 @@ def fill(store: PostgresStore, count: int) -> None:
         connection.execute(f"SET search_path = {store.address.schema}".encode())
         connection.execute(runs.encode(), (count,))
         connection.execute(events)
-        connection.execute("ANALYZE runs")
+        if analyze:
+            connection.execute("ANALYZE runs")
 
 
 @pytest.mark.parametrize(
@@ -106,6 +107,23 @@ def test_a_writer_commits_between_the_steps_of_a_prune(store: PostgresStore, str
     assert commits == len(removed) > count / prune_module.MOST_PER_STEP
     assert max(removed) <= prune_module.MOST_PER_STEP
     assert store.count(RunQuery()) == 0
+
+
+def test_a_prune_of_tables_that_were_never_analyzed_reads_none_of_them_from_end_to_end(store: PostgresStore) -> None:
+    fill(store, 20_000, analyze=False)
+    roots = [f"r{2 * number}" for number in range(50)]
+    store.read(prune_module.BY_INDEX, False)
+    queries = {
+        prune_module.RUNS_OF_TREES: (roots, 50),
+        prune_module.SIZES_OF_TREES: (roots,),
+        prune_module.HEIRS_OF_TREES: (roots,),
+    }
+
+    plans = ["\n".join(line for (line,) in store.read(f"EXPLAIN {query}", *queries[query])) for query in queries]
+
+    assert [("runs_by_root" in plan, "Seq Scan" in plan, "runs_pkey" in plan) for plan in plans] == [
+        (True, False, False)
+    ] * 3
 
 
 def test_a_prune_looks_for_answers_and_artifacts_by_an_index(store: PostgresStore) -> None:

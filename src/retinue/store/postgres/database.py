@@ -25,10 +25,11 @@ RECONNECT_SECONDS: Final = 8.0
 _FIRST_NAP: Final = 0.05
 _LONGEST_NAP: Final = 0.5
 
-# A process that is stopped in the middle of a transaction would keep the lock of all commits.
+# A process that is stopped in the middle of a transaction would keep the lock of all commits. To compile a statement
+# takes longer than any of these takes to run.
 _SESSION: Final = """
     SELECT set_config('search_path', %s, false), set_config('idle_in_transaction_session_timeout', '5s', false),
-           set_config('lock_timeout', '30s', false)
+           set_config('lock_timeout', '30s', false), set_config('jit', 'off', false)
 """
 
 # PostgreSQL has no NUL in texts, but keys and labels that models choose may have one.

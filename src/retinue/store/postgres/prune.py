@@ -43,8 +43,23 @@ _TREES: Final = """
     SELECT root_id FROM runs GROUP BY root_id
     HAVING bool_and(ended) AND max(ended_at) < %s ORDER BY max(ended_at), root_id
 """
-_RUNS_OF_TREES: Final = "SELECT no, run_id, root_id FROM runs WHERE root_id = ANY(%s) ORDER BY no DESC LIMIT %s"
-_SIZES_OF_TREES: Final = "SELECT root_id, count(*) FROM runs WHERE root_id = ANY(%s) GROUP BY root_id"
+# A step touches few rows. Where a table was never analyzed, the server would expect many, and read whole tables; for
+# the same reason OFFSET 0 keeps the order of what is looked up.
+BY_INDEX: Final = """
+    SELECT set_config(name, 'off', %s)
+    FROM unnest('{enable_seqscan, enable_hashjoin, enable_mergejoin}'::text[]) AS name
+"""
+RUNS_OF_TREES: Final = """
+    SELECT no, run_id, root_id FROM (SELECT no, run_id, root_id FROM runs WHERE root_id = ANY(%s) OFFSET 0) AS found
+    ORDER BY no DESC LIMIT %s
+"""
+SIZES_OF_TREES: Final = "SELECT root_id, count(*) FROM runs WHERE root_id = ANY(%s) GROUP BY root_id"
+HEIRS_OF_TREES: Final = """
+    SELECT heir.root_id, origin.root_id
+    FROM (SELECT run_id, root_id FROM runs WHERE root_id = ANY(%s) OFFSET 0) AS origin
+    CROSS JOIN LATERAL (SELECT root_id FROM runs WHERE inherits = origin.run_id OFFSET 0) AS heir
+    WHERE heir.root_id <> origin.root_id
+"""
 _HEIRS: Final = """
     SELECT heir.root_id, origin.root_id FROM runs AS heir JOIN runs AS origin ON origin.run_id = heir.inherits
     WHERE heir.root_id <> origin.root_id
@@ -143,11 +158,12 @@ def prune_in_steps(store: PrunedStore, reader: Reader, request: PruneRequest) ->
     inherited a history is read while other writers wait.
     """
     roots = _trees_to_remove(reader, request)
+    reader.read(BY_INDEX, False)
     size = FIRST_STEP
     while roots and not _is_small_enough(reader, request):
         chosen = list(islice(roots, size))
-        runs = reader.read(_RUNS_OF_TREES, chosen, size)
-        remaining: dict[RunId, int] = dict(reader.read(_SIZES_OF_TREES, chosen))
+        runs = reader.read(RUNS_OF_TREES, chosen, size)
+        remaining: dict[RunId, int] = dict(reader.read(SIZES_OF_TREES, chosen))
         for _, _, root_id in runs:
             remaining[root_id] -= 1
         blobs = _blobs_of_runs(reader.read, runs)
@@ -159,7 +175,8 @@ def prune_in_steps(store: PrunedStore, reader: Reader, request: PruneRequest) ->
             blobs: list[str] = blobs,
             remaining: dict[RunId, int] = remaining,
         ) -> int:
-            heirs = statements.fetch(f"{_HEIRS} AND origin.root_id = ANY(%s)", chosen)
+            statements.send(BY_INDEX, True)
+            heirs = statements.fetch(HEIRS_OF_TREES, chosen)
             needed = {origin for heir, origin in heirs if heir not in roots}
             removed = [row for row in runs if row[2] not in needed]
             done = {root_id for root_id in chosen if root_id not in needed and not remaining.get(root_id)}
