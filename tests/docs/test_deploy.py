@@ -15,9 +15,12 @@ import yaml
 from retinue.app.settings_file import load_settings
 from retinue.dispatch.processes import STOP_SECONDS
 from tests.docs.pages import DOCS
-from tests.docs.test_docs import flags_in, flags_of
+from tests.docs.test_docs import command_line, flags_in, flags_of
 
 DEPLOY = DOCS / "deploy"
+needs_worker = pytest.mark.skipif(
+    "worker" not in getattr(command_line(), "commands", {}), reason="this version has no command worker"
+)
 ENDPOINTS = ("/healthz", "/readyz", "/metrics")
 STOPS_WITHIN = 10
 """Seconds in which a worker hands its runs over."""
@@ -60,6 +63,7 @@ def all_commands() -> dict[str, list[list[str]]]:
     }
 
 
+@needs_worker
 @pytest.mark.parametrize("name", ["compose.yaml", "kubernetes.yaml", "retinue-worker.service"])
 def test_every_command_and_flag_of_a_deployment_exists(name: str) -> None:
     found = all_commands()[name]
@@ -74,6 +78,7 @@ def test_no_secret_is_written_in_a_deployment(file: Path) -> None:
     assert INLINE_SECRET.findall(file.read_text(encoding="utf-8")) == []
 
 
+@needs_worker
 def test_the_settings_of_a_deployment_are_valid(tmp_path: Path) -> None:
     (config_map,) = (each for each in load("kubernetes.yaml") if each["kind"] == "ConfigMap")
     copy = tmp_path / "retinue.toml"
