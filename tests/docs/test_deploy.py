@@ -42,7 +42,7 @@ def unit() -> configparser.ConfigParser:
 def commands(values: object) -> Iterator[list[str]]:
     """Lists of words that begin with `retinue`, anywhere in a document."""
     match values:
-        case ["retinue" | "retinue ", *_]:
+        case list() if values and cast("list[object]", values)[0] == "retinue":
             yield [str(word) for word in cast("list[object]", values)]
         case list():
             for value in cast("list[object]", values):
