@@ -29,7 +29,8 @@ class PtyCommand:
             stdin=inside,
             stdout=inside if all_there else subprocess.PIPE,
             stderr=inside,
-            env=os.environ | {"TERM": "dumb"} | env,
+            # The pseudo-terminal does not say where its cursor is.
+            env=os.environ | {"TERM": "dumb", "PROMPT_TOOLKIT_NO_CPR": "1"} | env,
             start_new_session=True,
         )
         os.close(inside)

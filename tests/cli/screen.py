@@ -49,6 +49,8 @@ def drawn(written: str, width: int) -> list[str]:
                 column = 0
             case None, "\n":
                 row += 1
+            case None, "\b":
+                column = max(0, column - 1)
             case None, str(character):
                 if column == width:
                     row, column = row + 1, 0
@@ -58,10 +60,17 @@ def drawn(written: str, width: int) -> list[str]:
                 column += 1
             case "A", _:
                 row = max(0, row - int(piece["parameters"] or 1))
+            case "C", _:
+                column += int(piece["parameters"] or 1)
+            case "D", _:
+                column = max(0, column - int(piece["parameters"] or 1))
+            case "J", _:
+                assert not piece["parameters"]
+                lines = [*lines[:row], lines[row][:column] if row < len(lines) else []]
             case "K", _:
-                assert piece["parameters"] == "2"
+                assert piece["parameters"] in ("", "2")
                 lines += [[] for _ in range(row + 1 - len(lines))]
-                lines[row] = []
+                lines[row] = [] if piece["parameters"] else lines[row][:column]
             case "m", _:
                 pass  # colours
             case "h" | "l", _:

@@ -28,6 +28,9 @@ pytestmark = [pytest.mark.real_time, pytest.mark.usefixtures("folder")]
 
 EOF = "\x04"
 
+BEGINS = "\x1b[?2004h"
+"""What the prompt of a terminal that can be redrawn writes when it begins."""
+
 
 def start_chat(vendor: FakeChat, *flags: str, **env: str) -> PtyCommand:
     return PtyCommand("chat", "--base-url", vendor.base_url, "--model", "m", *flags, all_there=True, **env)
@@ -245,7 +248,7 @@ async def test_a_paste_with_line_breaks_is_one_input() -> None:
         await terminal.expect("two")
         terminal.type_line("", end="\r")
         await terminal.expect("Two lines.")
-        await terminal.expect("> ")
+        await terminal.expect(BEGINS)
         terminal.type_line("/quit")
         await terminal.result()
 
@@ -256,10 +259,11 @@ async def test_inputs_are_in_the_history_of_the_next_chat(home: Path) -> None:
     async with FakeChat(ChatScript().play(says("Hello."))) as vendor:
         for typed in ("Hi there!", "\x1b[A"):
             terminal = start_chat(vendor, TERM="xterm")
-            await terminal.expect("> ")
+            await terminal.expect(BEGINS)
+            await terminal.expect(">")
             terminal.type_line(typed, end="\r")
             await terminal.expect("Hello.")
-            await terminal.expect("> ")
+            await terminal.expect(BEGINS)
             terminal.type_line(EOF, end="")
             await terminal.result()
     file = home / "chat_history"
@@ -469,13 +473,14 @@ async def test_running_children_are_drawn_below_the_text_and_removed(columns: in
     script = ChatScript().play(_and_calls("Let me ask.", "dig"), says("Well.")).play(digs, words="DIG")
     async with FakeChat(script) as vendor:
         terminal = start_chat(vendor, "--dialect", "xzatoma", TERM="xterm-256color", COLUMNS=str(columns), NO_COLOR="1")
-        await terminal.expect("> ")
+        await terminal.expect(BEGINS)
         terminal.type_line("Why?", end="\r")
         await terminal.expect("Let me ask.")
         await dug.wait()
         await terminal.expect("main [dig]")
         terminal.send_signal(signal.SIGINT)
         whole = await terminal.expect("stopped; the chat continues")
+        await terminal.expect(BEGINS)
         terminal.type_line("/quit", end="\r")
         left = await terminal.result()
 

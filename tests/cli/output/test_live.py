@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 from rich.console import Console
@@ -14,6 +15,7 @@ from retinue.app.follow import TreeWatch, polled
 from retinue.cli.output import live
 from retinue.cli.output.live import LiveTree, draw, outline
 from retinue.cli.output.progress import PlainLines, summary
+from retinue.cli.output.turn_screen import FrameCost
 from retinue.core.agent import Agent
 from retinue.core.messages import AssistantMessage, Reply
 from retinue.core.ports import Publish, Request
@@ -244,3 +246,26 @@ async def test_a_watch_makes_views_of_the_runs_that_changed(monkeypatch: pytest.
         model.allowed.set()
         await run.wait()
         assert [row.state for row in watch.look()] == ["ended"]
+
+
+def test_frames_that_cost_much_are_drawn_within_a_share_of_the_cpu_time_and_once_a_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = {"monotonic": 100.0, "thread_time": 0.0, "process_time": 1.0}
+    for name in clock:
+        monkeypatch.setattr(f"retinue.cli.output.turn_screen.time.{name}", partial(clock.__getitem__, name))
+    cost = FrameCost()
+
+    def draw(seconds: float) -> bool:
+        due = cost.is_due()
+        with cost.counted():
+            clock["thread_time"] += seconds
+        return due
+
+    assert [draw(0.001) for _ in range(20)] == [True] * 20  # cheap ones always
+    assert (draw(0.02), cost.is_due()) == (True, False)
+    clock["monotonic"] += 1.0
+    assert cost.is_due()
+    draw(0.02)
+    clock["process_time"] = 10.0
+    assert cost.is_due()

@@ -63,6 +63,24 @@ def test_words_wrap_and_no_line_is_longer_than_the_terminal() -> None:
     assert not [line for line in lines if line != line.rstrip()]
 
 
+def test_blocks_that_are_printed_one_by_one_are_one_empty_line_apart() -> None:
+    page = printer(40, plain=True)
+    written = ""
+    for piece in (
+        "# Why\n\nOne.\n",
+        "\n- a\n- b\n",
+        "\n```python\nx = 1\n```\n",
+        "\n| a |\n|---|\n| b |\n",
+        "\nEnd.\n",
+    ):
+        page.add(piece)
+        written += page.take_finished()
+    written += page.end()
+
+    lines = [line.strip() for line in written.rstrip("\n").split("\n")]
+    assert lines == ["Why", "", "One.", "", "• a", "• b", "", "x = 1", "", "a", "─", "b", "", "End."]
+
+
 def test_text_that_was_not_printed_can_be_taken_back() -> None:
     page = printer(plain=True)
     page.add("It was ")

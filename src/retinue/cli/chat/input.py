@@ -128,7 +128,7 @@ def _block(lines: Lines) -> str:
 
 def _continued(line: str, lines: Lines) -> str:
     parts: list[str] = []
-    while _is_continued(line):
+    while is_continued(line):
         parts.append(line[:-1])
         following = lines.line(MORE)
         if following is None:
@@ -137,7 +137,7 @@ def _continued(line: str, lines: Lines) -> str:
     return "\n".join([*parts, line])
 
 
-def _is_continued(line: str) -> bool:
+def is_continued(line: str) -> bool:
     """Whether the line ends in exactly one backslash."""
     return line.endswith("\\") and not line.endswith("\\\\")
 

@@ -7,10 +7,10 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Coroutine, Generator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from retinue.cli.event_loop import TOOL_THREAD, TOOL_THREADS, exit_now, tasks_remain, threads_remain
 from retinue.cli.output.terminal import INTERRUPTED
@@ -68,6 +68,20 @@ def pending_sigint() -> Generator[PendingSigint]:
 T = TypeVar("T")
 
 
+class LivePrompt(Protocol):
+    """A prompt at which a person types while work goes on."""
+
+    def printing_above(self) -> AbstractContextManager[None]:
+        """Print what is written to the terminal above the prompt for as long as the block lasts."""
+        ...
+
+    def during(self, work: Future[Any], stop: Callable[[], object]) -> None:
+        """Read inputs until the work is done; Ctrl-C stops it."""
+
+    def interrupt(self) -> None:
+        """Do what Ctrl-C does."""
+
+
 class LoopThread:
     """Runs coroutines in the event loop of the other thread; used from the main thread."""
 
@@ -76,6 +90,7 @@ class LoopThread:
         self._pending = pending
         self._stop: Callable[[], object] | None = None
         self._typed: Callable[[], str] | None = None
+        self._interrupt: Callable[[], None] | None = None
         self._presses = 0
         self.cleared = ""
         """What stood in the line when Ctrl-C interrupted `interruptible`."""
@@ -86,13 +101,23 @@ class LoopThread:
         """Run a coroutine; Ctrl-C is ignored."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    def run_stoppable(self, work: Callable[[asyncio.Event], Coroutine[Any, Any, T]]) -> T:
-        """Run a coroutine; Ctrl-C sets its event, and a second Ctrl-C ends the process."""
+    def run_stoppable(
+        self, work: Callable[[asyncio.Event], Coroutine[Any, Any, T]], prompt: LivePrompt | None = None
+    ) -> T:
+        """Run a coroutine; Ctrl-C sets its event, and a second Ctrl-C ends the process.
+
+        With a `prompt`, a person types meanwhile, and the prompt receives Ctrl-C.
+        """
         stop = asyncio.Event()
         self._presses = 0
         self._stop = partial(self._loop.call_soon_threadsafe, stop.set)
         try:
-            return self.run(work(stop))
+            if prompt is None:
+                return self.run(work(stop))
+            with prompt.printing_above(), self.interrupting(prompt.interrupt):
+                working = asyncio.run_coroutine_threadsafe(work(stop), self._loop)
+                prompt.during(working, self._stop)
+            return working.result()
         finally:
             self._stop = None
 
@@ -105,9 +130,20 @@ class LoopThread:
         finally:
             self._typed = None
 
+    @contextmanager
+    def interrupting(self, interrupt: Callable[[], None]) -> Generator[None]:
+        """A SIGINT calls `interrupt` for as long as the block lasts."""
+        self._interrupt = interrupt
+        try:
+            yield
+        finally:
+            self._interrupt = None
+
     def receive(self, number: int, frame: object) -> None:
         self._pending.take()
-        if self._stop is not None:
+        if self._interrupt is not None:
+            self._interrupt()
+        elif self._stop is not None:
             self._presses += 1
             if self._presses > 1:
                 exit_now(INTERRUPTED)

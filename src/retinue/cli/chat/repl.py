@@ -7,6 +7,7 @@ import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from retinue.app.chat.conversation import Conversation, EarlierChat, earlier_chat
 from retinue.app.chat.delegation import Delegation
@@ -24,6 +25,7 @@ from retinue.cli.chat.turn import STOPPED, PromptLock, prompt_lock, take_turn
 from retinue.cli.event_loop import exit_now
 from retinue.cli.options import ApprovalOptions, OutputOptions
 from retinue.cli.output.format import moment, one_line
+from retinue.cli.output.plain_lines import redrawable
 from retinue.cli.output.progress import approver_for
 from retinue.cli.output.terminal import INTERRUPTED, answer, answer_lines, console, say, say_text
 from retinue.cli.runs.export import WRITERS
@@ -34,6 +36,9 @@ from retinue.core.errors import RetinueError, StoreError
 from retinue.core.ports import ToolResult
 from retinue.core.run import Outcome
 from retinue.core.text import plural
+
+if TYPE_CHECKING:
+    from retinue.cli.chat.editor import Editor
 
 LEAVE_HINT = "(press Ctrl-C again, or Ctrl-D, to leave)"
 NOTHING_YET = "no input was sent yet"
@@ -71,9 +76,12 @@ def _chat(
     try:
         thread.run(_offered(retinue, launch, delegation))  # an unknown tool is an error now, not with the first input
         earlier = thread.run(_look_back(retinue, launch.options, open_chats, quiet=output.quiet))
+        history = HistoryFile(default_home() / FILE)
+        prompt = _editor(history, retinue, launch, output)
         repl = Repl(
             thread=thread,
-            lines=lines_of_stdin(HistoryFile(default_home() / FILE)),
+            lines=prompt or lines_of_stdin(history),
+            prompt=prompt,
             retinue=retinue,
             launch=launch,
             conversation=Conversation(retinue, launch, earlier),
@@ -89,6 +97,22 @@ def _chat(
     finally:
         thread.run(open_chats.unregister())
         thread.run(retinue.__aexit__(None, None, None))
+
+
+def _editor(history: HistoryFile, retinue: Retinue, launch: Launch, output: OutputOptions) -> Editor | None:
+    """The prompt on a terminal that can be redrawn; None elsewhere."""
+    if output.plain or not (sys.stdin.isatty() and sys.stdout.isatty()) or redrawable() is None:
+        return None
+    from retinue.cli.chat.editor import Editor
+
+    choice = launch.model_choice
+    models = [f"{each.name}:" for each in choice.providers]
+    return Editor(
+        history,
+        agents=list(retinue.agents),
+        models=[choice.full_name, *models],
+        plain=bool(os.environ.get("NO_COLOR")),
+    )
 
 
 async def _offered(retinue: Retinue, launch: Launch, delegation: Delegation) -> tuple[ToolSpec, ...]:
@@ -146,6 +170,8 @@ class Repl:
     lock: PromptLock | None
     output: OutputOptions
     person: PersonCalls
+    prompt: Editor | None = None
+    """The prompt of a terminal that can be redrawn, on which a person types during answers, too; also `lines`."""
     outputs: list[Attachment] = field(default_factory=list[Attachment])
     """What goes along with the next input: the output of commands, and notes for the model."""
     code: int = 0
@@ -156,8 +182,7 @@ class Repl:
         waiting_to_leave = False
         while True:
             try:
-                with self.thread.interruptible(self.lines.typed):
-                    text = whole_input(self.lines)
+                text = self._next()
             except KeyboardInterrupt:
                 if isinstance(self.lines, Piped):
                     return INTERRUPTED
@@ -174,6 +199,14 @@ class Repl:
             if text is None or not self._handle(text):
                 break
         return self.code if isinstance(self.lines, Piped) else 0
+
+    def _next(self) -> str | None:
+        """The next input; None to leave."""
+        if self.prompt is not None:
+            with self.thread.interrupting(self.prompt.interrupt):
+                return whole_input(self.prompt)
+        with self.thread.interruptible(self.lines.typed):
+            return whole_input(self.lines)
 
     def _handle(self, text: str) -> bool:
         """Handle an input; whether the chat goes on."""
@@ -237,12 +270,19 @@ class Repl:
         async def turn(stop: asyncio.Event) -> Outcome:
             dialects = self.delegation.dialects
             return await take_turn(
-                self.retinue, self.conversation, text, dialects, stop, lock=self.lock, output=self.output
+                self.retinue,
+                self.conversation,
+                text,
+                dialects,
+                stop,
+                lock=self.lock,
+                output=self.output,
+                prompt=self.prompt,
             )
 
         self.retinue.file_changes.begin()
         try:
-            outcome = self.thread.run_stoppable(turn)
+            outcome = self.thread.run_stoppable(turn, self.prompt)
         except StoreError:
             raise  # a chat cannot go on if nothing more can be stored
         except RetinueError as error:

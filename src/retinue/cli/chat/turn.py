@@ -16,7 +16,7 @@ from retinue.cli.output.format import count, money, tokens, total
 from retinue.cli.output.progress import print_outcome
 from retinue.cli.output.refusals import Refusals
 from retinue.cli.output.terminal import say, stdout_for_answers_alone
-from retinue.cli.output.turn_screen import TurnPrinter, TurnScreen
+from retinue.cli.output.turn_screen import Prompt, TurnPrinter, TurnScreen
 from retinue.core.run import Approval, Outcome
 from retinue.core.text import plural
 
@@ -32,9 +32,12 @@ async def take_turn(
     *,
     lock: PromptLock | None,
     output: OutputOptions,
+    prompt: Prompt | None = None,
 ) -> Outcome:
     """Send an input, print its answer as it arrives, and print its errors; `stop` ends it early."""
-    screen = TurnScreen(retinue.supervisor, quiet=output.quiet, verbose=output.verbose, plain=output.plain)
+    screen = TurnScreen(
+        retinue.supervisor, quiet=output.quiet, verbose=output.verbose, plain=output.plain, prompt=prompt
+    )
     printer = TurnPrinter(screen, verbose=output.verbose)
     refusals = Refusals()
     refusals.attach(lambda at, line: screen.warn(line), of_root=False)

@@ -4,6 +4,7 @@ __all__ = [
     "approval_prompt",
     "format",
     "live",
+    "plain_lines",
     "progress",
     "refusals",
     "reply",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import textwrap
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -215,7 +216,7 @@ def described(question: Approval, *, whole: bool = False, name: str = "", worksp
         first,
         *(f"    {piece}" for piece in rest),
         *arguments_of(question, whole=whole, workspace=workspace),
-        *([f"  {one_line(question.reason, 400)}"] if question.reason else []),
+        *_wrapped(one_line(question.reason, 400)),
     ]
 
 
@@ -243,8 +244,16 @@ def _indented(text: str) -> list[str]:
 def _chopped(line: str) -> list[str]:
     from rich.cells import chop_cells
 
-    room = max(console(stderr=True).width - 5, MIN_WIDTH)
-    return chop_cells(line, room) or [""]
+    return chop_cells(line, _room()) or [""]
+
+
+def _wrapped(text: str) -> list[str]:
+    """Words in indented lines that fit."""
+    return textwrap.wrap(text, _room() + 2, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
+
+
+def _room() -> int:
+    return max(console(stderr=True).width - 5, MIN_WIDTH)
 
 
 def _name_of(question: Approval) -> str:

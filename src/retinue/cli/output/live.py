@@ -47,8 +47,51 @@ _STYLES = {
 NO_TASKS: Mapping[RunId, str] = {}
 
 
+class TreeFrames:
+    """Makes the frames of a tree as it changes."""
+
+    def __init__(self, screen: Console, *, verbose: bool = False, now: Callable[[], float] = time.time) -> None:
+        self._screen = screen
+        self._verbose = verbose
+        self._now = now
+        self._outlined: list[RunId] = []
+        self._outline: list[tuple[str, int]] = []
+        """The outline of the rows with these ids: few frames have other runs than the one before."""
+
+    def frame(
+        self,
+        rows: Sequence[RunView],
+        tasks: Mapping[RunId, str],
+        *,
+        above: Sequence[Text],
+        doing: Callable[[RunView], str],
+        height: int,
+    ) -> RenderableType:
+        """The tree below the lines `above`, in at most `height` lines."""
+        if not rows:
+            return Group(*above)
+        ascii_only = not self._screen.encoding.lower().startswith("utf")
+        ids = [view.run_id for view in rows]
+        if ids != self._outlined:
+            self._outlined, self._outline = ids, outline(rows, ascii_only=ascii_only)
+        tree = draw(
+            rows,
+            now=self._now(),
+            width=self._screen.size.width,
+            height=max(1, height - len(above)),
+            tasks=tasks if self._verbose else NO_TASKS,
+            ascii_only=ascii_only,
+            known=self._outline,
+            doing=doing,
+        )
+        return Group(*above, tree) if above else tree
+
+
 class LiveTree:
     """A context manager; `show` draws the tree, and the end of the block removes it."""
+
+    stays = False
+    """Whether it stays when text is printed; it has to be removed before."""
 
     def __init__(
         self,
@@ -60,15 +103,11 @@ class LiveTree:
         now: Callable[[], float] = time.time,
     ) -> None:
         self._screen = screen
-        self._verbose = verbose
+        self._frames = TreeFrames(screen, verbose=verbose, now=now)
         self._gap = gap
         """Empty lines between the tree and lines that are printed above it."""
-        self._now = now
         self.rows: Sequence[RunView] = ()
         self._tasks: Mapping[RunId, str] = NO_TASKS
-        self._outlined: list[RunId] = []
-        self._outline: list[tuple[str, int]] = []
-        """The outline of the rows with these ids: few frames have other runs than the one before."""
         self._keep = keep
         self._live = self._new_live()
         self._is_open = False
@@ -117,27 +156,9 @@ class LiveTree:
         self.rows, self._tasks = rows, tasks
         if self._paused:
             return
-        if not rows:
-            self._live.update(Group(*above), refresh=True)
-            return
-        size = self._screen.size
-        ascii_only = not self._screen.encoding.lower().startswith("utf")
-        ids = [view.run_id for view in rows]
-        if ids != self._outlined:
-            self._outlined, self._outline = ids, outline(rows, ascii_only=ascii_only)
-        tree = draw(
-            rows,
-            now=self._now(),
-            width=size.width,
-            height=max(1, size.height - 1 - self._gap - len(above)),
-            tasks=tasks if self._verbose else NO_TASKS,
-            ascii_only=ascii_only,
-            known=self._outline,
-            doing=doing,
-        )
-        if above:
-            tree = Group(*above, tree)
-        self._live.update(Padding(tree, (self._gap, 0, 0, 0)) if self._gap else tree, refresh=True)
+        height = self._screen.size.height - 1 - self._gap
+        frame = self._frames.frame(rows, tasks, above=above, doing=doing, height=height)
+        self._live.update(Padding(frame, (self._gap, 0, 0, 0)) if self._gap and rows else frame, refresh=True)
 
 
 def draw(

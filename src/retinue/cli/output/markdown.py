@@ -178,8 +178,13 @@ class MarkdownPrinter:
         gap = "\n" if self._has_printed else ""
         self._has_printed = True
         # Rich fills lines with blanks, which a person would copy with the text.
-        return gap + re.sub(r"[ ]+$", "", captured.get(), flags=re.MULTILINE)
+        lines = re.sub(r"[ ]+$", "", captured.get(), flags=re.MULTILINE).split("\n")
+        # Some blocks bring empty lines of their own, around which there would be another one.
+        written = [number for number, line in enumerate(lines) if _CODES.sub("", line).strip()]
+        return gap + "".join(f"{line}\n" for line in lines[written[0] : written[-1] + 1]) if written else ""
 
+
+_CODES = re.compile(r"\x1b\[[\d;]*m")
 
 _PARSER = MarkdownIt("commonmark").enable("table")
 

@@ -11,9 +11,10 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from msgspec.structs import replace
 
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from retinue.cli.output.live import LiveTree
     from retinue.cli.output.markdown import MarkdownPrinter
 
 RESTARTED = "(the answer broke off and starts again)"
@@ -48,6 +48,15 @@ MAX_FAILURES = 10
 
 MAX_LINES = 30
 """Lines that are printed with one frame; of more calls that return at the same time, the number is printed."""
+
+CHEAP = 0.003
+"""CPU seconds of a frame below which frames are drawn as often as rows come."""
+
+SHARE = 0.015
+"""The part of the process's CPU time that frames may take that cost more."""
+
+LONGEST = 1.0
+"""Seconds after which such a frame is drawn all the same."""
 
 MAX_CALLS = 5
 """Calls in progress that are shown at the same time."""
@@ -128,8 +137,73 @@ class _Thinking(NamedTuple):
     size: int
 
 
+class FrameCost:
+    """The CPU time that frames have taken: a tree of a thousand runs is drawn less often."""
+
+    def __init__(self) -> None:
+        self._last = 0.0
+        self._spent = 0.0
+        self._drawn_at = 0.0
+
+    def is_due(self) -> bool:
+        """Whether the next frame shall be drawn now."""
+        return (
+            self._last < CHEAP
+            or time.monotonic() - self._drawn_at >= LONGEST
+            or self._spent < SHARE * time.process_time()
+        )
+
+    @contextmanager
+    def counted(self) -> Generator[None]:
+        """Count the CPU time of a frame."""
+        began = time.thread_time()
+        try:
+            yield
+        finally:
+            self._drawn_at = time.monotonic()
+            self._last = time.thread_time() - began
+            self._spent += self._last
+
+
+class Area(Protocol):
+    """The lines at the bottom of the terminal; `stays` if they need not be removed before text is printed."""
+
+    stays: bool
+
+    def __enter__(self) -> object: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+    def show(
+        self,
+        rows: Sequence[RunView],
+        tasks: Mapping[RunId, str] = ...,
+        *,
+        above: Sequence[Text] = (),
+        doing: Callable[[RunView], str] = ...,
+    ) -> None:
+        """Draw lines, and the tree below them."""
+
+
+class Prompt(Protocol):
+    """A prompt at which a person types while an answer is printed above it."""
+
+    def area(self, terminal: Console) -> Area:
+        """The lines above the prompt."""
+        ...
+
+    def suspended(self) -> AbstractContextManager[None]:
+        """Leave the terminal to a question for as long as the block lasts."""
+        ...
+
+
 class TurnScreen:
-    """The terminal during one answer; `supervisor` drives the runs whose current calls are shown."""
+    """The terminal during one answer; `supervisor` drives the runs whose current calls are shown.
+
+    With a `prompt`, the lines at the bottom are drawn above it.
+    """
 
     def __init__(
         self,
@@ -139,6 +213,7 @@ class TurnScreen:
         verbose: bool = False,
         plain: bool = False,
         with_text: bool = True,
+        prompt: Prompt | None = None,
     ) -> None:
         self._supervisor = supervisor
         self._quiet = quiet
@@ -152,7 +227,8 @@ class TurnScreen:
         self._paused = False
         self._held: list[Callable[[], None]] = []
         """What is to be printed after a question."""
-        self._tree: LiveTree | None = None
+        self._prompt = prompt
+        self._tree: Area | None = None
         self._terminal = None if plain else redrawable()
         self._markdown: MarkdownPrinter | None = None if plain or not with_text else markdown_screen()
         self._plain = PlainLines(verbose=verbose, write=self.note)
@@ -164,6 +240,7 @@ class TurnScreen:
         self._uncounted = 0
         """Calls without a line, because many returned at the same time."""
         self._failed: set[RunId] = set()
+        self._frames = FrameCost()
         self.rows: Sequence[RunView] = ()
         """The root, and the descendants that worked during the turn."""
 
@@ -303,8 +380,12 @@ class TurnScreen:
     def show(self, rows: Sequence[RunView], tasks: Mapping[RunId, str]) -> None:
         """Show the tree as it stands now, the root first."""
         self.rows = [_of_this_turn(view, self._began) for view in rows if self._belongs(view)]
-        if self._paused:
+        if self._paused or not self._frames.is_due():
             return
+        with self._frames.counted():
+            self._draw(tasks)
+
+    def _draw(self, tasks: Mapping[RunId, str]) -> None:
         children = [view for view in self.rows if view.parent_id is not None]
         if self._terminal is not None and not self._quiet:
             self._report_failures(children)
@@ -328,7 +409,7 @@ class TurnScreen:
         elif above:
             self._drawn(self._terminal).show((), above=above)
         else:
-            self._hide()
+            self._remove()
 
     def _report_failures(self, children: Sequence[RunView]) -> None:
         """Print a line for each child that has failed since the last look, up to a number."""
@@ -399,10 +480,11 @@ class TurnScreen:
         """Leave the terminal to a question for as long as the block lasts; what comes meanwhile is printed after it."""
         self.end_text()
         self._flush_lines()
-        self._hide()
+        self._remove()
         self._paused = True
         try:
-            yield
+            with self._prompt.suspended() if self._prompt is not None else nullcontext():
+                yield
         finally:
             self._paused = False
             held, self._held = self._held, []
@@ -416,22 +498,27 @@ class TurnScreen:
             self.note(f"and {more} more failed")
             self._failed.clear()
         self._flush_lines()
-        self._hide()
+        self._remove()
 
     def _belongs(self, view: RunView) -> bool:
         return view.parent_id is None or view.ended_at is None or view.ended_at >= self._began
 
-    def _drawn(self, terminal: Console) -> LiveTree:
+    def _drawn(self, terminal: Console) -> Area:
         if self._tree is None:
             from retinue.cli.output.live import LiveTree
 
             if self._markdown is None:
                 self.end_text()
-            self._tree = LiveTree(terminal, verbose=True)
+            self._tree = LiveTree(terminal, verbose=True) if self._prompt is None else self._prompt.area(terminal)
             self._tree.__enter__()
         return self._tree
 
     def _hide(self) -> None:
+        """Remove the area, if nothing can be printed while it is there."""
+        if self._tree is not None and not self._tree.stays:
+            self._remove()
+
+    def _remove(self) -> None:
         if self._tree is not None:
             self._tree.__exit__(None, None, None)
             self._tree = None
