@@ -29,5 +29,6 @@ __all__ = [
     "surface",
     "sync",
     "tool_modules",
+    "transcript",
     "trust",
 ]

@@ -48,10 +48,18 @@ class ReadOnlyClient:
         await self.supervisor.close()
 
     async def list(
-        self, *, everyone: bool = False, session: SessionId | None = None, limit: int | None = None
+        self,
+        *,
+        everyone: bool = False,
+        session: SessionId | None = None,
+        before: tuple[float, RunId] | None = None,
+        limit: int | None = None,
     ) -> list[RunView]:
-        """Views of root runs, newest first, or with `everyone` of their descendants too."""
-        query = RunQuery(session_id=session, roots_only=not everyone, limit=limit)
+        """Views of root runs, newest first, or with `everyone` of their descendants too.
+
+        `before` is the start and the id of the last run of the page before.
+        """
+        query = RunQuery(session_id=session, roots_only=not everyone, before=before, limit=limit)
         return await self.supervisor.with_tasks(await self.supervisor.list(query))
 
     async def tree(self, root_id: RunId) -> list[RunView]:

@@ -38,6 +38,7 @@ from retinue.core.model_options import NO_OPTIONS, Effort, ModelOptions
 from retinue.core.policy import Policy
 from retinue.core.ports import Tool
 from retinue.core.run import Approval, HistoryRef, Lifecycle, Limits, Outcome
+from retinue.core.state import Run
 from retinue.core.workspace import is_address
 from retinue.dialects.base import Dialect
 from retinue.engine import Driver, RunView, SpawnRequest, Supervisor
@@ -264,6 +265,7 @@ class Retinue:
         timeout: float | None = None,
         output: OutputFormat | None = None,
         label: str = "",
+        session: SessionId | None = None,
         ceiling: bool = True,
         stays: bool | None = None,
     ) -> RunHandle:
@@ -301,6 +303,7 @@ class Retinue:
           TypedDict, a msgspec Struct, a pydantic model, ...), or `dict` for any object. `Outcome.output` is then an
           object of that type.
         - `label`: a short name for lists of runs.
+        - `session`: the session of the run, which is created if it is new; by default that of the retinue.
         - `ceiling`: with False, `tools` holds for this run alone, and runs below it can have what the policy allows.
 
         Raises `UnknownName` for an unknown agent, tool or dialect, `PolicyError` if `policy` or `memory_from` asks for
@@ -347,11 +350,14 @@ class Retinue:
             attachments=checked(attachments),
         )
         convert = converter(output)
+        if session is not None:
+            await self.sessions.ensure(session)
+        session_id = session or self.session_id
         try:
             if detached:
-                accepted = await self.supervisor.accept(spawn_request, session_id=self.session_id)
+                accepted = await self.supervisor.accept(spawn_request, session_id=session_id)
                 return RunHandle(self.supervisor, accepted.run_id, convert)
-            started = await self.supervisor.spawn(spawn_request, session_id=self.session_id, key=key)
+            started = await self.supervisor.spawn(spawn_request, session_id=session_id, key=key)
         except PolicyError as refused:
             raise escalation(refused) from refused
         if started.existed:
@@ -458,6 +464,7 @@ class Retinue:
         *,
         policy: Policy | None = None,
         last_turns: int | None = None,
+        turn: int | None = None,
         keep_alive: bool = False,
         stays: bool | None = None,
     ) -> RunHandle:
@@ -466,6 +473,7 @@ class Retinue:
         - `run`: a handle or the id of the run to fork; it may be running or ended.
         - `policy`: narrows the rights of the other run; asking for more raises `PolicyError`.
         - `last_turns`: inherit only this many of the last turns.
+        - `turn`: continue from the end of this turn, counted from 1, instead of from the latest.
         - `keep_alive`: as for `spawn`. `stays` is the deprecated name of this parameter.
 
         The fork has the other run's agent, limits and rights, and draws on the same hourly and daily windows.
@@ -480,12 +488,27 @@ class Retinue:
             limits=origin.accepted.limits,
             policy=grants,
             lifecycle=Lifecycle(keep_alive=_keep_alive(keep_alive, stays)),
-            inherits=HistoryRef(origin.run_id, origin.seq, last_turns),
+            inherits=HistoryRef(
+                origin.run_id, origin.seq if turn is None else await self._end_of(turn, origin), last_turns
+            ),
             dialect=origin.accepted.dialect,
             windows=await self._grants.windows_of_fork(origin, grants, own=policy),
         )
         started = await self.supervisor.spawn(spawn_request, session_id=self.session_id)
         return RunHandle(self.supervisor, started.run_id)
+
+    async def _end_of(self, turn: int, origin: Run) -> int:
+        """The number of the last event of a turn; raises `BadInput` if the run has no such turn."""
+        last = 0
+        for seq, event in await self.supervisor.stored.events(origin.run_id):
+            number = getattr(event, "turn", None)
+            if number is not None and number > turn:
+                return last
+            if number == turn:
+                last = seq
+        if not last:
+            raise BadInput(f"run {origin.run_id} has no turn {turn}")
+        return last
 
     async def resume(self, run: Which) -> RunHandle:
         """Continue an interrupted run in this process and return its handle.

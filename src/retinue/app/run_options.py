@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import TypedDict
 
 from retinue.core.attachments import Attachment
-from retinue.core.ids import Key
+from retinue.core.ids import Key, SessionId
 from retinue.core.model_options import Effort, ModelOptions
 from retinue.core.policy import Policy
 from retinue.core.run import HistoryRef, Limits
@@ -50,5 +50,6 @@ class SpawnOptions(RunOptions, total=False):
     inherits: HistoryRef | None
     detached: bool
     label: str
+    session: SessionId | None
     ceiling: bool
     stays: bool | None

@@ -24,6 +24,7 @@ from retinue.cli.output.terminal import INTERRUPTED, answer_lines, discard, neve
 from retinue.cli.replay import HELP as REPLAY_HELP
 from retinue.cli.replay import replay
 from retinue.cli.run import run
+from retinue.cli.serve import serve
 from retinue.cli.store_option import add_store_option
 from retinue.cli.tools import tools
 from retinue.cli.trust import trust
@@ -76,6 +77,7 @@ app.command(
     'printf "What is 6 times 7?\\nAnd half of it?\\n" | retinue chat'
 )(chat)
 app.command(epilog="Examples:\n\nclaude mcp add team -- retinue mcp\n\nretinue mcp --tools file_read --max-cost 2")(mcp)
+app.command(epilog="Examples:\n\nretinue serve\n\nretinue serve --host 0.0.0.0 --token-env RETINUE_TOKEN")(serve)
 app.add_typer(runs.app)
 app.command(
     help=REPLAY_HELP, epilog="Examples:\n\nretinue replay --list\n\nretinue replay --id ID\n\nretinue replay --tree"

@@ -357,4 +357,6 @@ class RunQuery(Struct, frozen=True, kw_only=True, gc=False):
     phase: Phase | None = None
     id_part: str | None = None
     """Only runs whose id begins or ends like this."""
+    before: tuple[float, RunId] | None = None
+    """Only runs that come after this one in a list, which is newest first: its time of acceptance and its id."""
     limit: int | None = None

@@ -83,3 +83,36 @@ def dollars(cost: int | None) -> float | None:
     0.0015
     """
     return None if cost is None else cost / NANO
+
+
+def count(number: int) -> str:
+    """A number of tokens.
+
+    >>> count(950), count(12_345), count(3_400_000)
+    ('950', '12.3k', '3.4M')
+    """
+    if number < 1000:
+        return str(number)
+    return f"{number / 1000:.1f}k" if number < 1_000_000 else f"{number / 1_000_000:.1f}M"
+
+
+def tokens(number: int) -> str:
+    """A number of tokens, with the word.
+
+    >>> tokens(1), tokens(950), tokens(12_345)
+    ('1 token', '950 tokens', '12.3k tokens')
+    """
+    return f"{count(number)} token{'' if number == 1 else 's'}"
+
+
+def money(cost: int | None) -> str:
+    """A cost in dollars; an unknown cost is a question mark.
+
+    >>> money(0), money(None), money(1_234_567), money(2_500_000_000)
+    ('$0', '?', '$0.0012', '$2.50')
+    """
+    if cost is None:
+        return "?"
+    if cost == 0:
+        return "$0"
+    return f"${cost / NANO:.2f}" if cost >= NANO // 10 else f"${cost / NANO:.4f}"

@@ -18,12 +18,12 @@ from rich.text import Text
 from retinue.app.engine_types import RunView
 from retinue.app.open import open_read_only
 from retinue.app.read_only import ReadOnlyClient
+from retinue.app.transcript import Entry, entries
 from retinue.cli.demo import story
 from retinue.cli.demo.story import log_of
 from retinue.cli.output.format import elapsed, money, name_of, one_line, status_of, tokens
 from retinue.cli.output.live import LiveTree
 from retinue.cli.output.terminal import can_redraw, console
-from retinue.cli.output.transcript import Entry, entries
 from retinue.core.errors import RetinueError
 from retinue.core.events import Event, ReplyReceived, RunAdopted
 from retinue.core.ids import RunId

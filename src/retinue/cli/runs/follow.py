@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from retinue.app.attach import ends, stored_events
 from retinue.app.json_rows import event_row
 from retinue.app.open import open_read_only
+from retinue.app.transcript import Conversation
 from retinue.cli.output.format import name_of, short, status_of
 from retinue.cli.output.terminal import answer_lines, console, say, write
-from retinue.cli.output.transcript import Conversation, headed
+from retinue.cli.output.transcript import headed
 from retinue.cli.runs.list_show import find_run, print_entry
 from retinue.core.events import TreeEvent
 from retinue.core.ids import RunId

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from retinue.app.engine_types import RunView
 from retinue.app.follow import failure_text
+from retinue.app.transcript import Entry, entries
 from retinue.cli.output.format import count, elapsed, money, name_of, one_line, short, status_of, total
-from retinue.cli.output.transcript import Entry, entries
 from retinue.core.events import CallReturned, Event, ReplyReceived, TurnFailed
 from retinue.core.ids import RunId
 from retinue.core.text import clean, plural, rfc3339

@@ -14,6 +14,7 @@ from retinue.app.json_rows import run_row, usage_row
 from retinue.app.open import open_read_only
 from retinue.app.read_only import ReadOnlyClient
 from retinue.app.store_files import unreleased_space
+from retinue.app.transcript import entries
 from retinue.cli.output.format import (
     count,
     elapsed,
@@ -30,7 +31,7 @@ from retinue.cli.output.format import (
 )
 from retinue.cli.output.table import Column, print_table
 from retinue.cli.output.terminal import HEADING, answer, answer_json, console, say
-from retinue.cli.output.transcript import entries, headed
+from retinue.cli.output.transcript import headed
 from retinue.core.errors import RunIsOver
 from retinue.core.events import Event
 from retinue.core.ids import RunId

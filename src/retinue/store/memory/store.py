@@ -142,6 +142,7 @@ def _matches(run: StoredRun, query: RunQuery) -> bool:
         and (query.dialect is None or accepted.dialect == query.dialect)
         and (query.phase is None or run.progress.phase == query.phase)
         and (query.id_part is None or _is_part(query.id_part, accepted.run_id))
+        and (query.before is None or (accepted.at, accepted.run_id) < query.before)
         and not (query.roots_only and accepted.parent_id is not None)
         and not (query.unfinished_only and run.ended)
         and not (query.undriven_only and run.driver_id is not None)

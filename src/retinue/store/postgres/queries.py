@@ -209,6 +209,9 @@ def _conditions(query: RunQuery) -> tuple[str, list[object]]:
         beginning, end = query.id_part, query.id_part[::-1]
         conditions.append("(run_id >= %s AND run_id < %s OR reverse(run_id) >= %s AND reverse(run_id) < %s)")
         values += [beginning, beginning + _LAST, end, end + _LAST]
+    if query.before is not None:
+        conditions.append("(accepted_at, run_id) < (%s, %s)")
+        values += query.before
     if query.roots_only:
         conditions.append("parent_id IS NULL")
     if query.unfinished_only or query.phase not in (None, "ended"):

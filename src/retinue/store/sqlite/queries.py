@@ -247,7 +247,7 @@ class SqliteQueries:
         )
 
 
-def _conditions(query: RunQuery) -> tuple[str, list[str | int]]:
+def _conditions(query: RunQuery) -> tuple[str, list[str | int | float]]:
     filters = {
         "session_id = ?": query.session_id,
         "root_id = ?": query.root_id,
@@ -258,12 +258,15 @@ def _conditions(query: RunQuery) -> tuple[str, list[str | int]]:
         "phase = ?": query.phase,
     }
     conditions = [condition for condition, value in filters.items() if value is not None]
-    values: list[str | int] = [value for value in filters.values() if value is not None]
+    values: list[str | int | float] = [value for value in filters.values() if value is not None]
     if query.id_part is not None:
         # The inner query reads the index of ids alone: there is no other way to find the end of an id.
         ids = "SELECT no FROM runs WHERE substr(run_id, 1, ?) = ? OR substr(run_id, -?) = ?"
         conditions.append(f"no IN ({ids})")
         values += [len(query.id_part), query.id_part] * 2
+    if query.before is not None:
+        conditions.append("(accepted_at, run_id) < (?, ?)")
+        values += query.before
     if query.roots_only:
         conditions.append("parent_id IS NULL")
     if query.unfinished_only or query.phase not in (None, "ended"):

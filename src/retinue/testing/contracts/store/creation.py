@@ -243,6 +243,10 @@ class CreationContract(fixtures.StoreTestCase):
         assert found(RunQuery(id_part="o")) == ["of bob", "two", "one"]
         assert found(RunQuery(id_part="root")) == ["root"]
         assert found(RunQuery(id_part="%")) == []
+        everything = store.runs(RunQuery())
+        for place, row in enumerate(everything):
+            before = RunQuery(before=(row.accepted_at, row.run_id), limit=2)
+            assert found(before) == [each.run_id for each in everything[place + 1 : place + 3]]
         queries = (RunQuery(), RunQuery(session_id="s"), RunQuery(unfinished_only=True), RunQuery(limit=3))
         assert [store.count(query) for query in queries] == [10, 8, 9, 3]
 

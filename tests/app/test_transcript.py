@@ -1,6 +1,6 @@
 """Transcripts: the events of a run as readable text."""
 
-from retinue.cli.output.transcript import Entry, entries
+from retinue.app.transcript import Entry, entries
 from retinue.core.events import CompactedBy, HistoryCompacted
 from retinue.core.messages import UserMessage
 

@@ -1,0 +1,146 @@
+"""`retinue serve`: the HTTP API and the page about runs."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated
+
+from retinue.cli import options
+from retinue.cli.event_loop import interrupts, perform
+from retinue.cli.options import option
+from retinue.cli.output.terminal import say
+
+if TYPE_CHECKING:
+    import asyncio
+    import socket
+
+    from retinue.app.launch.start import LaunchOptions
+    from retinue.app.retinue import Retinue
+    from retinue.config.settings import Settings
+    from retinue.web.access import Tokens
+    from retinue.web.api import Service
+
+MISSING = "the server needs the packages starlette and uvicorn: install the extra retinue[web-ui]"
+
+
+def serve(
+    host: Annotated[str, option("--host", metavar="HOST", help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, option("--port", metavar="N", min=0, max=65535, help="The port; 0 is any free one.")] = 8420,
+    token_env: Annotated[
+        str | None, option("--token-env", metavar="NAME", help="The variable that holds the token. [one is made]")
+    ] = None,
+    read_token_env: Annotated[
+        str | None,
+        option("--read-token-env", metavar="NAME", help="The variable that holds a token which may only read."),
+    ] = None,
+    adopt: Annotated[bool, option("--adopt", help="Continue interrupted runs at the start.")] = False,
+    provider: options.ProviderFlag = None,
+    base_url: options.BaseUrlFlag = None,
+    api_key_env: options.ApiKeyEnvFlag = None,
+    model: options.ModelFlag = None,
+    tools: options.ToolsFlag = None,
+    agents: options.AgentsFlag = None,
+    config: options.ConfigFlag = None,
+    profile: options.ProfileFlag = None,
+    no_sandbox: options.NoSandboxFlag = False,
+) -> int:
+    """Serve the API and a page that shows every run, live and afterwards.
+
+    The link with its token is printed on stderr. Everything but /healthz needs the token.
+    """
+    from retinue.app.launch.start import LaunchOptions, default_tools_for, dialects_for, settings_for
+    from retinue.config.precedence import Flags
+    from retinue.core.errors import BadInput
+
+    if find_spec("starlette") is None or find_spec("uvicorn") is None:
+        raise BadInput(MISSING)
+    settings = settings_for(config, agent=None, profile=profile, agent_folders=agents or ())
+    dialects = dialects_for(None, settings)
+    launch_options = LaunchOptions(
+        flags=Flags(model=model, provider=provider, base_url=base_url, api_key_env=api_key_env),
+        dialects=dialects,
+        tools=options.tools_of(tools, agent=None),
+        tools_are_ceiling=tools is not None,
+        default_tools=default_tools_for(None, dialects, settings) if tools is None else (),
+        no_sandbox=no_sandbox,
+    )
+    return perform(_serve(settings, launch_options, host, port, token_env, read_token_env, adopt=adopt))
+
+
+async def _serve(
+    settings: Settings,
+    launch_options: LaunchOptions,
+    host: str,
+    port: int,
+    token_env: str | None,
+    read_token_env: str | None,
+    *,
+    adopt: bool,
+) -> int:
+    from retinue.app.launch.start import prepare
+    from retinue.app.open import open_read_only
+    from retinue.app.read_only import ReadOnlyClient
+    from retinue.core.errors import BadInput
+    from retinue.web.access import is_loopback
+    from retinue.web.api import Service
+    from retinue.web.server import listen
+
+    if token_env is None and not is_loopback(host):
+        raise BadInput(f"--host {host} is beyond this machine: give a token with --token-env NAME")
+    tokens, link_token = _tokens(token_env, read_token_env)
+    listener = listen(host, port)
+    with interrupts() as stop:
+        try:
+            launch = await prepare(settings, launch_options)
+        except BadInput as error:
+            say(f"no runs can be started here: {error}")
+            async with open_read_only() as client:
+                service = Service(client=client, settings=settings, no_model=str(error))
+                await _run(service, tokens, listener, stop, link_token)
+            return 0
+        say(str(launch.model_choice))
+        async with launch.open(approvals="wait") as retinue:
+            if adopt:
+                await _adopt(retinue)
+            client = ReadOnlyClient(retinue.supervisor)
+            service = Service(client=client, settings=settings, retinue=retinue, launch=launch)
+            await _run(service, tokens, listener, stop, link_token)
+    return 0
+
+
+def _tokens(token_env: str | None, read_token_env: str | None) -> tuple[Tokens, str | None]:
+    """The tokens, and the one that belongs into the printed link."""
+    from retinue.app.state_folder import default_home, secure_state_folder
+    from retinue.web.access import Tokens, stored_token, token_from
+
+    read = None if read_token_env is None else token_from(read_token_env)
+    if token_env is not None:
+        return Tokens(token_from(token_env), read), None
+    home = default_home()
+    secure_state_folder(home)
+    token = stored_token(home)
+    return Tokens(token, read), token
+
+
+async def _run(
+    service: Service, tokens: Tokens, listener: socket.socket, stop: asyncio.Event, token: str | None
+) -> None:
+    from retinue.web.server import application
+    from retinue.web.server import serve as serve_application
+
+    host, port = listener.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    say(f"http://{shown}:{port}/" + (f"?token={token}" if token is not None else ""))
+    await serve_application(application(service, tokens, host=host), listener, stop)
+
+
+async def _adopt(retinue: Retinue) -> None:
+    from retinue.core.errors import NotAdoptable
+
+    for view in await retinue.list():
+        if view.state == "interrupted":
+            try:
+                await retinue.resume(view.run_id)
+                say(f"continuing run {view.run_id}")
+            except NotAdoptable as error:
+                say(f"warning: {error}")

@@ -1,0 +1,132 @@
+"""The OpenAPI document of the API, made from the types of its messages."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from retinue.version import __version__
+from retinue.web import messages
+
+_REFUSALS = {
+    "400": "The request is not valid.",
+    "401": "The token is missing.",
+    "403": "The token may only read, or the request is of another site.",
+    "404": "There is no such run, agent or approval.",
+    "408": "The body did not arrive in time.",
+    "409": "The run is in a state in which this is not possible.",
+    "413": "The body is too large.",
+    "415": "The body is not JSON.",
+    "421": "The server does not have the name in the Host header.",
+    "503": "The store does not answer.",
+}
+
+
+class Operation(NamedTuple):
+    """One route of the API."""
+
+    method: str
+    path: str
+    name: str
+    summary: str
+    answer: type[Struct] | None = None
+    body: type[Struct] | None = None
+    status: str = "200"
+    query: tuple[tuple[str, dict[str, object]], ...] = ()
+
+
+_LIST: tuple[tuple[str, dict[str, object]], ...] = (
+    ("limit", {"type": "integer", "minimum": 1, "maximum": 500, "default": 50}),
+    ("cursor", {"type": "string"}),
+    ("state", {"type": "array", "items": {"type": "string"}}),
+    ("q", {"type": "string"}),
+)
+_TREE: tuple[tuple[str, dict[str, object]], ...] = (("tree", {"type": "string", "enum": ["0", "1"]}),)
+
+OPERATIONS = (
+    Operation("get", "/healthz", "health", "Whether the server answers", messages.Health),
+    Operation("get", "/api/v1/runs", "list_runs", "List root runs, newest first", messages.Runs, query=_LIST),
+    Operation("post", "/api/v1/runs", "start_run", "Start a run", messages.Started, messages.NewRun, "201"),
+    Operation("get", "/api/v1/runs/{run_id}", "show_run", "Show a run", messages.RunDetails),
+    Operation("get", "/api/v1/runs/{run_id}/tree", "show_tree", "Show a run and its descendants", messages.Tree),
+    Operation("get", "/api/v1/runs/{run_id}/transcript", "show_transcript", "Show a conversation", messages.Transcript),
+    Operation("get", "/api/v1/runs/{run_id}/events", "stream_events", "Follow a run as it works", query=_TREE),
+    Operation(
+        "post", "/api/v1/runs/{run_id}/messages", "send_message", "Send a message", messages.Started, messages.Message
+    ),
+    Operation("post", "/api/v1/runs/{run_id}/cancel", "cancel_run", "Cancel a run", messages.Cancelled),
+    Operation("post", "/api/v1/runs/{run_id}/resume", "resume_run", "Resume a run", messages.Started),
+    Operation(
+        "post", "/api/v1/runs/{run_id}/fork", "fork_run", "Continue from a turn", messages.Started, messages.Fork, "201"
+    ),
+    Operation("get", "/api/v1/approvals", "list_approvals", "List approval requests", messages.ApprovalRequests),
+    Operation(
+        "post",
+        "/api/v1/approvals/{approval_id}",
+        "answer_approval",
+        "Answer an approval request",
+        messages.Answered,
+        messages.Answer,
+    ),
+    Operation("get", "/api/v1/agents", "list_agents", "List the agents of the settings", messages.Agents),
+)
+
+
+def document() -> dict[str, Any]:
+    """The OpenAPI document, version 3.1."""
+    types = [each for operation in OPERATIONS for each in (operation.answer, operation.body) if each is not None]
+    _, components = msgspec.json.schema_components(
+        [*dict.fromkeys(types), messages.Problem], ref_template="#/components/schemas/{name}"
+    )
+    paths: dict[str, dict[str, object]] = {}
+    for operation in OPERATIONS:
+        paths.setdefault(operation.path, {})[operation.method] = _operation(operation)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Retinue", "version": __version__},
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "cookie": {"type": "apiKey", "in": "cookie", "name": "retinue_token"},
+            },
+        },
+        "security": [{"bearer": []}, {"cookie": []}],
+    }
+
+
+def _operation(operation: Operation) -> dict[str, object]:
+    described: dict[str, object] = {"operationId": operation.name, "summary": operation.summary}
+    parameters: list[dict[str, object]] = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in ("run_id", "approval_id")
+        if f"{{{name}}}" in operation.path
+    ]
+    for name, schema in operation.query:
+        parameters.append({"name": name, "in": "query", "schema": schema})
+    if operation.name == "stream_events":
+        parameters.append({"name": "Last-Event-ID", "in": "header", "schema": {"type": "string"}})
+    if parameters:
+        described["parameters"] = parameters
+    if operation.body is not None:
+        described["requestBody"] = {"required": True, "content": _content(operation.body)}
+    answer: dict[str, object] = {"description": operation.summary}
+    if operation.answer is None:
+        answer["content"] = {"text/event-stream": {"schema": {"type": "string"}}}
+    else:
+        answer["content"] = _content(operation.answer)
+    refusals = {"421": _REFUSALS["421"]} if operation.path == "/healthz" else _REFUSALS
+    described["responses"] = {
+        operation.status: answer,
+        **{code: {"description": text, "content": _content(messages.Problem)} for code, text in refusals.items()},
+    }
+    if operation.path == "/healthz":
+        described["security"] = []
+    return described
+
+
+def _content(kind: type[Struct]) -> dict[str, object]:
+    return {"application/json": {"schema": {"$ref": f"#/components/schemas/{kind.__name__}"}}}

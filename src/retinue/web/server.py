@@ -1,0 +1,102 @@
+"""The server: the API and the page behind the guard, served by uvicorn until it is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Generator
+from contextlib import contextmanager
+from importlib.resources import files
+
+import msgspec
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from retinue.core.errors import BadInput
+from retinue.web.access import Guard, Tokens
+from retinue.web.api import Api, Service, healthz
+from retinue.web.openapi import document
+
+STATIC = {
+    "index.html": "text/html; charset=utf-8",
+    "app.js": "text/javascript; charset=utf-8",
+    "style.css": "text/css; charset=utf-8",
+    "icon.svg": "image/svg+xml",
+}
+"""The files of the page, and their types."""
+
+MAX_CONNECTIONS = 1000
+
+
+def application(service: Service, tokens: Tokens, *, host: str) -> ASGIApp:
+    """The whole server as an ASGI application; `host` is the name under which it listens."""
+    described = msgspec.json.encode(document())
+
+    async def openapi(request: Request) -> Response:
+        return Response(described, media_type="application/json")
+
+    async def static(request: Request) -> Response:
+        name = request.path_params.get("name", "index.html")
+        kind = STATIC.get(name)
+        if kind is None:
+            return Response(b'{"error":"there is no such file"}', status_code=404, media_type="application/json")
+        return Response((files("retinue.web") / "static" / name).read_bytes(), headers={"Content-Type": kind})
+
+    routes = [
+        Route("/healthz", healthz),
+        Route("/openapi.json", openapi),
+        Route("/", static),
+        Route("/static/{name}", static),
+        *Api(service).routes(),
+    ]
+    return Guard(Starlette(routes=routes), tokens, host=host)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket on that address; raises `BadInput` if it is taken or not one of this machine."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(128)  # a client that is quick waits until the server is ready
+    except OSError as error:
+        listener.close()
+        raise BadInput(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port") from None
+    return listener
+
+
+async def serve(app: ASGIApp, listener: socket.socket, stop: asyncio.Event) -> None:
+    """Serve until `stop` is set; open streams are closed then."""
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        lifespan="off",
+        ws="none",
+        limit_concurrency=MAX_CONNECTIONS,
+        timeout_graceful_shutdown=2,
+        h11_max_incomplete_event_size=64 * 1024,
+    )
+    server = _Server(config)
+    working = asyncio.ensure_future(server.serve(sockets=[listener]))
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        server.should_exit = True
+        stopping.cancel()
+        await asyncio.gather(working, stopping, return_exceptions=True)
+
+
+class _Server(uvicorn.Server):
+    """A server that leaves signals to the command."""
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield

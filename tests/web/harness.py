@@ -1,0 +1,110 @@
+"""A server in the test's own event loop on a free port of this machine, with a scripted model and a store in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import aiohttp
+
+from retinue.app.launch.start import LaunchOptions, prepare, settings_for
+from retinue.app.read_only import ReadOnlyClient
+from retinue.app.retinue import Retinue
+from retinue.config.precedence import Flags
+from retinue.web.access import Tokens
+from retinue.web.api import Service
+from retinue.web.server import application, listen, serve
+
+ACT, READ = "act-token-0123456789", "read-token-0123456789"
+
+
+class Reply(NamedTuple):
+    """The answer to a request."""
+
+    status: int
+    headers: Mapping[str, str]
+    text: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.text)
+
+
+class Site:
+    """A running server and a client for it."""
+
+    def __init__(self, port: int, retinue: Retinue, session: aiohttp.ClientSession) -> None:
+        self.port = port
+        self.retinue = retinue
+        self._session = session
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        token: str | None = ACT,
+        body: object = None,
+        data: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Reply:
+        """Make a request; by default with the token that may act, and with a body of JSON."""
+        given = dict(headers or {})
+        if token is not None:
+            given.setdefault("Authorization", f"Bearer {token}")
+        if body is not None:
+            data = json.dumps(body).encode()
+        if data is not None:
+            given.setdefault("Content-Type", "application/json")
+        async with self._session.request(
+            method, f"{self.url}{path}", data=data, headers=given, allow_redirects=False
+        ) as answer:
+            lower = {name.lower(): value for name, value in answer.headers.items()}
+            return Reply(answer.status, lower, await answer.text())
+
+    async def get(self, path: str, **how: Any) -> Reply:
+        return await self.request("GET", path, **how)
+
+    async def post(self, path: str, body: object = None, **how: Any) -> Reply:
+        return await self.request("POST", path, body={} if body is None else body, **how)
+
+    async def events(self, path: str, *, last: str = "") -> list[tuple[str, Any]]:
+        """The events of a stream until it ends, each with its id."""
+        headers = {"Authorization": f"Bearer {ACT}"} | ({"Last-Event-ID": last} if last else {})
+        async with self._session.get(f"{self.url}{path}", headers=headers) as answer:
+            text = await answer.text()
+        found: list[tuple[str, Any]] = []
+        for block in text.split("\n\n"):
+            lines = dict(line.split(": ", 1) for line in block.split("\n") if ": " in line and not line.startswith(":"))
+            if "data" in lines:
+                found.append((lines.get("id", ""), json.loads(lines["data"])))
+        return found
+
+
+@asynccontextmanager
+async def site(folder: Path, lines: Mapping[str, object]) -> AsyncGenerator[Site]:
+    """A server whose model plays these lines; `folder` is the current one, with a state folder of its own."""
+    (folder / "lines.json").write_text(json.dumps(lines))
+    settings = settings_for(None, agent=None)
+    flags = Flags(provider="scripted", model=str(folder / "lines.json"))
+    launch = await prepare(settings, LaunchOptions(flags=flags, tools=()))
+    listener = listen("127.0.0.1", 0)
+    stop = asyncio.Event()
+    async with launch.open(approvals="wait") as retinue, aiohttp.ClientSession() as session:
+        service = Service(client=ReadOnlyClient(retinue.supervisor), settings=settings, retinue=retinue, launch=launch)
+        app = application(service, Tokens(ACT, READ), host="127.0.0.1")
+        serving = asyncio.create_task(serve(app, listener, stop))
+        try:
+            yield Site(listener.getsockname()[1], retinue, session)
+        finally:
+            stop.set()
+            await serving
+            listener.close()

@@ -1,0 +1,245 @@
+"""Attacks on the server: without the token, from another site, by another host name, with wrong bodies and texts."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from retinue.core.errors import BadInput
+from retinue.web.access import COOKIE, MAX_BODY, stored_token, token_from
+from tests.web.harness import ACT, READ, Site, site
+
+pytestmark = pytest.mark.real_time
+
+LINES = {"main": [{"say": "<script>alert(1)</script>"}]}
+
+READING = [
+    "/",
+    "/openapi.json",
+    "/static/app.js",
+    "/static/style.css",
+    "/static/index.html",
+    "/api/v1/runs",
+    "/api/v1/runs?limit=1",
+    "/api/v1/runs/any",
+    "/api/v1/runs/any/tree",
+    "/api/v1/runs/any/transcript",
+    "/api/v1/runs/any/events",
+    "/api/v1/runs/any/events?tree=1",
+    "/api/v1/approvals",
+    "/api/v1/agents",
+    "//api/v1/runs",
+    "/api/v1/../v1/runs",
+    "/healthz/../api/v1/runs",
+    "/healthz%2f..%2fapi/v1/runs",
+    "/api/v1/runs;x=/healthz",
+]
+ACTING = [
+    "/api/v1/runs",
+    "/api/v1/runs/any/messages",
+    "/api/v1/runs/any/cancel",
+    "/api/v1/runs/any/resume",
+    "/api/v1/runs/any/fork",
+    "/api/v1/approvals/any/1/0",
+]
+WRONG_CREDENTIALS = [
+    {},
+    {"Authorization": "Bearer"},
+    {"Authorization": "Bearer "},
+    {"Authorization": "Bearer wrong-token-0123456789"},
+    {"Authorization": f"Basic {ACT}"},
+    {"Authorization": ACT},
+    {"Authorization": f"Bearer {ACT}x"},
+    {"Authorization": f"Bearer {ACT[:-1]}"},
+    {"Authorization": f"Bearer {ACT.upper()}"},
+    {"Cookie": f"{COOKIE}=wrong-token-0123456789"},
+    {"Cookie": f"{COOKIE}="},
+    {"Cookie": f"{COOKIE}x={ACT}"},
+    {"Cookie": "=;;;=" * 1000},
+    {"X-Token": ACT},
+    {"Authorization": "Bearer \xff\xfe"},
+]
+FOREIGN_HOSTS = [
+    "evil.example",
+    "evil.example:8420",
+    "127.0.0.1.evil.example",
+    "localhost.evil.example",
+    "10.0.0.1",
+]
+OTHER_SITES = [
+    {"Origin": "https://evil.example"},
+    {"Origin": "null"},
+    {"Origin": "http://127.0.0.1:1"},
+    {"Origin": "http://localhost"},
+    {"Sec-Fetch-Site": "cross-site"},
+    {"Sec-Fetch-Site": "same-site"},
+]
+
+
+async def test_without_the_token_nothing_can_be_read(folder: Path) -> None:
+    async with site(folder, LINES) as server:
+        refused = [(await server.get(path, token=None)).status for path in READING]
+        by_token_of_another = [(await server.get("/?token=wrong")).status, (await server.get("/?token=")).status]
+
+    assert refused == [401] * len(READING)
+    assert by_token_of_another[0] == 401
+
+
+@pytest.mark.parametrize("headers", WRONG_CREDENTIALS, ids=lambda headers: str(headers)[:60])
+async def test_wrong_credentials_are_refused(folder: Path, headers: dict[str, str]) -> None:
+    async with site(folder, LINES) as server:
+        assert (await server.get("/api/v1/runs", token=None, headers=headers)).status == 401
+
+
+async def test_without_the_token_nothing_can_be_done(folder: Path) -> None:
+    async with site(folder, LINES) as server:
+        anonymous = [(await server.post(path, {"task": "x"}, token=None)).status for path in ACTING]
+        reader = [(await server.post(path, {"task": "x"}, token=READ)).status for path in ACTING]
+        listed = (await server.get("/api/v1/runs", token=READ)).json
+
+    assert (anonymous, reader) == ([401] * len(ACTING), [403] * len(ACTING))
+    assert listed["items"] == []
+
+
+async def test_a_link_sets_a_cookie_that_scripts_and_other_sites_cannot_use(folder: Path) -> None:
+    async with site(folder, LINES) as server:
+        entered = await server.get(f"/?token={ACT}", token=None)
+        cookie = {"Cookie": f"{COOKIE}={ACT}"}
+        page = await server.get("/", token=None, headers=cookie)
+        own = {"Origin": server.url, **cookie}
+        started = await server.post("/api/v1/runs", {"task": "hi"}, token=None, headers=own)
+
+    assert (entered.status, entered.headers["location"]) == (303, "/")
+    assert entered.headers["set-cookie"] == f"{COOKIE}={ACT}; HttpOnly; SameSite=Strict; Path=/"
+    assert (page.status, started.status) == (200, 201)
+    assert ACT not in page.text
+
+
+@pytest.mark.parametrize("host", FOREIGN_HOSTS)
+async def test_another_host_name_is_refused(folder: Path, host: str) -> None:
+    async with site(folder, LINES) as server:
+        read = await server.get("/api/v1/runs", headers={"Host": host})
+        health = await server.get("/healthz", headers={"Host": host})
+
+    assert (read.status, health.status) == (421, 421)
+
+
+@pytest.mark.parametrize("headers", OTHER_SITES, ids=str)
+async def test_a_page_of_another_site_changes_nothing(folder: Path, headers: dict[str, str]) -> None:
+    async with site(folder, LINES) as server:
+        given = {"Cookie": f"{COOKIE}={ACT}", **headers}
+        answer = await server.post("/api/v1/runs", {"task": "x"}, token=None, headers=given)
+        listed = (await server.get("/api/v1/runs")).json
+
+    assert (answer.status, listed["items"]) == (403, [])
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])
+async def test_a_form_of_another_site_is_no_json(folder: Path, kind: str) -> None:
+    async with site(folder, LINES) as server:
+        answer = await server.request("POST", "/api/v1/runs", data=b'{"task":"x"}', headers={"Content-Type": kind})
+
+    assert answer.status == 415
+
+
+async def test_large_bodies_are_refused_with_and_without_a_length(folder: Path) -> None:
+    async with site(folder, LINES) as server:
+        known = await _raw(server, f"Content-Length: {MAX_BODY + 1}", b'{"task":"x')
+        unknown = await _chunked(server, b"x" * (MAX_BODY + 1))
+        bad_length = await _raw(server, "Content-Length: 99999999999999999999", b"{}")
+        deep = await server.request("POST", "/api/v1/runs", data=b'{"task":' + b"[" * 100_000)
+
+    assert (known, unknown, deep.status) == (413, 413, 400)
+    assert bad_length in (400, 413)
+
+
+async def _chunked(server: Site, body: bytes) -> int:
+    return await _raw(server, "Transfer-Encoding: chunked", b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body))
+
+
+async def _raw(server: Site, header: str, body: bytes) -> int:
+    """The status of a request that is written by hand."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    lines = (
+        "POST /api/v1/runs HTTP/1.1",
+        f"Host: 127.0.0.1:{server.port}",
+        f"Authorization: Bearer {ACT}",
+        "Content-Type: application/json",
+        header,
+        "Connection: close",
+    )
+    writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
+    status = int((await reader.readline()).split()[1])
+    writer.close()
+    return status
+
+
+async def test_a_websocket_is_refused(folder: Path) -> None:
+    async with site(folder, LINES) as server:
+        upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+        answer = await server.get("/api/v1/runs", token=None, headers={**upgrade, "Sec-WebSocket-Key": "eA=="})
+
+    assert answer.status == 401
+
+
+async def test_every_answer_has_the_security_headers(folder: Path) -> None:
+    async with site(folder, LINES) as server:
+        answers = [await server.get(path) for path in ("/", "/api/v1/runs", "/nothing", "/healthz")]
+        answers.append(await server.get("/", token=None))
+
+    for answer in answers:
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["cache-control"] == "no-store"
+
+
+async def test_texts_of_models_are_data_and_never_markup(folder: Path) -> None:
+    async with site(folder, LINES) as server:
+        task = "<img src=x onerror=alert(1)> javascript:alert(1)"
+        run_id = (await server.post("/api/v1/runs", {"task": task})).json["run_id"]
+        await server.retinue.wait(run_id)
+        answer = await server.get(f"/api/v1/runs/{run_id}")
+        page = await server.get("/")
+        script = await server.get("/static/app.js")
+
+    assert (answer.headers["content-type"], answer.json["task"]) == ("application/json", task)
+    assert "alert(1)" not in page.text
+    for sink in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function"):
+        assert sink not in script.text
+
+
+def test_the_stored_token_is_made_once_and_private(tmp_path: Path) -> None:
+    first = stored_token(tmp_path)
+    os.chmod(tmp_path / "web_token", 0o644)
+
+    assert stored_token(tmp_path) == first
+    assert len(first) >= 32
+    assert stat.S_IMODE((tmp_path / "web_token").stat().st_mode) == 0o600
+
+
+def test_a_token_file_that_is_a_link_or_empty_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "other").write_text("x" * 40)
+    (tmp_path / "web_token").symlink_to(tmp_path / "other")
+    with pytest.raises(OSError, match="symbolic links"):
+        stored_token(tmp_path)
+
+    (tmp_path / "web_token").unlink()
+    (tmp_path / "web_token").write_text("")
+    with pytest.raises(BadInput, match="remove it, and a new one is made"):
+        stored_token(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "token", ["", "short", "with spaces and more", 'quote"0123456789abcdef', "semi;0123456789abcdef"]
+)
+def test_tokens_of_the_environment_are_checked(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RETINUE_TOKEN", token)
+
+    with pytest.raises(BadInput, match="RETINUE_TOKEN needs a token"):
+        token_from("RETINUE_TOKEN")

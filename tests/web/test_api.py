@@ -1,0 +1,198 @@
+"""The API of `retinue serve`: runs, trees, events, approvals, and what it answers to nonsense."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retinue.web.openapi import document
+from tests.web.harness import READ, Site, site
+
+pytestmark = pytest.mark.real_time
+
+LINES = {"main": [{"say": "It is the pool."}]}
+SLOW = {"main": [{"say": "one two three", "every": 60.0}]}
+TEAM = {
+    "main": [
+        {"call": {"name": "subagent", "arguments": {"action": "spawn", "agent": "dig", "task": "find it"}}},
+        {"call": {"name": "subagent", "arguments": {"action": "wait", "task_ids": ["t_01"]}}},
+        {"say": "Thanks."},
+    ],
+    "dig": [{"say": "Found."}],
+}
+ASKING = {
+    "main": [{"call": {"name": "file_write", "arguments": {"path": "a.txt", "content": "hi"}}}, {"say": "Written."}]
+}
+
+
+async def ended(site: Site, run_id: str) -> dict[str, Any]:
+    await site.retinue.wait(run_id)
+    return (await site.get(f"/api/v1/runs/{run_id}")).json
+
+
+async def test_a_run_is_started_and_its_answer_read(folder: Path) -> None:
+    async with site(folder, LINES) as server:
+        started = await server.post("/api/v1/runs", {"task": "Why is it slow?"})
+        run_id = started.json["run_id"]
+        run = await ended(server, run_id)
+        transcript = (await server.get(f"/api/v1/runs/{run_id}/transcript")).json["items"]
+
+    assert (started.status, set(started.json)) == (201, {"run_id", "state"})
+    assert (run["outcome"], run["text"], run["task"], run["turns"]) == (
+        "completed", "It is the pool.", "Why is it slow?", 1,
+    )  # fmt: skip
+    assert [(entry["kind"], entry["text"]) for entry in transcript[:2]] == [
+        ("task", "Why is it slow?"),
+        ("reply", "It is the pool."),
+    ]
+
+
+async def test_lists_have_pages_filters_and_a_search(folder: Path) -> None:
+    async with site(folder, {"main": [{"say": "a"}]}) as server:
+        ids: list[str] = []
+        for number in range(5):
+            run_id = (await server.post("/api/v1/runs", {"task": f"task {number}"})).json["run_id"]
+            await server.retinue.wait(run_id)
+            ids.insert(0, run_id)
+        found: list[str] = []
+        cursor = ""
+        while True:
+            page = (await server.get(f"/api/v1/runs?limit=2{cursor}")).json
+            found += [run["run_id"] for run in page["items"]]
+            if page["next"] is None:
+                break
+            cursor = f"&cursor={page['next']}"
+        searched = (await server.get("/api/v1/runs?q=TASK%203")).json
+        failed = (await server.get("/api/v1/runs?state=failed")).json
+        completed = (await server.get("/api/v1/runs?state=completed&state=failed&limit=3")).json
+
+    assert found == ids
+    assert ([run["task"] for run in searched["items"]], searched["next"]) == (["task 3"], None)
+    assert failed == {"items": [], "next": None}
+    assert len(completed["items"]) == 3
+
+
+async def test_a_tree_has_the_runs_below_with_their_tasks(folder: Path) -> None:
+    (folder / "retinue.toml").write_text('[agents.dig]\ndescription = "Digs"\n[spec]\nextensions = ["wait"]\n')
+    async with site(folder, TEAM) as server:
+        run_id = (await server.post("/api/v1/runs", {"task": "Look", "dialects": ["spec"]})).json["run_id"]
+        await ended(server, run_id)
+        tree = (await server.get(f"/api/v1/runs/{run_id}/tree")).json["items"]
+        events = await server.events(f"/api/v1/runs/{run_id}/events?tree=1")
+        agents = (await server.get("/api/v1/agents")).json["items"]
+
+    assert [(run["agent"], run["task"], run["parent_id"]) for run in tree] == [
+        ("main", "Look", None),
+        ("dig", "find it", run_id),
+    ]
+    paths = {item["path"] for _, item in events}
+    assert paths == {"root", "root/dig/1"}
+    assert agents == [{"name": "dig", "description": "Digs", "model": None, "tools": []}]
+
+
+async def test_a_stream_goes_on_after_the_last_event_that_was_read(folder: Path) -> None:
+    async with site(folder, LINES) as server:
+        run_id = (await server.post("/api/v1/runs", {"task": "Why?"})).json["run_id"]
+        await ended(server, run_id)
+        events = [(number, item) for number, item in await server.events(f"/api/v1/runs/{run_id}/events") if number]
+        rest = await server.events(f"/api/v1/runs/{run_id}/events", last=events[0][0])
+
+    assert events[0][1]["event"]["type"] == "accepted"
+    assert rest == events[1:]
+    assert len({number for number, _ in events}) == len(events)
+
+
+async def test_a_running_run_takes_messages_and_is_cancelled(folder: Path) -> None:
+    async with site(folder, SLOW) as server:
+        run_id = (await server.post("/api/v1/runs", {"task": "Count"})).json["run_id"]
+        sent = await server.post(f"/api/v1/runs/{run_id}/messages", {"text": "Faster!"})
+        cancelled = await server.post(f"/api/v1/runs/{run_id}/cancel")
+        run = await ended(server, run_id)
+        late = await server.post(f"/api/v1/runs/{run_id}/messages", {"text": "Hello?"})
+
+    assert (sent.status, cancelled.json) == (200, {"run_id": run_id, "cancelled": [run_id]})
+    assert (run["outcome"], late.status) == ("cancelled", 409)
+
+
+async def test_a_fork_continues_from_a_turn(folder: Path) -> None:
+    lines = {"main": [{"call": {"name": "task_list"}}, {"say": "Nothing."}, {"say": "Still nothing."}]}
+    async with site(folder, lines) as server:
+        asked = {"task": "What is there?", "tools": ["task_list"]}
+        run_id = (await server.post("/api/v1/runs", asked)).json["run_id"]
+        await ended(server, run_id)
+        forked = await server.post(f"/api/v1/runs/{run_id}/fork", {"task": "Look again", "turn": 1})
+        missing = await server.post(f"/api/v1/runs/{run_id}/fork", {"task": "Look again", "turn": 9})
+        await server.retinue.wait(forked.json["run_id"])
+        history = (await server.retinue.supervisor.replay(forked.json["run_id"])).history
+
+    assert (forked.status, missing.status) == (201, 400)
+    texts = [getattr(message, "text", "") for message in history]
+    assert "What is there?" in texts
+    assert "Nothing." not in texts[: texts.index("Look again")]
+
+
+async def test_an_approval_is_listed_and_answered_by_its_id(folder: Path) -> None:
+    async with site(folder, ASKING) as server:
+        run_id = (await server.post("/api/v1/runs", {"task": "Write", "tools": ["file_write"]})).json["run_id"]
+        async for item in server.retinue.events(run_id, tree=True):
+            if type(item.event).__name__ == "CallParked":
+                break
+        (question,) = (await server.get("/api/v1/approvals")).json["items"]
+        denied = await server.post(f"/api/v1/approvals/{question['id']}", {"allow": True}, token=READ)
+        plain = await server.post(f"/api/v1/approvals/{question['id']}", {"allow": True, "note": "fine"})
+        run = await ended(server, run_id)
+
+    assert (question["tool"], json.loads(question["arguments"])) == ("file_write", {"path": "a.txt", "content": "hi"})
+    assert (denied.status, plain.json) == (403, {"id": question["id"], "first": True})
+    assert (run["text"], (folder / "a.txt").read_text()) == ("Written.", "hi")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("GET", "/api/v1/runs/unknown-run", None, 404),
+        ("GET", "/api/v1/runs/x", None, 400),
+        ("GET", "/api/v1/runs?limit=0", None, 400),
+        ("GET", "/api/v1/runs?limit=1e9", None, 400),
+        ("GET", "/api/v1/runs?cursor=nonsense!", None, 400),
+        ("POST", "/api/v1/runs", {}, 400),
+        ("POST", "/api/v1/runs", {"task": ""}, 400),
+        ("POST", "/api/v1/runs", {"task": 7}, 400),
+        ("POST", "/api/v1/runs", {"task": "a", "color": "red"}, 400),
+        ("POST", "/api/v1/runs", {"task": "a", "agent": "missing"}, 404),
+        ("POST", "/api/v1/runs", {"task": "a", "tools": ["missing"]}, 404),
+        ("POST", "/api/v1/runs", {"task": "a", "dialects": ["missing"]}, 404),
+        ("POST", "/api/v1/runs/unknown-run/cancel", {}, 404),
+        ("POST", "/api/v1/runs/unknown-run/fork", {"task": "a"}, 404),
+        ("POST", "/api/v1/approvals/unknown-run/1/0", {"allow": True}, 404),
+        ("GET", "/static/../access.py", None, 404),
+        ("GET", "/static/..%2faccess.py", None, 404),
+        ("GET", "/static/%2e%2e/access.py", None, 404),
+        ("GET", "/nothing", None, 404),
+    ],
+)
+async def test_wrong_requests_are_refused_with_a_reason(
+    folder: Path, method: str, path: str, body: object, status: int
+) -> None:
+    async with site(folder, LINES) as server:
+        answer = await server.request(method, path, body=body)
+
+    assert answer.status == status
+    if path.startswith("/api"):
+        assert set(answer.json) == {"error"}
+
+
+async def test_every_route_is_in_the_openapi_document_and_answers_as_it_says(folder: Path) -> None:
+    described = document()
+    async with site(folder, LINES) as server:
+        served = (await server.get("/openapi.json")).json
+        health = await server.get("/healthz", token=None)
+
+    assert served == json.loads(json.dumps(described))
+    assert health.json["status"] == "ok"
+    routes = {(method, path) for path, methods in described["paths"].items() for method in methods}
+    assert ("post", "/api/v1/runs/{run_id}/fork") in routes
+    assert len(routes) == 14
