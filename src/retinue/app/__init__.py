@@ -22,6 +22,7 @@ __all__ = [
     "sessions",
     "settings_file",
     "settings_sections",
+    "state_folder",
     "store_copy",
     "store_files",
     "store_url",

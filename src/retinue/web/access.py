@@ -1,4 +1,4 @@
-"""Who may use the server: tokens and their roles, hosts, origins, sizes of bodies, and security headers.
+"""Access to the server: tokens and their roles, hosts, origins, sizes of bodies, and security headers.
 
 Everything but `/healthz` needs the token, as a cookie or as a bearer token. A page of another site cannot use the
 cookie: it is `SameSite=Strict`, and changes need `Content-Type: application/json` and an origin of this server. A host
