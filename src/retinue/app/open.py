@@ -248,6 +248,7 @@ def tool_dependencies(
 ) -> ToolDependencies:
     """What the built-in tools need, with these options; programs are not started from `agents_write`."""
     from retinue.sandbox.probe import choose
+    from retinue.tools.coding import CodingPreset
 
     agents_write = (*agents_write, *recorded_roots(home))
     return ToolDependencies(
@@ -258,6 +259,7 @@ def tool_dependencies(
         home=home,
         network=options.network,
         sandboxed=options.sandbox != "off",
+        coding=CodingPreset(agents_write) if options.preset == "coding" else None,
         web_search=options.web_search,
         memory=options.memory,
         max_result=options.max_result,

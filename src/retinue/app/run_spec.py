@@ -33,6 +33,7 @@ from retinue.engine import PlainOutcomeTexts, Supervisor, plain_log_fields
 from retinue.providers.catalog import ProviderConfig
 from retinue.telemetry import otel
 from retinue.tools.builtin import with_reader
+from retinue.tools.dependencies import Preset
 from retinue.tools.path_walk import Workspaces
 
 DetachedApprovals: TypeAlias = Literal["", "wait", "deny", "yes"]
@@ -54,6 +55,8 @@ class LaunchConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
     workspace: str = ""
     no_sandbox: bool = False
     """Whether programs of the tools were allowed to run without a sandbox."""
+    preset: Preset | None = None
+    """The preset of tools, rights and surroundings that the run was started with."""
     detached: DetachedApprovals = ""
     """Set for a detached run, which a daemon continues if its process is gone."""
 

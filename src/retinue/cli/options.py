@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from retinue.app.run_spec import DetachedApprovals
     from retinue.core.agent import Output
     from retinue.core.model_options import ModelOptions
+    from retinue.tools.dependencies import Preset
 
 ANSWERS = "Model"
 LIMITS = "Limits"
@@ -135,6 +136,16 @@ MaxOutputTokensFlag = Annotated[
 ]
 NoSandboxFlag = Annotated[
     bool, option("--no-sandbox", help="Let programs of shell, terminal and python_execute run without a sandbox.")
+]
+PresetFlag = Annotated[
+    str | None,
+    option(
+        "--preset",
+        metavar="coding",
+        help="For work on a Python or Node project: programs find .venv/bin and node_modules/.bin first, may read the "
+        "Python and the Node that these need, and have a home with your git name and address. Adds file tools, the "
+        "shell, and commands such as pytest, make and npx with 600 s each. Approvals and the network are as without.",
+    ),
 ]
 UnpricedFlag = Annotated[
     str | None,
@@ -263,6 +274,15 @@ def tools_of(names: str | None, *, agent: str | None) -> tuple[str, ...] | None:
     """The tools in `--tools`; without the flag those of the agent (None), or none without an agent."""
     tools = split_names(names)
     return () if tools is None and agent is None else tools
+
+
+def preset_of(name: str | None) -> Preset | None:
+    """The preset in `--preset`."""
+    from retinue.tools.dependencies import PRESETS
+
+    if name is not None and name not in PRESETS:
+        raise typer.BadParameter(f"unknown preset {name!r}; expected {' or '.join(PRESETS)}", param_hint="--preset")
+    return next((preset for preset in PRESETS if preset == name), None)
 
 
 def exclude(flags: dict[str, bool]) -> None:

@@ -82,6 +82,7 @@ def run(
     profile: options.ProfileFlag = None,
     approvals: options.ApprovalsFlag = None,
     yes: options.YesFlag = False,
+    preset: options.PresetFlag = None,
     no_sandbox: options.NoSandboxFlag = False,
     detach: Annotated[
         bool, option("--detach", help="Print the run's id and exit; a background process drives the run.")
@@ -123,6 +124,7 @@ def run(
     approval = options.approval_options(approvals, yes=yes, detach=detach)
     settings = settings_for(config, agent=agent, profile=profile, agent_folders=agents or ())
     agent = agent or settings.default_agent
+    chosen = options.preset_of(preset) or settings.default_preset
     dialects = dialects_for(options.dialects_of(dialect), settings)
     system, more_tools = _system(system)
     launch_options = LaunchOptions(
@@ -133,7 +135,7 @@ def run(
         system=system,
         tools=options.tools_of(tools, agent=agent),
         tools_are_ceiling=tools is not None,
-        default_tools=default_tools_for(agent, dialects, settings) if tools is None else (),
+        default_tools=default_tools_for(agent, dialects, settings, chosen) if tools is None else (),
         more_tools=more_tools,
         think=think,
         model_options=options.model_options_of(effort, temperature, top_p, max_output_tokens),
@@ -144,6 +146,7 @@ def run(
             timeout=options.countable("--timeout", timeout, zero=False),
         ),
         unpriced_ok=options.accepts_unpriced(unpriced),
+        preset=chosen,
         no_sandbox=no_sandbox,
     )
     attachments = checked(map(read_attachment, attach or ()))

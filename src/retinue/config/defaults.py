@@ -1,6 +1,6 @@
 """Defaults of new runs: keys at the top of a settings file, `[defaults]`, and `[profiles.<name>]`.
 
-`tools` and `agent` are names of other tables at the top of a file, so these two defaults are in `[defaults]`.
+`tools` and `agent` are names of other tables at the top of a file, so these defaults are in `[defaults]`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from msgspec import Meta, Struct
 
 from retinue.config.providers import Address
 from retinue.config.section_type import NamedTables, Section
+from retinue.tools.dependencies import Preset
 
 Name = Annotated[str, Meta(min_length=1)]
 Names = tuple[Name, ...]
@@ -30,6 +31,10 @@ Dialects = Annotated[
 Tools = Annotated[
     Names | None, Meta(description="Tools of runs without an agent and without --tools.", examples=[["file_read"]])
 ]
+PresetName = Annotated[
+    Preset | None,
+    Meta(description="A preset of runs without --preset: coding, for Python and Node projects.", examples=["coding"]),
+]
 AgentName = Annotated[Name | None, Meta(description="The agent of runs without --agent.", examples=["researcher"])]
 
 
@@ -47,6 +52,7 @@ class MoreDefaults(Struct, frozen=True, kw_only=True):
 
     tools: Tools = None
     agent: AgentName = None
+    preset: PresetName = None
 
 
 class RunDefaults(Struct, frozen=True, kw_only=True):
@@ -61,6 +67,7 @@ class RunDefaults(Struct, frozen=True, kw_only=True):
     dialects: Dialects = None
     tools: Tools = None
     agent: AgentName = None
+    preset: PresetName = None
 
 
 class FileDefaults(Struct, frozen=True):
@@ -78,6 +85,7 @@ def run_defaults(top: TopSettings, more: MoreDefaults) -> RunDefaults:
         dialects=top.dialects,
         tools=more.tools,
         agent=more.agent,
+        preset=more.preset,
     )
 
 

@@ -30,7 +30,7 @@ from retinue.core.errors import ConfigError, Problem, UnknownName
 from retinue.core.key_paths import KeyPath
 from retinue.core.policy import Policy, Rules
 from retinue.core.settings_file_names import SETTINGS_FILES
-from retinue.tools.dependencies import ToolOptions
+from retinue.tools.dependencies import Preset, ToolOptions
 
 S = TypeVar("S", bound=Struct)
 
@@ -137,6 +137,11 @@ class Settings(Struct, frozen=True, kw_only=True):
     def default_tools(self) -> tuple[str, ...] | None:
         """The tools of runs without an agent for which none are named; None if no place sets them."""
         return next((each.values.tools for each in self.defaults if each.values.tools is not None), None)
+
+    @property
+    def default_preset(self) -> Preset | None:
+        """The preset of runs for which none is named."""
+        return next((each.values.preset for each in self.defaults if each.values.preset is not None), None)
 
     @property
     def default_dialects(self) -> tuple[str, ...] | None:

@@ -89,6 +89,8 @@ class Bubblewrap:
         for root in roots:
             args += self._bind(root, launch) if root.path != "/" else []
         args += symlinks(paths)
+        for path, content in program.files.items():
+            args += ["--dir", os.path.dirname(path), "--ro-bind-data", launch.data_fd(content), path]
         args += _etc_files(launch, roots, network=program.network)
         args += root_only_covers() if launch.user is not None else ()
         covered = covers(paths)

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
@@ -16,7 +16,14 @@ from retinue.core.ports import Clock, KeyValue, Sandbox, Tool
 from retinue.tools.file_changes import FileChanges
 from retinue.tools.path_walk import Workspaces
 
+if TYPE_CHECKING:
+    from retinue.tools.coding import CodingPreset
+
 PROGRAM_MEMORY_MB = 2048
+
+Preset: TypeAlias = Literal["coding"]
+"""A named set of tools, rights and surroundings of programs."""
+PRESETS: tuple[Preset, ...] = ("coding",)
 
 
 class ToolOptions(Struct, frozen=True, kw_only=True):
@@ -30,6 +37,8 @@ class ToolOptions(Struct, frozen=True, kw_only=True):
       (files in the state folder), `workspace` (`MEMORY.md` in the workspace of each agent) or `none`.
     - `workspaces`: patterns of workspaces that this process fetches for runs that another one has started, such as
       `git+https://git.example/team/*`.
+    - `preset`: with `coding`, programs find the project's virtual environment, `node_modules/.bin` and a home folder
+      with the user's git identity, and read the Python and the Node that these need.
     - `max_result`: characters of a result that a model reads at once; it can page through the rest.
 
     >>> ToolOptions(network=True).sandbox
@@ -42,6 +51,7 @@ class ToolOptions(Struct, frozen=True, kw_only=True):
     workspaces: tuple[str, ...] = ()
     memory: str = "sqlite"
     max_result: int = 50_000
+    preset: Preset | None = None
     program_memory_mb: int = PROGRAM_MEMORY_MB
     """MiB that a program of an agent may use, with all processes that it starts."""
     program_memory_total_mb: int | None = None
@@ -111,6 +121,8 @@ class ToolDependencies:
     """MiB that all programs of this process may use at once; None is three quarters of the memory of the machine."""
     network: bool = False
     """Whether programs of the shell tools may access the network."""
+    coding: CodingPreset | None = None
+    """What programs find in a project, with the preset `coding`."""
     sandboxed: bool = True
     """Whether programs run in a sandbox, and not with all rights of this process."""
     origins: Origins = _no_origins

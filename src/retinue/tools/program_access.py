@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from retinue.core.errors import ToolError
 from retinue.core.ports import CallContext, Ended, Program
+from retinue.tools.coding import HOME as CODING_HOME
 from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.files import SETTINGS
 from retinue.tools.path_walk import Descriptor, Located, locate, open_roots, spelled, without_roots
@@ -71,7 +72,7 @@ def _mounts(context: CallContext, dependencies: ToolDependencies, folder: str, *
     allowed = map(os.path.abspath, policy.allowed_roots)
     full = open_roots([workspace], allowed, closed_to_links=workspaces.writable, keep=True)
     workspaces.add_writable(policy, full)
-    allowed = map(os.path.abspath, policy.allowed_roots_read_only)
+    allowed = (*map(os.path.abspath, policy.allowed_roots_read_only), *_installations(context, dependencies))
     read_only = open_roots([], allowed, closed_to_links=workspaces.writable | _identities(full), keep=True)
     if not policy.workspace_only:
         read_only = [locate("/", keep=True), *read_only]
@@ -86,6 +87,18 @@ def _mounts(context: CallContext, dependencies: ToolDependencies, folder: str, *
         raise ToolError(f"there is no folder {folder or workspace.path!r}")
     opened = {found.path: found.descriptor for found in (chosen, *readable, *writable, *hidden) if found.descriptor}
     return Mounts(chosen.path, _paths(readable), _paths(writable), _paths(hidden), opened)
+
+
+def _installations(context: CallContext, dependencies: ToolDependencies) -> tuple[str, ...]:
+    """The installations of interpreters that the programs of a project need."""
+    coding = dependencies.coding
+    if coding is None or not dependencies.sandboxed:
+        return ()
+    own = os.path.abspath(context.workspace or os.curdir)
+    forbidden = [spelled(path, own) for path in context.policy.forbidden_paths]
+    return tuple(
+        folder for folder in coding.toolchain(context.workspace).installations if not inside_any(folder, forbidden)
+    )
 
 
 def _hidden(context: CallContext, dependencies: ToolDependencies) -> list[Located]:
@@ -135,12 +148,31 @@ async def run_in_sandbox(program: Program, dependencies: ToolDependencies) -> En
         raise ToolError(f"the program could not be run: {error.strerror or type(error).__name__}") from error
 
 
-def environment_of(context: CallContext) -> Mapping[str, str]:
-    """The environment variables of a program: a plain set, those that the policy passes through, and those of git."""
+def environment_of(context: CallContext, dependencies: ToolDependencies) -> Mapping[str, str]:
+    """The environment variables of a program: a plain set, those that the policy passes through, and those of git.
+
+    Without a sandbox, PATH and HOME are those of this process. With the preset `coding`, the programs of the project
+    come first in PATH, and the home folder is a new one with the user's git identity.
+    """
     passed = {name: os.environ[name] for name in context.policy.shell_env_passthrough if name in os.environ}
-    return (
-        {"PATH": SAFE_PATH, "HOME": HOME, "TMPDIR": "/tmp", "LANG": "C.UTF-8", "TERM": "dumb"} | passed | _git(passed)
-    )
+    plain = {"PATH": SAFE_PATH, "HOME": HOME, "TMPDIR": "/tmp", "LANG": "C.UTF-8", "TERM": "dumb"}
+    if not dependencies.sandboxed:
+        plain |= {name: os.environ[name] for name in ("PATH", "HOME") if os.environ.get(name)}
+    if (coding := dependencies.coding) is not None:
+        plain |= coding.environment(context.workspace, plain["PATH"])
+        plain |= {"HOME": CODING_HOME} if dependencies.sandboxed else {}
+    return plain | passed | _git(passed)
+
+
+def files_of(dependencies: ToolDependencies) -> Mapping[str, bytes]:
+    """The files that the sandbox makes for a program."""
+    coding = dependencies.coding
+    return {} if coding is None or not dependencies.sandboxed else coding.home_files()
+
+
+def home_of(dependencies: ToolDependencies) -> str:
+    """The home folder whose git settings a program obeys; empty if they are the user's own or made by retinue."""
+    return HOME if dependencies.sandboxed and dependencies.coding is None else ""
 
 
 def _git(passed: Mapping[str, str]) -> dict[str, str]:

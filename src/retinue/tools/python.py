@@ -89,7 +89,7 @@ def tools(dependencies: ToolDependencies) -> Sequence[Tool]:
                 readable=(*mounts.readable, sys.base_prefix),
                 hidden=mounts.hidden,
                 descriptors=mounts.descriptors,
-                environment=environment_of(context),
+                environment=environment_of(context, dependencies),
                 stdin=msgspec.json.encode([token, code]),
                 seconds=float(seconds),
                 memory=min(memory, allowed),

@@ -42,7 +42,9 @@ from retinue.core.usage import NANO
 from retinue.dialects import registry
 from retinue.engine import Approver
 from retinue.providers.catalog import ProviderConfig, check_temperature
+from retinue.tools import coding
 from retinue.tools.builtin import with_reader
+from retinue.tools.dependencies import Preset
 
 NO_FLAGS = Flags()
 
@@ -93,6 +95,8 @@ class LaunchOptions:
     limits: LimitOptions = LimitOptions()
     unpriced_ok: bool = False
     """Whether a limit on cost is accepted for a model whose price is unknown, to which it cannot apply."""
+    preset: Preset | None = None
+    """Tools, rights and surroundings of programs for one kind of work; `settings_for` has that of the settings."""
     no_sandbox: bool = False
     """Programs of the tools run without a sandbox, whatever the settings say now and on resume."""
 
@@ -122,10 +126,14 @@ def dialects_for(named: tuple[str, ...] | None, settings: Settings) -> tuple[str
     return (registry.DEFAULT,) if any(agent.enabled for agent in settings.agents.values()) else ()
 
 
-def default_tools_for(agent: str | None, dialects: tuple[str, ...], settings: Settings) -> tuple[str, ...]:
+def default_tools_for(
+    agent: str | None, dialects: tuple[str, ...], settings: Settings, preset: Preset | None = None
+) -> tuple[str, ...]:
     """The tools of a run for which none are named and whose agent names none."""
     if agent is None and settings.default_tools is not None:
         return settings.default_tools
+    if preset == "coding":
+        return coding.TOOLS
     return registry.root_tools(dialects)
 
 
@@ -215,6 +223,7 @@ class Launch:
             dialects=self.options.dialects,
             workspace=str(Path.cwd()),
             no_sandbox=self.options.no_sandbox,
+            preset=self.options.preset,
         )
         return open_config(config, self.settings, session=self.options.session, approvals=approvals)
 
@@ -294,6 +303,7 @@ def config_of(
     dialects: tuple[str, ...],
     workspace: str = "",
     no_sandbox: bool = False,
+    preset: Preset | None = None,
 ) -> LaunchConfig:
     return LaunchConfig(
         model=model,
@@ -304,6 +314,7 @@ def config_of(
         config=str(settings.source or ""),
         workspace=workspace,
         no_sandbox=no_sandbox,
+        preset=preset,
     )
 
 
@@ -317,7 +328,8 @@ def open_config(
     providers: Mapping[str, Provider] | None = None,
 ) -> Retinue:
     """A retinue by a launch config. The settings have what it does not store: tool options and dialect sections."""
-    options = settings.tool_options
+    options = replace(settings.tool_options, preset=config.preset)
+    policy = coding.POLICY if config.preset == "coding" and settings.policy is None else settings.policy
     retinue = open_retinue(
         model=config.model,
         provider=config.provider_configs[0].name,
@@ -328,7 +340,7 @@ def open_config(
         dialects=config.dialects,
         dialect_settings=dialect_settings(settings),
         agents=config.agents,
-        policy=settings.policy,
+        policy=policy,
         session=session,
         home=home,
         store=chosen_url(),

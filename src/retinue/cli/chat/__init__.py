@@ -59,6 +59,7 @@ def chat(
     profile: options.ProfileFlag = None,
     approvals: options.ApprovalsFlag = None,
     yes: options.YesFlag = False,
+    preset: options.PresetFlag = None,
     no_sandbox: options.NoSandboxFlag = False,
     think: options.ThinkFlag = False,
     effort: options.EffortFlag = None,
@@ -94,6 +95,7 @@ def chat(
     approval = options.approval_options(approvals, yes=yes)
     settings = settings_for(config, agent=agent, profile=profile, agent_folders=agents or ())
     agent = agent or settings.default_agent
+    chosen = options.preset_of(preset) or settings.default_preset
     offered = dialects_for(dialects, settings)
     delegation = delegation_for(dialects, settings)
     launch_options = LaunchOptions(
@@ -104,11 +106,12 @@ def chat(
         system=system,
         tools=options.tools_of(tools, agent=agent),
         tools_are_ceiling=tools is not None,
-        default_tools=() if tools is not None else default_tools_for(agent, offered, settings),
+        default_tools=() if tools is not None else default_tools_for(agent, offered, settings, chosen),
         think=think,
         model_options=options.model_options_of(effort, temperature, top_p, max_output_tokens),
         limits=limits,
         unpriced_ok=options.accepts_unpriced(unpriced),
+        preset=chosen,
         no_sandbox=no_sandbox,
     )
     output = options.OutputOptions(quiet=quiet, verbose=verbose, plain=plain)

@@ -18,6 +18,9 @@ class Program(Struct, frozen=True, kw_only=True):
     `descriptors` has, for paths of these fields, the number of a descriptor (`O_PATH`) of exactly the folder or file
     that was decided on, open until the program has ended. A sandbox that can mount descriptors does not open the path
     again: another folder may have its name by now.
+
+    `files` are files that the sandbox makes for the program, read-only: their paths, in its private /tmp, and their
+    contents. A sandbox without a private /tmp ignores them.
     """
 
     argv: tuple[str, ...]
@@ -26,6 +29,7 @@ class Program(Struct, frozen=True, kw_only=True):
     writable: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
     descriptors: Mapping[str, int] = {}
+    files: Mapping[str, bytes] = {}
     environment: Mapping[str, str] = {}
     stdin: bytes = b""
     network: bool = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 
@@ -20,7 +20,15 @@ from retinue.core.text import name_list
 from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.function import FunctionTool
 from retinue.tools.function_schema import Misfit
-from retinue.tools.program_access import HOME, MIB, environment_of, memory_limits, mounts_of, run_in_sandbox
+from retinue.tools.program_access import (
+    MIB,
+    environment_of,
+    files_of,
+    home_of,
+    memory_limits,
+    mounts_of,
+    run_in_sandbox,
+)
 from retinue.tools.settings_guard import watch_settings
 from retinue.tools.shell.first_words import first_words
 from retinue.tools.shell.parser import ParsedCommand, parse, refusal_of
@@ -146,7 +154,8 @@ class ShellTool(FunctionTool[..., ShellRequest]):
 
     async def _examine_repository(self, call: _ShellCall, command: ParsedCommand, context: CallContext) -> PreparedCall:
         """A command with a reading git is of medium risk where the repository's settings may start programs."""
-        starts = await in_thread(_may_start_programs, command, call.request.folder, context)
+        home = home_of(self._dependencies)
+        starts = await in_thread(_may_start_programs, command, call.request.folder, context, home)
         if starts:
             return self._prepared(call, command, CallRisk(Risk.MEDIUM, acts=True))
         prepared = self._prepared(call, command, CallRisk(Risk.LOW, acts=True))
@@ -160,7 +169,8 @@ class ShellTool(FunctionTool[..., ShellRequest]):
 
     async def _run_examined(self, request: ShellRequest, command: ParsedCommand, context: CallContext) -> ToolResult:
         """Run a command that needed no approval because of the settings of a repository, which may have changed."""
-        is_changed = partial(_may_start_programs, command, request.folder, context)
+        home = home_of(self._dependencies)
+        is_changed = partial(_may_start_programs, command, request.folder, context, home)
         return await run_command(
             command,
             context,
@@ -198,13 +208,13 @@ def _reads_repository(command: ParsedCommand, risk: CallRisk) -> bool:
     return risk.risk is Risk.LOW and any(step.name == "git" for step in command.steps)
 
 
-def _may_start_programs(command: ParsedCommand, folder: str, context: CallContext) -> bool:
+def _may_start_programs(command: ParsedCommand, folder: str, context: CallContext, home: str) -> bool:
     passed = context.policy.shell_env_passthrough
     folders = folders_of_git(command)
     if folders is None or "CDPATH" in passed:
         return True
     workspace = os.path.join(context.workspace or os.curdir, folder)
-    return starts_programs(workspace, folders, "" if "HOME" in passed else HOME)
+    return starts_programs(workspace, folders, "" if "HOME" in passed else home)
 
 
 def call_risk(command: ParsedCommand) -> CallRisk:
@@ -243,6 +253,7 @@ async def run_command(
     limit = context.policy.shell_timeout_secs
     allowed = limit if seconds is None else max(1, min(seconds, limit))
     memory, memory_of_all = memory_limits(dependencies)
+    environment, files = await in_thread(_surroundings, context, dependencies)
     with ExitStack() as resources:
         mounts = resources.enter_context(closing(await in_thread(mounts_of, context, dependencies, folder=folder)))
         async with watch_settings(mounts.writable, dependencies.settings, dependencies.home) as watch:
@@ -257,7 +268,8 @@ async def run_command(
                 writable=mounts.writable,
                 hidden=mounts.hidden,
                 descriptors=mounts.descriptors,
-                environment=environment_of(context),
+                files=files,
+                environment=environment,
                 network=dependencies.network,
                 seconds=float(allowed),
                 max_output=MAX_OUTPUT,
@@ -273,6 +285,13 @@ async def run_command(
             ended = await run_in_sandbox(program, dependencies)
     text = "\n".join((_output(ended, allowed), *(f"[{message}]" for message in watch.messages)))
     return ToolResult(text, failed=ended.code != 0 or ended.timed_out)
+
+
+def _surroundings(
+    context: CallContext, dependencies: ToolDependencies
+) -> tuple[Mapping[str, str], Mapping[str, bytes]]:
+    """The variables and the generated files of a program; with the preset `coding` folders are looked at."""
+    return environment_of(context, dependencies), files_of(dependencies)
 
 
 def _output(ended: Ended, seconds: int) -> str:
