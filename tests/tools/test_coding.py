@@ -67,6 +67,10 @@ def make_environment(folder: Path) -> None:
     script.chmod(0o755)
 
 
+def make_repository() -> None:
+    subprocess.run(["git", "init", "-q", "."], check=True, timeout=60)
+
+
 # ---- real programs ---------------------------------------------------------------------------------------------
 
 
@@ -99,7 +103,7 @@ async def test_commits_have_the_identity_of_the_user_and_node_programs_are_found
     programs.mkdir(parents=True)
     (programs / "eslint").write_text("#!/bin/sh\necho linted\n")
     (programs / "eslint").chmod(0o755)
-    subprocess.run(["git", "init", "-q", "."], check=True, timeout=60)
+    make_repository()
 
     committed, linted = await results(
         calls("shell", command="git commit -q --allow-empty -m one && git log --format='%an <%ae> %cn'"),
@@ -192,7 +196,7 @@ def test_an_environment_that_is_made_later_is_found(project: Path, tmp_path: Pat
 
 
 def test_the_git_identity_is_that_of_the_user_and_not_of_the_repository(project: Path) -> None:
-    subprocess.run(["git", "init", "-q", "."], check=True, timeout=60)
+    make_repository()
     subprocess.run(["git", "config", "user.name", "Mallory"], check=True, timeout=60)
     git = shutil.which("git") or ""
 

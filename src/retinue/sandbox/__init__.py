@@ -1,3 +1,3 @@
-"""Sandboxes for programs of agents: bubblewrap, or none if the user allows that."""
+"""Sandboxes for programs of agents: bubblewrap, Seatbelt on macOS, or none if the user allows that."""
 
 __all__ = ["probe", "subprocess"]

@@ -109,6 +109,8 @@ async def examine(
     """Probe the sandbox of this machine with the escape probe, run by `python`; `bwrap` is looked for by default."""
     if sys.platform == "win32":
         return ProbeResult("programs for agents cannot be started on Windows, with or without a sandbox")
+    if sys.platform == "darwin":
+        return await _examine_seatbelt()
     machine: Machine | None = next((each for each in MACHINES if each == platform.machine()), None)
     if sys.platform != "linux" or machine is None:
         return ProbeResult(f"retinue knows none for {platform.system()} on {platform.machine()}; {HOW_TO_ALLOW}")
@@ -136,6 +138,24 @@ async def examine(
     if error:
         return _broken(error)
     return ProbeResult(f"bubblewrap holds: none of {tried} attempts to get out succeeded", sandbox, programs)
+
+
+async def _examine_seatbelt() -> ProbeResult:
+    """Probe Seatbelt, the sandbox of macOS."""
+    from retinue.sandbox.seatbelt import SANDBOX_EXEC, Seatbelt
+    from retinue.sandbox.seatbelt import attack as attack_seatbelt
+
+    program = FoundProgram("sandbox-exec", SANDBOX_EXEC if os.access(SANDBOX_EXEC, os.X_OK) else "")
+    if not program.path:
+        return ProbeResult(f"{SANDBOX_EXEC} is not there; {HOW_TO_ALLOW}", programs=(program,))
+    sandbox = Seatbelt()
+    try:
+        error = await attack_seatbelt(sandbox)
+    except (RetinueError, OSError) as failure:
+        error = str(failure)
+    if error:
+        return ProbeResult(f"sandbox-exec does not hold: {error}. Report that, or {HOW_TO_ALLOW}", programs=(program,))
+    return ProbeResult("sandbox-exec holds: no attempt to get out succeeded", sandbox, (program,))
 
 
 def _broken(error: str) -> ProbeResult:
