@@ -28,6 +28,8 @@ STATE = "the state folder, which is closed to agents"
 PROGRAM = "a program is used only from folders that neither an agent nor another user can write"
 SETTINGS = "more names to compare; the file itself is open already"
 GIT = "raises the risk of a command; what the command can reach is decided by descriptors"
+TEMPORARY = "a temporary folder of this process"
+TOOLCHAIN = "which folders come first in PATH; what is opened has to be an installation outside folders of agents"
 PROCESS = "read from /proc of a process, about what is open already"
 
 REASONS: dict[tuple[str, str, str], str] = {
@@ -80,6 +82,21 @@ REASONS: dict[tuple[str, str, str], str] = {
         "_below",
         "is_file",
     ): "which files are read; each is opened once, and its descriptor is checked",
+    ("sandbox/seatbelt.py", "_real", "realpath"): TEMPORARY,
+    ("sandbox/seatbelt.py", "attack", "exists"): TEMPORARY,
+    ("tools/coding.py", "CodingPreset.toolchain", "realpath"): TOOLCHAIN,
+    ("tools/coding.py", "_is_environment", "isfile"): TOOLCHAIN,
+    ("tools/coding.py", "_is_environment", "islink"): TOOLCHAIN,
+    ("tools/coding.py", "_is_environment", "lexists"): TOOLCHAIN,
+    ("tools/coding.py", "find_toolchain", "realpath"): TOOLCHAIN,
+    ("tools/coding.py", "_links", "islink"): TOOLCHAIN,
+    ("tools/coding.py", "_links", "readlink"): TOOLCHAIN,
+    ("tools/coding.py", "_links", "realpath"): TOOLCHAIN,
+    ("tools/coding.py", "_installations", "realpath"): PROGRAM,
+    ("tools/coding.py", "_is_node", "isdir"): PROGRAM,
+    ("tools/coding.py", "_is_node", "isfile"): PROGRAM,
+    ("tools/coding.py", "_is_python", "is_file"): PROGRAM,
+    ("tools/coding.py", "_is_python", "isfile"): PROGRAM,
     ("cli/chat/loop_thread.py", "PendingSigint.resend", "exists"): NOT_A_PATH,
     ("cli/demo/story.py", "", "exists"): "the package's own folder, before any agent runs",
     ("cli/demo/story.py", "", "resolve"): "the package's own folder, before any agent runs",

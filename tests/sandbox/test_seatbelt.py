@@ -13,10 +13,10 @@ from retinue.sandbox.seatbelt import DEVICES, FILES, SYSTEM, Seatbelt, attack, p
 
 PROGRAM = Program(
     argv=("/bin/sh", "-c", "true"),
-    folder="/Users/ada/shop",
-    readable=("/opt/python", "/Users/ada/shop/retinue.toml"),
-    writable=("/Users/ada/shop",),
-    hidden=("/Users/ada/shop/.env",),
+    folder="/Volumes/work/shop",
+    readable=("/opt/python", "/Volumes/work/shop/retinue.toml"),
+    writable=("/Volumes/work/shop",),
+    hidden=("/Volumes/work/shop/.env",),
 )
 
 
@@ -38,9 +38,9 @@ def test_a_profile_denies_all_that_is_not_granted() -> None:
         f'(allow file-read* (literal "/") {system} {files})',
         f"(allow file-read* file-write-data file-ioctl {devices})",
         f"(allow file-read* {granted})",
-        '(allow file-write* (subpath "/Users/ada/shop") (subpath "/tmp/own"))',
-        '(deny file-write* (subpath "/Users/ada/shop/retinue.toml"))',
-        '(deny file-read* file-write* (subpath "/Users/ada/shop/.env"))',
+        '(allow file-write* (subpath "/Volumes/work/shop") (subpath "/tmp/own"))',
+        '(deny file-write* (subpath "/Volumes/work/shop/retinue.toml"))',
+        '(deny file-read* file-write* (subpath "/Volumes/work/shop/.env"))',
     ]
 
 
@@ -53,7 +53,7 @@ def test_the_network_is_open_only_if_it_is_granted() -> None:
 
 
 def test_the_folder_of_a_user_is_not_part_of_the_system() -> None:
-    assert not [path for path in (*SYSTEM, *FILES) if path.startswith(("/Users", "/private/tmp", "/var/folders"))]
+    assert not [path for path in (*SYSTEM, *FILES) if path.startswith(("/home", "/private/tmp", "/var/folders"))]
 
 
 @pytest.mark.parametrize("path", ['/a") (allow default', "/back\\slash"])
