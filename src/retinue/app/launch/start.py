@@ -193,7 +193,7 @@ class Launch:
     def with_model(self, model: str) -> Launch:
         """The launch with another model: `provider:name`, or a name at the same provider; raises `BadInput`."""
         choice = other_model(self.model_choice, model)
-        check_temperature(choice.provider_config, self.options.sampling.temperature)
+        check_temperature(choice.provider_config, self.options.model_options.temperature)
         return dataclasses.replace(self, model_choice=choice).checked()
 
     def with_system(self, system: str) -> Launch:
