@@ -220,7 +220,12 @@ class RegistryFamilies(ProviderFamilies):
         return ""
 
     def is_local(self, provider: str) -> bool:
-        return self.wire(provider) in LOCAL_SERVERS
+        wire, config = self.wire(provider), self._table.config(provider)
+        if wire in LOCAL_SERVERS:
+            return True
+        # A server at another address than the vendor's has models of its own, whatever its wire.
+        own = WIRES[wire].base_url if wire in WIRES else ""
+        return config is not None and bool(own) and config.base_url.rstrip("/") != own
 
     def wire(self, provider: str) -> str:
         known = self._table.config(provider)

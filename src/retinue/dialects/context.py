@@ -54,7 +54,7 @@ class ProviderFamilies:
         return ""
 
     def is_local(self, provider: str) -> bool:
-        """Whether the provider is a server of the user's own."""
+        """Whether the provider is a server of the user's own: a local one, or any address but the vendor's."""
         return True
 
     def wire(self, provider: str) -> str:

@@ -85,11 +85,11 @@ def test_sub_agents_of_the_parents_family_use_the_parents_provider() -> None:
     here = provider_config("ollama")
     families = RegistryFamilies(ProviderRegistry({}, (own, other, here)))
 
-    assert asks("openai", caller_spec=("mine", "tiny"), families=families) == ResolvedModel("openai", "mine", "gpt-5.2")
+    assert asks("openai", caller_spec=("mine", "tiny"), families=families) == ResolvedModel("openai", "mine", "tiny")
     assert asks("gpt", "tiny", caller_spec=("mine", "tiny"), families=families) == ResolvedModel(
         "openai", "mine", "tiny"
     )
-    assert asks(caller_spec=("mine", "tiny"), families=families) == ResolvedModel("openai", "mine", "gpt-5.2")
+    assert asks(caller_spec=("mine", "tiny"), families=families) == ResolvedModel("openai", "mine", "tiny")
     assert asks("google", caller_spec=("mine", "tiny"), families=families) == ResolvedModel(
         "gemini", "theirs", "gemini-3-flash-preview"
     )

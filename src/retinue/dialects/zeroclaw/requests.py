@@ -18,7 +18,7 @@ from retinue.core.ids import RunId
 from retinue.core.log_lines import line
 from retinue.core.run import Limits, Outcome
 from retinue.core.text import clean_line, name_list, quote_headers
-from retinue.dialects.arguments import compact, decode, list_of, typed
+from retinue.dialects.arguments import compact, decode, list_of, name_schema, typed
 from retinue.dialects.error_codes import CallRefused
 
 if TYPE_CHECKING:
@@ -120,9 +120,11 @@ def delegate_spec(agents: Sequence[str]) -> ToolSpec:
                     "action": typed(
                         "string", "What to do; delegate unless said otherwise.", enum=list(ACTIONS), default="delegate"
                     ),
-                    "agent": typed(
-                        "string", f"The agent that gets the task. Available: {available(agents)}", minLength=1
-                    ),
+                    "agent": {
+                        **name_schema(agents),
+                        "minLength": 1,
+                        "description": f"The agent that gets the task. Available: {available(agents)}",
+                    },
                     "prompt": typed("string", "The task, self-contained and explicit.", minLength=1),
                     "context": typed("string", "What the agent should know besides, put in front of the task."),
                     "background": typed(
