@@ -125,6 +125,16 @@ class WritesCalls:
         return Reply(AssistantMessage(self.then))
 
 
+async def test_a_failed_attempt_without_any_tool_is_answered_with_that() -> None:
+    provider = WritesCalls("42")
+    async with retinue.open(provider=provider, dialects=(), store="memory:") as r:
+        outcome = await r.run("look", model="m")
+
+    assert (outcome.text, outcome.turns) == ("42", 2)
+    (told,) = [message for message in provider.requests[1].messages if message.text.startswith("Your last message")]
+    assert "you have no tools here" in told.text
+
+
 async def test_a_failed_attempt_at_a_call_is_answered_with_the_tools_there_are() -> None:
     provider = WritesCalls("42")
     async with retinue.open(provider=provider, tools=[look], dialects=(), store="memory:") as r:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -139,11 +140,19 @@ def test_a_reply_with_a_written_call_becomes_a_reply_with_a_call() -> None:
     assert found == Reply(AssistantMessage("", (LOOK,)), stop="calls", calls_in_text=True)
 
 
-def test_replies_without_an_offered_tool_or_with_real_calls_stay_as_they_are() -> None:
+def test_replies_that_must_not_call_or_have_real_calls_stay_as_they_are() -> None:
     written, real = reply(FORMS["hermes"]), reply(FORMS["hermes"], SHELL)
 
-    assert with_text_calls(written, request(tools=())) == written
+    assert with_text_calls(written, replace(request(tools=()), withheld_tools=tuple(TOOLS))) == written
+    assert with_text_calls(written, replace(request(tools=()), purpose="summary")) == written
     assert with_text_calls(real, request()) == real
+
+
+def test_a_written_call_where_there_are_no_tools_is_a_failed_attempt() -> None:
+    found = with_text_calls(reply(FORMS["llama bare"]), request(tools=()))
+
+    assert (found.message.calls, found.call_error) == ((), "there is no tool named 'look'")
+    assert with_text_calls(reply("The set {1, 2}."), request(tools=())) == reply("The set {1, 2}.")
 
 
 def test_where_the_answer_is_json_only_marked_calls_are_recognised() -> None:

@@ -77,6 +77,11 @@ CALL_FORM = (
 
 CUT = "Your reply was cut{where}, before it had an answer. Think less, and give your answer in few words."
 
+NO_TOOLS = (
+    "Your last message looks like a tool call, but you have no tools here, and nothing was done. "
+    "Give your answer in plain words."
+)
+
 Posts: TypeAlias = tuple[tuple[RunId, Item], ...]
 
 
@@ -167,6 +172,8 @@ def _advice(step: Advise, live: LiveRun) -> str:
     """What the model is told about its calls."""
     if step.about == "repeats":
         return REPEATS.format(repeats=step.repeats)
+    if not live.tool_set.tools:
+        return NO_TOOLS
     return CALL_FORM.format(error=step.error, tools=", ".join(live.tool_set.tools))
 
 

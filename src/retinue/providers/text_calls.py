@@ -65,11 +65,11 @@ NOTHING = TextCalls()
 def with_text_calls(reply: Reply, request: Request) -> Reply:
     """The reply with the calls in its text made calls of its own, or with the error of an attempt at a call.
 
-    A reply that has calls, or that was cut off or refused, stays as it is; so does every reply to a request without
-    tools.
+    A reply that has calls, or that was cut off or refused, stays as it is; so does a reply that must not call tools.
+    To a request without any tool, a written call is an attempt that failed.
     """
-    message = reply.message
-    if message.calls or reply.stop != "end" or not request.tools or len(message.text) > MAX_TEXT:
+    message, may_call = reply.message, request.purpose == "turn" and not request.withheld_tools
+    if message.calls or reply.stop != "end" or not may_call or len(message.text) > MAX_TEXT:
         return reply
     found = find_calls(message.text, request.tools, must_be_marked=request.output is not None)
     if found.calls:
