@@ -2,6 +2,7 @@
 
 __all__ = [
     "builtin",
+    "coding",
     "dependencies",
     "file_changes",
     "files",
