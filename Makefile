@@ -68,6 +68,7 @@ lint: venv  ## lint and format alone, in a second
 check: lint  ## lint, format, types and the direction of imports
 	@"$(BIN)/basedpyright" --pythonpath "$(BIN)/python"
 	@"$(BIN)/lint-imports" --no-logo --no-cache
+	@"$(BIN)/python" scripts/check_examples.py
 
 fix: venv  ## apply the fixes of the linter, and format
 	@"$(BIN)/ruff" check -q --fix --exit-zero
@@ -122,5 +123,5 @@ dist: venv  ## build the sdist and the wheel in dist/
 	@"$(BIN)/python" -m build
 
 clean:  ## remove .venv and what the tools left behind
-	@rm -rf .venv .coverage .coverage.* htmlcov dist build .hypothesis .import_linter_cache .pytest_cache .ruff_cache
+	@rm -rf .venv .coverage .coverage.* htmlcov dist build .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	@find src tests bench docs examples scripts -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -53,6 +53,10 @@ WAIT_MODES: dict[str, int | None] = {"all": None, "any": 1}
 
 Which: TypeAlias = RunHandle | RunId
 
+Views: TypeAlias = list[RunView]
+Questions: TypeAlias = list[Approval]
+"""Lists, named outside of the class: in its body `list` is a method."""
+
 
 class Retinue:
     """An open retinue: an async context manager that drives runs while it is open.
@@ -552,9 +556,11 @@ class Retinue:
         count = WAIT_MODES[mode] if isinstance(mode, str) else mode
         return await self.supervisor.wait([_id(run) for run in runs], count=count, timeout=timeout, durable=True)
 
-    async def send(self, run: Which, text: str, *, key: Key | None = None) -> None:
+    async def send(
+        self, run: Which, text: str, *, key: Key | None = None, attachments: Sequence[Attachment] = ()
+    ) -> None:
         """Send a message to a run; see `RunHandle.send`."""
-        await self.handle(_id(run)).send(text, key=key)
+        await self.handle(_id(run)).send(text, key=key, attachments=attachments)
 
     async def cancel(self, run: Which, note: str = "") -> tuple[RunId, ...]:
         """Cancel a run and all its descendants; returns the ids of the runs that were cancelled."""
@@ -562,12 +568,12 @@ class Retinue:
 
     async def list(
         self, *, everyone: bool = False, session: SessionId | None = None, limit: int | None = None
-    ) -> list[RunView]:
+    ) -> Views:
         """Views of root runs, newest first, or with `everyone` of their descendants too. No run is started by this."""
         query = RunQuery(session_id=session, roots_only=not everyone, limit=limit)
         return await self.supervisor.with_tasks(await self.supervisor.list(query))
 
-    async def tree(self, run: Which) -> list[RunView]:
+    async def tree(self, run: Which) -> Views:
         """Views of a root run and all its descendants, newest first."""
         return await self.supervisor.with_tasks(await self.supervisor.list(RunQuery(root_id=_id(run))))
 
@@ -595,7 +601,7 @@ class Retinue:
 
     # Approvals
 
-    async def approvals(self) -> list[Approval]:
+    async def approvals(self) -> Questions:
         """The tool calls that wait for approval, in all unfinished runs of the store."""
         return await self._approvals.open()
 

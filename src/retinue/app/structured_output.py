@@ -287,13 +287,39 @@ def _refuse_to_fetch(address: str) -> object:
     raise ValueError(f"it refers to {address}; a schema has to be self-contained")
 
 
+NOT_CHECKED = (
+    "unevaluatedProperties",
+    "unevaluatedItems",
+    "minContains",
+    "maxContains",
+    "$anchor",
+    "$dynamicRef",
+    "$dynamicAnchor",
+    "$recursiveRef",
+)
+"""Keywords of drafts after 7 that the validator does not know; a schema with one is refused, not checked in part."""
+
+
+_ANNOTATIONS = ("title", "description", "$comment", "examples", "default", "deprecated", "readOnly", "writeOnly")
+
+
 def _as_draft_7(schema: Any) -> Any:
-    """The schema in draft 7, without newer keywords that the validator would ignore."""
+    """The schema in draft 7; raises `ValueError` for a newer keyword that has no equal there.
+
+    A reference with other keywords beside it means both since 2019-09; draft 7 would ignore the others.
+    """
     mapped = map_schema(schema, _as_draft_7)
     if not isinstance(mapped, dict):
         return mapped
     older = cast(Schema, mapped)
     older.pop("$schema", None)
+    if unknown := next((keyword for keyword in NOT_CHECKED if keyword in older), None):
+        raise ValueError(f"the keyword {unknown} is not checked here; write the schema without it")
+    if "$ref" in older and (beside := older.keys() - {"$ref", *_ANNOTATIONS}):
+        moved = {keyword: older.pop(keyword) for keyword in sorted(beside - {"$defs", "definitions"})}
+        if moved:
+            parts = cast("list[object]", moved.pop("allOf", []))
+            older["allOf"] = [{"$ref": older.pop("$ref")}, *([moved] if moved else []), *parts]
     if "prefixItems" in older:
         others = older.pop("items", True)
         older |= {"items": older.pop("prefixItems"), "additionalItems": others}

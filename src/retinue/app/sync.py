@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Unpack, overload
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar, Unpack, cast, overload
 
-from retinue.app.handle import RunHandle
+from retinue.app.handle import RunHandle, event_stream
 from retinue.app.open import open as open_retinue
 from retinue.app.retinue import Retinue, Which
 from retinue.app.run_options import CheckedRunOptions, SpawnOptions
 from retinue.app.structured_output import OutputFormat
-from retinue.core.events import Event
-from retinue.core.ids import RunId
+from retinue.core.agent import Agent, ToolSpec
+from retinue.core.attachments import Attachment
+from retinue.core.events import Event, TreeEvent
+from retinue.core.ids import Key, RunId, SessionId
 from retinue.core.messages import Delta
+from retinue.core.policy import Policy
+from retinue.core.ports import Clock, Hooks, Ids, Provider, Store, ToolLike
 from retinue.core.run import Approval, Exchange, Outcome
-from retinue.engine import RunView
+from retinue.dialects.base import Dialect
+from retinue.engine import Approver, RunView
+from retinue.providers.catalog import ProviderConfig
+from retinue.tools.dependencies import ToolOptions
 
 T = TypeVar("T")
 
@@ -28,7 +36,43 @@ else:
     Answer = TypeVar("Answer")  # defaults of type variables need Python 3.13
 
 
-def open_sync(**options: Any) -> SyncRetinue:
+class OpenOptions(TypedDict, total=False):
+    """The arguments of `retinue.open`, which explains them."""
+
+    model: str
+    provider: Provider | str | None
+    base_url: str | None
+    api_key_env: str | None
+    config: str | Path | None
+    providers: Mapping[str, Provider] | None
+    provider_configs: Sequence[ProviderConfig]
+    tools: Iterable[ToolLike | str]
+    tool_options: ToolOptions | None
+    dialects: Sequence[str | Dialect]
+    dialect_settings: Mapping[str, object] | None
+    agents: Sequence[Agent]
+    policy: Policy | None
+    session: SessionId | None
+    home: str | Path | None
+    store: Store | str | None
+    approvals: Approver
+    hooks: Sequence[Hooks]
+    adopt: bool
+    durability: Literal["process", "power"]
+    lease: float
+    clock: Clock | None
+    ids: Ids | None
+
+
+class ForkOptions(TypedDict, total=False):
+    """The arguments of `Retinue.fork` besides the run and the task."""
+
+    policy: Policy | None
+    last_turns: int | None
+    keep_alive: bool
+
+
+def open_sync(**options: Unpack[OpenOptions]) -> SyncRetinue:
     """Open a retinue for use in a plain `with` block; takes the arguments of `retinue.open`.
 
     >>> import retinue
@@ -55,7 +99,7 @@ class SyncRetinue:
     'Four.'
     """
 
-    def __init__(self, options: dict[str, Any]) -> None:
+    def __init__(self, options: OpenOptions) -> None:
         self._options = options
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="retinue", daemon=True)
@@ -126,7 +170,7 @@ class SyncRetinue:
         """Start a run in the background; see `Retinue.spawn`."""
         return self._sync_handle(self._do(self._open_retinue.spawn(task, output=output, **options)))
 
-    def fork(self, run: SyncHandle | RunId, task: str, **options: Any) -> SyncHandle:
+    def fork(self, run: SyncHandle | RunId, task: str, **options: Unpack[ForkOptions]) -> SyncHandle:
         """Start a new run that continues from another run's history; see `Retinue.fork`."""
         return self._sync_handle(self._do(self._open_retinue.fork(_which(run), task, **options)))
 
@@ -140,21 +184,63 @@ class SyncRetinue:
         """Wait for runs to end; see `Retinue.wait`."""
         return self._do(self._open_retinue.wait(*map(_which, runs), mode=mode, timeout=timeout))
 
-    def send(self, run: SyncHandle | RunId, text: str) -> None:
+    def send(
+        self,
+        run: SyncHandle | RunId,
+        text: str,
+        *,
+        key: Key | None = None,
+        attachments: Sequence[Attachment] = (),
+    ) -> None:
         """Send a message to a run; see `RunHandle.send`."""
-        self._do(self._open_retinue.send(_which(run), text))
+        self.handle(_run_id(run)).send(text, key=key, attachments=attachments)
 
     def cancel(self, run: SyncHandle | RunId, note: str = "") -> tuple[RunId, ...]:
         """Cancel a run and all its descendants; see `Retinue.cancel`."""
         return self._do(self._open_retinue.cancel(_which(run), note))
 
-    def list(self, **options: Any) -> list[RunView]:
-        """Views of runs; see `Retinue.list`."""
-        return self._do(self._open_retinue.list(**options))
+    def handle(self, run_id: RunId) -> SyncHandle:
+        """A handle on the run with this id; see `Retinue.handle`."""
+        return self._sync_handle(self._open_retinue.handle(run_id))
 
-    def events(self, run: SyncHandle | RunId) -> Iterator[Event | Delta]:
-        """The events of a run, until its end; see `RunHandle.events`."""
-        stream = self._open_retinue.events(_which(run))
+    def list(
+        self, *, everyone: bool = False, session: SessionId | None = None, limit: int | None = None
+    ) -> Sequence[RunView]:
+        """Views of runs; see `Retinue.list`."""
+        return self._do(self._open_retinue.list(everyone=everyone, session=session, limit=limit))
+
+    def tree(self, run: SyncHandle | RunId) -> Sequence[RunView]:
+        """Views of a root run and all its descendants; see `Retinue.tree`."""
+        return self._do(self._open_retinue.tree(_which(run)))
+
+    def offers(
+        self,
+        *,
+        agent: str | None = None,
+        dialects: Sequence[str] | None = None,
+        tools: Sequence[str] | None = None,
+        ceiling: bool = True,
+    ) -> tuple[ToolSpec, ...]:
+        """The tools that a run started with these arguments would offer; see `Retinue.offers`."""
+        return self._open_retinue.offers(agent=agent, dialects=dialects, tools=tools, ceiling=ceiling)
+
+    @overload
+    def events(
+        self, run: SyncHandle | RunId, *, tree: Literal[False] = False, after: int = 0
+    ) -> Iterator[Event | Delta]: ...
+    @overload
+    def events(
+        self, run: SyncHandle | RunId, *, tree: Literal[True], after: Mapping[RunId, int] | None = None
+    ) -> Iterator[TreeEvent]: ...
+    def events(
+        self, run: SyncHandle | RunId, *, tree: bool = False, after: int | Mapping[RunId, int] | None = None
+    ) -> Iterator[Event | Delta] | Iterator[TreeEvent]:
+        """The events of a run, and with `tree` of all runs below it; see `Retinue.events`."""
+        supervisor = self._open_retinue.supervisor
+        stream = cast("AsyncIterator[Any]", event_stream(supervisor, _run_id(run), tree=tree, after=after))
+        return self._items(stream)
+
+    def _items(self, stream: AsyncIterator[T]) -> Iterator[T]:
         while (item := self._do(_next(stream))) is not None:
             yield item
 
@@ -165,6 +251,10 @@ class SyncRetinue:
     def approve(self, question: Approval | str, *, allow: bool = True, note: str = "") -> None:
         """Answer an approval request; see `Retinue.approve`."""
         self._do(self._open_retinue.approve(question, allow=allow, note=note))
+
+    def deny(self, question: Approval | str, *, note: str = "") -> None:
+        """Deny an approval request; see `Retinue.deny`."""
+        self._do(self._open_retinue.deny(question, note=note))
 
     def _sync_handle(self, handle: RunHandle[T]) -> SyncHandle[T]:
         return SyncHandle(self, handle, self._do)
@@ -196,13 +286,19 @@ class SyncHandle(Generic[Answer]):
         """The current view of the run; see `RunHandle.look`."""
         return self._do(self._handle.look())
 
-    def ask(self, text: str, *, tools: bool = True) -> Exchange:
+    def ask(
+        self, text: str, *, tools: bool = True, key: Key | None = None, attachments: Sequence[Attachment] = ()
+    ) -> Exchange:
         """Send the next input and wait for the answer; see `RunHandle.ask`."""
-        return self._do(self._handle.ask(text, tools=tools))
+        return self._do(self._handle.ask(text, tools=tools, key=key, attachments=attachments))
 
-    def send(self, text: str) -> None:
+    def answer(self, number: int = 1) -> Exchange:
+        """The answer to the run's `number`-th input; see `RunHandle.answer`."""
+        return self._do(self._handle.answer(number))
+
+    def send(self, text: str, *, key: Key | None = None, attachments: Sequence[Attachment] = ()) -> None:
         """Send a message to the run; see `RunHandle.send`."""
-        self._do(self._handle.send(text))
+        self._do(self._handle.send(text, key=key, attachments=attachments))
 
     def close(self) -> Outcome[Answer]:
         """End a run that was started with `keep_alive=True`; see `RunHandle.close`."""
@@ -212,14 +308,24 @@ class SyncHandle(Generic[Answer]):
         """Cancel the run and all its descendants; see `RunHandle.cancel`."""
         return self._retinue.cancel(self, note)
 
-    def events(self) -> Iterator[Event | Delta]:
-        """The events of the run, until its end; see `RunHandle.events`."""
-        return self._retinue.events(self)
+    @overload
+    def events(self, *, tree: Literal[False] = False, after: int = 0) -> Iterator[Event | Delta]: ...
+    @overload
+    def events(self, *, tree: Literal[True], after: Mapping[RunId, int] | None = None) -> Iterator[TreeEvent]: ...
+    def events(self, *, tree: bool = False, after: Any = None) -> Iterator[Event | Delta] | Iterator[TreeEvent]:
+        """The events of the run, and with `tree` of all runs below it; see `Retinue.events`."""
+        return (
+            self._retinue.events(self, tree=True, after=after) if tree else self._retinue.events(self, after=after or 0)
+        )
 
 
 def _which(run: SyncHandle | RunId) -> Which:
     return run if isinstance(run, str) else run.run_id
 
 
-async def _next(stream: AsyncIterator[Event | Delta]) -> Event | Delta | None:
+def _run_id(run: SyncHandle | RunId) -> RunId:
+    return run if isinstance(run, str) else run.run_id
+
+
+async def _next(stream: AsyncIterator[T]) -> T | None:
     return await anext(stream, None)
