@@ -47,7 +47,7 @@ ROOT_GROUPS: Groups = {
     "Agents and limits": ("Agent", "Limits", "ModelOptions", "Policy", "Autonomy", "RuntimeProfile", "Usage"),
     "Hooks": ("Hooks", "Deny"),
     "Images and files": ("Image", "File"),
-    "Tools and providers": ("tool", "agent_tool", "CallContext", "ToolOptions", "ProviderConfig"),
+    "Tools and providers": ("tool", "agent_tool", "handoff", "CallContext", "ToolOptions", "ProviderConfig"),
     "Dialects of your own": ("Dialect",),
     "Settings of dialects": SETTINGS,
     "Version": ("__version__",),

@@ -23,6 +23,7 @@ from retinue.version import __version__
 
 if TYPE_CHECKING:
     from retinue.app.child_runs import agent_tool as agent_tool
+    from retinue.app.child_runs import handoff as handoff
     from retinue.app.engine_types import RunView as RunView
     from retinue.app.handle import RunHandle as RunHandle
     from retinue.app.open import MEMORY as MEMORY
@@ -98,6 +99,7 @@ _HOMES = {
     "Hooks": "retinue.core.ports:Hooks",
     "tool": "retinue.tools.function:tool",
     "agent_tool": "retinue.app.child_runs:agent_tool",
+    "handoff": "retinue.app.child_runs:handoff",
     "ToolOptions": "retinue.tools.dependencies:ToolOptions",
     "ProviderConfig": "retinue.providers.catalog:ProviderConfig",
     "Dialect": "retinue.dialects.base:Dialect",

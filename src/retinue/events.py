@@ -20,6 +20,7 @@ from retinue.core.budget import Amount, Caps, Window
 from retinue.core.events import (
     Advice,
     AdviceGiven,
+    AgentChanged,
     CallParked,
     CallReturned,
     CompactedBy,
@@ -55,6 +56,7 @@ from retinue.core.run import EndReason, HandleRef, HistoryRef, Lifecycle, LimitM
 __all__ = [
     "Advice",
     "AdviceGiven",
+    "AgentChanged",
     "Amount",
     "ApprovalAnswer",
     "CallParked",

@@ -9,10 +9,12 @@ from pathlib import Path
 import msgspec
 
 from retinue.core.agent import Output, RunSpec
+from retinue.core.attachments import File, Image
 from retinue.core.budget import Amount, Caps, Window
 from retinue.core.events import (
     FORMAT,
     AdviceGiven,
+    AgentChanged,
     CallParked,
     CallReturned,
     Event,
@@ -41,6 +43,7 @@ from retinue.core.inbox import (
     TextMessage,
 )
 from retinue.core.messages import AssistantMessage, Reply, Thinking, ToolCall, ToolMessage, UserMessage
+from retinue.core.model_options import RequestOptions
 from retinue.core.policy import Autonomy, Policy
 from retinue.core.run import Exchange, HandleRef, HistoryRef, Lifecycle, LimitMet, Limits, Outcome
 from retinue.core.usage import Usage
@@ -290,6 +293,33 @@ _ADDED: dict[str, Event | Item | Outcome | RunSpec] = {
         turn=1,
         reply=Reply(AssistantMessage(calls=(ToolCall("look"),)), stop="calls", calls_in_text=True),
     ),
+    "event.agent_changed": AgentChanged(
+        at=1763200011.5, agent="dig", run_spec=RunSpec(agent="dig", system="You dig."), policy=_POLICY
+    ),
+    "event.returned_duration": CallReturned(at=1763200005.0, turn=1, index=0, text="42", tool="search", duration=0.125),
+    "event.accepted_attachments": RunAccepted(
+        at=1763200000.0,
+        run_id="r1",
+        session_id="s1",
+        root_id="r1",
+        run_spec="d1",
+        task="What is this?",
+        policy=_POLICY,
+        inherits=HistoryRef("r0", 4, 2, compact=True),
+        attachments=(Image(b"GIF8", "image/gif", "a.gif"), File(b"max = 10", "text/plain", "pool.toml")),
+    ),
+    "event.mail_attachments": MailTaken(
+        at=1763200002.0,
+        items=(
+            Input(key="k1", text="And this?", attachments=(File(b"max = 10", "text/plain", "pool.toml"),)),
+            TextMessage(key="k2", text="See this.", attachments=(Image(b"GIF8", "image/gif", "a.gif"),)),
+        ),
+    ),
+    "event.compacted_attachments": HistoryCompacted(
+        at=1763200009.0,
+        replaced=1,
+        messages=(UserMessage("See this.", attachments=(Image(b"GIF8", "image/gif", "a.gif"),)),),
+    ),
     "event.reply_call_error": ReplyReceived(
         at=1763200003.0,
         turn=1,
@@ -314,6 +344,22 @@ EXPECTED: dict[int, dict[str, Event | Item | Outcome | RunSpec]] = {
         "outcome": _OUTCOME,
         "brief": RUN_SPEC,
         "brief.sampling": RunSpec(agent="researcher", max_output=4096, temperature=0.5, top_p=0.9),
+        "brief.options": RunSpec(
+            agent="researcher",
+            effort="low",
+            options=RequestOptions(
+                stop=("END",),
+                seed=7,
+                service_tier="flex",
+                tool_choice="auto",
+                parallel_tool_calls=True,
+                cache_ttl="1h",
+                stream=False,
+                betas=("beta-1",),
+                extra_body='{"user":"search"}',
+                extra_headers=(("X-Team", "search"),),
+            ),
+        ),
         "brief.ceiling": RunSpec(agent="researcher", tool_ceiling=("search", "spawn")),
         **_ADDED,
     },

@@ -85,6 +85,28 @@ class ChildRuns:
         started = await dialects.spawn(request, context, key=key)
         return RunHandle(dialects.supervisor, started.run_id)
 
+    async def hand_over(self, context: CallContext, agent: str) -> None:
+        """Let the caller go on as another agent; see `handoff`."""
+        dialects = self._dialect_context
+        caller = dialects.run_spec_of(context.run_id)
+        known = dialects.known(agent)
+        if known is None:
+            raise UnknownName("agent", agent, tuple(each.name for each in dialects.agents))
+        if caller.agent == agent:
+            return  # the call is made again after a crash
+        delegation = tuple(name for name in context.offered if name not in dialects.tool_names)
+        run_spec = dialects.run_spec_for(
+            caller,
+            agent=agent,
+            system=known.system_prompt,
+            offered=(*self._offered(dialects, known, context, None), *delegation),
+            model=known.model,
+            fallback=known.fallback,
+        )
+        policy, _ = dialects.grant(agent, context.policy)
+        run_spec = replace(run_spec, output=caller.output, launch_config=caller.launch_config)
+        dialects.supervisor.change_agent(context.run_id, run_spec, policy or context.policy)
+
     def _offered(
         self, dialects: DialectContext, agent: Agent | None, context: CallContext, tools: Sequence[str] | None
     ) -> tuple[str, ...]:
@@ -145,6 +167,47 @@ class AgentTool(Tool):
         reason = outcome.error or outcome.reason
         partial = f"\nIts text so far:\n{outcome.text}" if outcome.text else ""
         return ToolResult(f"{self.agent.name} gave no answer ({outcome.result}): {reason}{partial}", failed=True)
+
+
+class HandoffTool(Tool):
+    """Hands the run that calls it over to an agent. Made by `retinue.handoff`."""
+
+    kind: ToolKind = "idempotent"
+
+    def __init__(self, agent: Agent, name: str | None = None) -> None:
+        self.agent = agent
+        about = f" {agent.description}" if agent.description else ""
+        description = f"Hand this conversation over to the agent {agent.name}, which answers from here on.{about}"
+        self.spec: ToolSpec = ToolSpec(name or f"handoff_to_{agent.name}", description)
+
+    async def call(self, arguments: str, context: CallContext) -> ToolResult:
+        if context.spawner is None:
+            raise ToolError("a handoff works in calls of runs")
+        await context.spawner.hand_over(context, self.agent.name)
+        return ToolResult(f"You are {self.agent.name} now. Go on with the conversation.")
+
+
+def handoff(agent: Agent, name: str | None = None) -> HandoffTool:
+    """A tool with which a run goes on as another agent: with its system prompt, tools, model and policy.
+
+    The run, its history, limits and id stay; the rights of the run bound the new agent. Only an agent that has the tool
+    can hand over; give the other one a handoff of its own to come back. The tool is named `handoff_to_NAME`.
+
+    >>> import asyncio, retinue
+    >>> from retinue.testing import Script, ScriptedProvider, calls, says
+    >>> billing = retinue.Agent(name="billing", description="Knows invoices", system_prompt="You know invoices.")
+    >>> script = Script().play("main", calls("handoff_to_billing"), lambda ask: says(ask.system))
+    >>> async def main() -> None:
+    ...     async with retinue.open(
+    ...         provider=ScriptedProvider(script), tools=[retinue.handoff(billing)], dialects=(), home=retinue.MEMORY
+    ...     ) as r:
+    ...         print((await r.run("My invoice is wrong.")).text)
+    >>> asyncio.run(main())
+    You know invoices.
+    """
+    if not isinstance(agent, Agent):  # pyright: ignore[reportUnnecessaryIsInstance] callers may be untyped
+        raise BadInput(f"handoff: expected a retinue.Agent, found {type(agent).__name__}")
+    return HandoffTool(agent, name)
 
 
 def agent_tool(agent: Agent, name: str | None = None) -> AgentTool:

@@ -84,6 +84,8 @@ def _entries(event: events.Event, calls: dict[tuple[int, int], ToolCall]) -> Ite
             yield Entry(at=at, kind="note", text="another process went on with the run")
         case events.HistoryCompacted():
             yield Entry(at=at, kind="note", text=_compaction(event))
+        case events.AgentChanged(agent=agent):
+            yield Entry(at=at, kind="note", text=f"handed over to the agent {agent}")
         case events.ResultCollected(run_id=run_id):
             yield Entry(at=at, kind="note", text=f"collected the result of run {run_id}")
         case events.RunEnded(outcome=outcome):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 from msgspec.structs import replace as replace_struct
 
-from retinue.app.child_runs import AgentTool
+from retinue.app.child_runs import AgentTool, HandoffTool
 from retinue.config import error_texts
 from retinue.core.agent import Agent, wrong_type
 from retinue.core.errors import BadInput, Problem, UnknownName
@@ -105,7 +105,7 @@ def with_own_tools(agents: Sequence[Agent], tools: Iterable[object]) -> tuple[tu
 
 
 def _agents_of(tools: Iterable[object]) -> list[Agent]:
-    return [each.agent for each in tools if isinstance(each, AgentTool)]
+    return [each.agent for each in tools if isinstance(each, AgentTool | HandoffTool)]
 
 
 def _as_tool(agent: Agent, each: object) -> Tool:

@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct, field
 
+from retinue.core.agent import RunSpec
 from retinue.core.attachments import Attachment
 from retinue.core.budget import Amount, Window
 from retinue.core.ids import DriverId, Key, RunId, SessionId
@@ -220,6 +221,15 @@ class ResultCollected(Struct, frozen=True, kw_only=True, gc=False, omit_defaults
     run_id: RunId
 
 
+class AgentChanged(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="agent_changed"):
+    """The run was handed over to another agent: its history stays, `run_spec` and `policy` hold from here on."""
+
+    at: float
+    agent: str
+    run_spec: RunSpec
+    policy: Policy
+
+
 class RunEnded(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="ended"):
     """The run ended with `outcome`; always the last event of a run."""
 
@@ -242,6 +252,7 @@ Event: TypeAlias = (
     | ExchangeEnded
     | HistoryCompacted
     | ResultCollected
+    | AgentChanged
     | RunEnded
 )
 """Any event of a run."""

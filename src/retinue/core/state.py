@@ -18,6 +18,7 @@ from retinue.core.budget import Amount
 from retinue.core.events import (
     Advice,
     AdviceGiven,
+    AgentChanged,
     CallParked,
     CallReturned,
     Event,
@@ -279,6 +280,9 @@ def apply(run: Run, seq: int, event: Event) -> None:
             run.failure = None
         case HistoryCompacted():
             _apply_compaction(run, event)
+        case AgentChanged(run_spec=run_spec, policy=policy):
+            run.run_spec, run.policy = run_spec, policy
+            run.system = run_spec.system_with([(ended.name, ended.text) for ended in run.dependencies.values()])
         case ResultCollected(run_id=run_id):
             run.seen.add(run_id)
         case RunEnded(outcome=outcome):

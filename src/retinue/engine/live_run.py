@@ -18,7 +18,7 @@ from retinue.core.budget import Amount
 from retinue.core.commands import Accepted, Charge, Phase, Progress, Record, WriteResult
 from retinue.core.compaction import CHARACTERS_PER_TOKEN, ContextOverflow, characters, total
 from retinue.core.errors import StoreError
-from retinue.core.events import CallReturned, Event, HistoryCompacted, MailTaken, RunEnded
+from retinue.core.events import AgentChanged, CallReturned, Event, HistoryCompacted, MailTaken, RunEnded
 from retinue.core.ids import Key, RunId
 from retinue.core.inbox import URGENT, Item
 from retinue.core.log_context import logger
@@ -279,14 +279,15 @@ class LiveRun:
         """The ordered calls in flight, by index; each is done when the next one may begin."""
         self._last_turn: asyncio.Future[None] | None = None
         self._counted = 0
-        self.fixed_size = len(run.run_spec.system) + sum(
-            len(spec.parameters) + len(spec.description) for spec in tool_set.specs
-        )
+        self.fixed_size = self._fixed_size()
         """The characters of every request besides the history."""
-        if run.run_spec.output is not None:
-            self.fixed_size += len(run.run_spec.output.schema)
         self._size = self.fixed_size
         self._engine = engine
+
+    def _fixed_size(self) -> int:
+        spec = self.run.run_spec
+        tools = sum(len(each.parameters) + len(each.description) for each in self.tool_set.specs)
+        return len(spec.system) + tools + (0 if spec.output is None else len(spec.output.schema))
 
     @property
     def run_id(self) -> RunId:
@@ -404,6 +405,11 @@ class LiveRun:
         apply(run, seq, event)
         if type(event) is HistoryCompacted:
             # What was counted and encoded is void, even if the new history has the same length and end.
+            self.memo, self._counted, self._size = {}, 0, self.fixed_size
+        elif type(event) is AgentChanged:
+            spec = run.run_spec
+            self.tool_set = ToolSet(spec.offered, spec.dialects, run.policy, self._engine)
+            self.fixed_size = self._fixed_size()
             self.memo, self._counted, self._size = {}, 0, self.fixed_size
         # A returned call changes nothing in the row, unless a call of the reply was parked.
         moves = type(event) is not CallReturned or run.parked_since is not None

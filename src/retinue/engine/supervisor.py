@@ -17,7 +17,7 @@ from retinue.core import commands
 from retinue.core.agent import RunSpec, ToolSpec
 from retinue.core.budget import Caps
 from retinue.core.errors import Fenced, RunIsOver, SessionClosed, TooManyRunning, TreeCancelled, UnknownName
-from retinue.core.events import Event, ResultCollected, RunAccepted, RunEnded, TreeEvent
+from retinue.core.events import AgentChanged, Event, ResultCollected, RunAccepted, RunEnded, TreeEvent
 from retinue.core.ids import DriverId, Key, RunId, SessionId
 from retinue.core.inbox import ApprovalAnswer, Item
 from retinue.core.log_context import RunFields
@@ -295,6 +295,14 @@ class Supervisor:
         live = self._registry.live.get(reader)
         if live is not None and live.run.outcome is None and live.ending is None and run_id not in live.run.seen:
             live.record(ResultCollected(at=self._engine.clock.now(), key=f"read/{run_id}", run_id=run_id))
+
+    def change_agent(self, run_id: RunId, run_spec: RunSpec, policy: Policy) -> None:
+        """Let a live run go on as another agent, from its next turn on."""
+        live = self._registry.live.get(run_id)
+        if live is None or live.run.outcome is not None:
+            raise TreeCancelled(run_id)
+        run_spec = with_visible_tools(run_spec, policy)
+        live.record(AgentChanged(at=self._engine.clock.now(), agent=run_spec.agent, run_spec=run_spec, policy=policy))
 
     async def open_questions(self, run_id: RunId) -> list[Approval]:
         """The calls of a run that wait for a person and have no answer in the inbox."""

@@ -75,6 +75,10 @@ class Spawner(Protocol):
         label: str,
     ) -> ChildRun: ...
 
+    async def hand_over(self, context: CallContext, agent: str) -> None:
+        """Let the run of a call go on as another agent, from its next turn on."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallContext:

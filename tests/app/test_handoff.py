@@ -1,0 +1,64 @@
+"""`retinue.handoff`: a run goes on as another agent."""
+
+from contextlib import suppress
+
+import retinue
+from retinue.core.errors import StoreError
+from retinue.events import AgentChanged
+from retinue.ports import Request
+from retinue.providers.scripted import Line
+from retinue.testing import Harness, Script, ScriptedProvider, calls, says
+
+
+@retinue.tool(kind="pure")
+def invoice(number: int) -> str:
+    """Look up an invoice."""
+    return f"invoice {number}: 7 dollars"
+
+
+BILLING = retinue.Agent(name="billing", system_prompt="You know invoices.", tools=(invoice,), model="other")
+
+
+def final(request: Request) -> Line:
+    tools = ",".join(tool.name for tool in request.tools)
+    return says(f"{request.system} {request.model} [{tools}] {request.messages[-1].text}")
+
+
+def model() -> ScriptedProvider:
+    lines = (calls("handoff_to_billing"), calls("invoice", number=3), final)
+    return ScriptedProvider(Script().play("main", *lines))
+
+
+ANSWER = "You know invoices. other [invoice] invoice 3: 7 dollars"
+
+
+async def test_a_run_goes_on_as_another_agent() -> None:
+    async with retinue.open(
+        provider=model(), model="first", tools=[retinue.handoff(BILLING)], dialects=(), home=retinue.MEMORY
+    ) as r:
+        run = await r.spawn("My invoice is wrong.")
+        changes = [event.agent async for event in run.events() if isinstance(event, AgentChanged)]
+        outcome = await run.wait()
+        tree = await r.tree(run)
+
+    assert (outcome.text, changes, len(tree)) == (ANSWER, ["billing"], 1)
+
+
+async def test_a_crash_after_any_write_keeps_the_new_agent() -> None:
+    def harness() -> Harness:
+        return Harness(provider=model(), model="first", tools=[retinue.handoff(BILLING)], dialects=())
+
+    undisturbed = harness()
+    async with undisturbed:
+        assert (await undisturbed.run("My invoice is wrong.", key="case")).text == ANSWER
+        writes = undisturbed.written
+    for stop in range(3, writes):
+        crashing = harness()
+        await crashing.open(killed_after=stop)
+        with suppress(StoreError):
+            await crashing.run("My invoice is wrong.", key="case")
+        await crashing.restart()
+        outcome = await crashing.run("My invoice is wrong.", key="case")
+        await crashing.close()
+
+        assert outcome.text == ANSWER, f"after write {stop}"
