@@ -29,40 +29,8 @@ _CHARACTERS_OF_IMAGE = 6000
 _MAGIC = {b"\x89PNG": IMAGE_TYPES[0], b"\xff\xd8\xff": IMAGE_TYPES[1], b"GIF8": IMAGE_TYPES[2], b"%PDF": PDF}
 
 
-class Image(Struct, frozen=True, gc=False, omit_defaults=True, tag="image"):
-    """An image in a message: PNG, JPEG, GIF or WebP.
-
-    `media_type` is found by the first bytes where it is not given.
-
-    >>> Image(b"\\x89PNG...").media_type
-    'image/png'
-    """
-
-    data: bytes
-    media_type: str = ""
-    name: str = ""
-
-    kind: ClassVar[str] = "image"
-
-    def __post_init__(self) -> None:
-        _set_type(self)
-
-    @classmethod
-    def read(cls, path: str | Path) -> Self:
-        """The image in a file; raises `BadInput` if it cannot be read or is too large."""
-        data, media_type = _read(path)
-        return cls(data, media_type, Path(path).name)
-
-    def __repr__(self) -> str:
-        return _short(self)
-
-
-class File(Struct, frozen=True, gc=False, omit_defaults=True, tag="file"):
-    """A file in a message: text of any kind, or a PDF. Text is sent as text, to every model.
-
-    >>> File(b"max_connections = 10", name="pool.toml")
-    File('pool.toml', text/plain, 20 bytes)
-    """
+class _Content(Struct, frozen=True, gc=False, omit_defaults=True):
+    """What images and files have in common; `media_type` is found by the first bytes where it is not given."""
 
     data: bytes
     media_type: str = ""
@@ -71,16 +39,36 @@ class File(Struct, frozen=True, gc=False, omit_defaults=True, tag="file"):
     kind: ClassVar[str] = "file"
 
     def __post_init__(self) -> None:
-        _set_type(self)
+        if not self.media_type:
+            # The struct is frozen for its users; it is not complete before this.
+            force_setattr(self, "media_type", _type_of(self.data, self.name))
 
     @classmethod
     def read(cls, path: str | Path) -> Self:
-        """The file at a path; raises `BadInput` if it cannot be read or is too large."""
+        """The content of a file; raises `BadInput` if it cannot be read or is too large."""
         data, media_type = _read(path)
         return cls(data, media_type, Path(path).name)
 
     def __repr__(self) -> str:
-        return _short(self)
+        return f"{type(self).__name__}({self.name!r}, {self.media_type}, {len(self.data):,} bytes)"
+
+
+class Image(_Content, frozen=True, gc=False, omit_defaults=True, tag="image"):
+    """An image in a message: PNG, JPEG, GIF or WebP.
+
+    >>> Image(b"\\x89PNG...").media_type
+    'image/png'
+    """
+
+    kind: ClassVar[str] = "image"
+
+
+class File(_Content, frozen=True, gc=False, omit_defaults=True, tag="file"):
+    """A file in a message: text of any kind, or a PDF. Text is sent as text, to every model.
+
+    >>> File(b"max_connections = 10", name="pool.toml")
+    File('pool.toml', text/plain, 20 bytes)
+    """
 
 
 Attachment: TypeAlias = Image | File
@@ -141,17 +129,6 @@ def described(attachments: Sequence[Attachment]) -> str:
 
 def _label(attachment: Attachment) -> str:
     return f"attachment {attachment.name!r}" if attachment.name else f"an attachment ({attachment.media_type})"
-
-
-def _short(attachment: Attachment) -> str:
-    """A representation without the data."""
-    return f"{type(attachment).__name__}({attachment.name!r}, {attachment.media_type}, {len(attachment.data):,} bytes)"
-
-
-def _set_type(attachment: Attachment) -> None:
-    if not attachment.media_type:
-        # The struct is frozen for its users; it is not complete before this.
-        force_setattr(attachment, "media_type", _type_of(attachment.data, attachment.name))
 
 
 def _type_of(data: bytes, name: str) -> str:
