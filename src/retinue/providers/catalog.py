@@ -201,7 +201,7 @@ def provider_config(
         responses_wire=responses_wire,
         full_url=full_url,
         calls_in_text=calls_in_text,
-        options=options,
+        options=NO_OPTIONS if options == NO_OPTIONS else options,  # the default itself is not stored
         bearer=bearer,
         prompt_cache_key=prompt_cache_key,
     )
