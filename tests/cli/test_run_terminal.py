@@ -178,3 +178,12 @@ def test_chat_continues_the_last_chat_of_the_folder(cli: Cli) -> None:
     assert (went_on.code, went_on.stdout) == (0, "You said hi.\n")
     sent = [message["content"] for message in vendor.requests[-1].body["messages"]]
     assert sent == ["Hi!", "Hello.", "What did I say?"]
+
+
+def test_a_refused_call_of_a_child_is_told_with_its_name_in_the_tree(cli: Cli) -> None:
+    script = ChatScript().play(calls("subagent", label="dig", task_prompt="DIG"), says("Well."))
+    script.play(calls("file_ops", operation="write", path="a.txt", content="a"), says("No."), words="DIG")
+    with serving(script) as vendor:
+        ended = cli("run", "--base-url", vendor.base_url, "--model", "m", "--dialect", "xzatoma", "Go.")
+
+    assert "main [dig]: ✗ file_ops  refused: " in ended.stderr

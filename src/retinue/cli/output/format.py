@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from retinue.app.engine_types import RunView
 from retinue.core.errors import BadInput
-from retinue.core.events import TreeEvent
+from retinue.core.events import RunAccepted, TreeEvent
 from retinue.core.ids import RunId
 from retinue.core.text import clean_line
 from retinue.core.usage import NO_USAGE, Usage, add_cost
@@ -83,7 +83,7 @@ def status_of(view: RunView) -> str:
     return view.state
 
 
-def name_of(view: RunView | TreeEvent) -> str:
+def name_of(view: RunView | TreeEvent | RunAccepted) -> str:
     """Agent, handle and label: what distinguishes the runs of a tree for users; on one line, each of limited length."""
     handle = f" {one_line(view.handle.name)}" if view.handle is not None else ""
     label = f" [{one_line(view.label)}]" if view.label and view.label != view.agent else ""

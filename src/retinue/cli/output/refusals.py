@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from retinue.cli.output.call_line import returned_line
-from retinue.cli.output.format import one_line
+from retinue.cli.output.format import name_of
 from retinue.core.events import CallReturned, RunAccepted
 from retinue.core.messages import ToolCall
 
@@ -59,7 +59,7 @@ class Refusals:
         if returned.refused is None or (call.name, returned.text) in self._told:
             return
         self._told.add((call.name, returned.text))
-        name = "" if run.parent_id is None else f"{one_line(run.handle.name if run.handle else run.agent)}: "
+        name = "" if run.parent_id is None else f"{name_of(run)}: "
         self._report(run, returned.at, name + refusal_line(call, returned))
 
     def _report(self, run: RunAccepted, at: float, line: str) -> None:
