@@ -24,9 +24,11 @@ from retinue.config.template import description_and_example, fields_of, toml
 from retinue.core.agent import Agent
 from retinue.core.compaction import CHARACTERS_PER_TOKEN
 from retinue.core.errors import PolicyError
+from retinue.core.model_options import ModelOptions
 from retinue.core.policy import DEFAULT_AUTO_APPROVE, Policy, narrow
 from retinue.core.ports import Tool
 from retinue.dialects import registry
+from retinue.providers.catalog import WIRES
 from retinue.testing.harness import dialect_context
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -50,6 +52,7 @@ def pages() -> dict[Path, str]:
         REFERENCE / "python.md": python_page(),
         REFERENCE / "settings.md": settings_page(),
         REFERENCE / "tools.md": tools_page(),
+        REFERENCE / "wires.md": wires_page(),
     }
     for name in registry.names():
         made[REFERENCE / "dialects" / f"{name}.md"] = dialect_page(name)
@@ -76,6 +79,59 @@ def agent_files_page() -> str:
             "| `inherit`, nothing | the model of the parent run |\n",
         ]
     )
+
+
+# ---- wires ----------------------------------------------------------------------------------------------------------
+
+
+def wires_page() -> str:
+    """Which option works on which wire, and the vendors by name."""
+    columns = {
+        "anthropic": "anthropic",
+        "vertexai-anthropic": "vertexai-anthropic",
+        "openai-chat": "openai-chat and vendors on it",
+        "openai-responses": "openai, openai-responses",
+        "gemini": "gemini, vertexai-gemini",
+        "ollama": "local servers",
+    }
+    lines = [
+        "# Features of the wires",
+        "",
+        MADE,
+        "",
+        "Options of [requests](../how-to/model-options.md) by wire. A wire that lacks an option refuses it by name.",
+        "",
+        f"| option | {' | '.join(columns.values())} |",
+        f"|---|{'---|' * len(columns)}",
+    ]
+    for option in ModelOptions.__struct_fields__:
+        cells = ["yes" if option in WIRES[name].supports else "" for name in columns]
+        lines.append(f"| `{option}` | {' | '.join(cells)} |")
+    more = {
+        "`bearer`": [wire.takes_bearer for wire in (WIRES[name] for name in columns)],
+        "`prompt_cache_key` by default": [wire.caches_by_key for wire in (WIRES[name] for name in columns)],
+        "thinking in `<think>` tags": [WIRES[name].kind == "local" for name in columns],
+        "temperature above 1": [WIRES[name].max_temperature > 1 for name in columns],
+        "list of models": [bool(WIRES[name].models_path) for name in columns],
+    }
+    for feature, has in more.items():
+        lines.append(f"| {feature} | {' | '.join('yes' if each else '' for each in has)} |")
+    lines += [
+        "",
+        "## Vendors by name",
+        "",
+        "The default address, the variable of the key, the model where none is named, and whether prices are known.",
+        "",
+        "| name | address | variable of the key | model | prices |",
+        "|---|---|---|---|---|",
+    ]
+    for name, wire in WIRES.items():
+        if wire.kind == "vendor":
+            priced = "of this vendor" if wire.prices else "of the models' vendors"
+            cells = [wire.base_url or wire.base_url_example, wire.api_key_env, wire.default_model]
+            shown = " | ".join(f"`{cell}`" if cell else "none" for cell in cells)
+            lines.append(f"| `{name}` | {shown} | {priced} |")
+    return "\n".join(lines) + "\n"
 
 
 # ---- the command line -----------------------------------------------------------------------------------------------

@@ -65,6 +65,25 @@ def test_without_flags_only_the_temperature_of_the_provider_is_sent(cli: Cli, fo
     assert [sampling(request) for request in vendor.requests] == [{"temperature": 0.7}, SAMPLING]
 
 
+def test_the_effort_of_a_flag_comes_before_that_of_the_agent_and_of_the_provider(cli: Cli, folder: Path) -> None:
+    with serving(says("Yes.")) as vendor:
+        (folder / "retinue.toml").write_text(
+            f'[providers.mine]\nwire = "openai-chat"\nbase_url = "{vendor.base_url}"\neffort = "low"\n'
+            '[agents.careful]\ndescription = "careful"\neffort = "high"\nmax_output_tokens = 77\n'
+        )
+        where = ("--model", "mine:o3", "--quiet", "--dialect", "none")
+        cli("run", *where, "Why?")
+        cli("run", *where, "--agent", "careful", "Why?")
+        cli("run", *where, "--agent", "careful", "--effort", "medium", "Why?")
+        refused = cli("run", *where, "--effort", "huge", "Why?")
+
+    bodies = [request.body for request in vendor.requests]
+    assert [body.get("reasoning_effort") for body in bodies] == ["low", "high", "medium"]
+    assert [body.get("max_completion_tokens") for body in bodies] == [None, 77, 77]
+    assert refused.code == 2
+    assert "--effort 'huge': expected one of: none, minimal, low, medium, high, xhigh, max" in refused.stderr
+
+
 @pytest.mark.real_time
 def test_a_chat_uses_the_settings_for_every_answer(cli: Cli) -> None:
     with serving(says("Yes.")) as vendor:

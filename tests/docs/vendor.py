@@ -19,6 +19,12 @@ from tests.providers.fakes.responses import FakeResponses
 ADDRESS = "http://localhost:8000/v1"
 """The address of a model in pages; the examples run with the address of the fake."""
 
+AZURE = "https://my-resource.openai.azure.com/openai/v1"
+"""The address of Azure in pages."""
+
+GOOGLE_GEMINI = "https://europe-west4-aiplatform.googleapis.com/v1/projects/my-project/locations/europe-west4"
+"""The address of Gemini at Google Cloud in pages."""
+
 GOOGLE = "https://europe-west1-aiplatform.googleapis.com/v1/projects/my-project/locations/europe-west1"
 """The address of Google's API in pages."""
 
@@ -42,12 +48,18 @@ class FakeVendors(FakeServer):
             "anthropic": FakeAnthropic(_one_answer),
             "vertexai-anthropic": FakeAnthropic(_one_answer),
             "gemini": FakeGemini(_one_answer),
+            "vertexai-gemini": FakeGemini(_one_answer),
         }
 
     @property
     def addresses(self) -> Mapping[str, str]:
         """The addresses in pages with those of the fakes."""
-        return {ADDRESS: f"{self.url}/any/v1", GOOGLE: f"{self.url}/vertexai-anthropic/v1/projects/p/locations/l"}
+        return {
+            ADDRESS: f"{self.url}/any/v1",
+            AZURE: f"{self.url}/azure/openai/v1",
+            GOOGLE: f"{self.url}/vertexai-anthropic/v1/projects/p/locations/l",
+            GOOGLE_GEMINI: f"{self.url}/vertexai-gemini/v1/projects/p/locations/l",
+        }
 
     def wires(self) -> dict[str, Wire]:
         """The table of wires, with the addresses of these vendors in place of the usual ones."""

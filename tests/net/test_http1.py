@@ -4,8 +4,10 @@ import asyncio
 import contextlib
 import gzip
 import ssl
+import sys
 import zlib
 from collections.abc import AsyncGenerator, Callable
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -89,6 +91,19 @@ async def read(pool: Pool, url: URL, body: bytes = b"{}") -> tuple[int, bytes]:
         return response.status, b"".join(pieces)
 
 
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "br": import_module("brotli").compress,
+    "zstd": import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd").compress,
+}
+
+
+def compressed(encoding: str, content: bytes) -> bytes:
+    """An answer with this content encoding."""
+    body = COMPRESS[encoding](content)
+    return OK + b"Content-Encoding: %b\r\nContent-Length: %d\r\n\r\n" % (encoding.encode(), len(body)) + body
+
+
 ANSWERS = {
     "length": (OK + b"Content-Length: 11\r\n\r\nhello world", b"hello world"),
     "chunks": (CHUNKED + b"6\r\nhello \r\n5\r\nworld\r\n0\r\n\r\n", b"hello world"),
@@ -98,6 +113,8 @@ ANSWERS = {
     "interim answers": (b"HTTP/1.1 100 Continue\r\n\r\n" + OK + b"content-length: 3\r\n\r\nyes", b"yes"),
     "empty": (OK + b"Content-Length: 0\r\n\r\n", b""),
     "no content": (b"HTTP/1.1 204 No Content\r\n\r\n", b""),
+    "br": (compressed("br", b"word " * 100), b"word " * 100),
+    "zstd": (compressed("zstd", b"word " * 100), b"word " * 100),
     "gzip": (OK + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(GZIPPED) + GZIPPED, b"word " * 100),
 }
 
@@ -168,7 +185,9 @@ async def test_a_header_with_a_line_break_is_not_sent(value: str) -> None:
         (OK + b"Content-Length: 3\r\nContent-Length: 4\r\n\r\n", "the answer has two lengths"),
         (OK + b"Content-Length: -1\r\n\r\n", "the answer has the length '-1'"),
         (OK + b"Transfer-Encoding: gzip, chunked\r\n\r\n", "the answer has the transfer encoding 'gzip, chunked'"),
-        (OK + b"Content-Encoding: br\r\nContent-Length: 1\r\n\r\nx", "the answer is compressed ('br')"),
+        (OK + b"Content-Encoding: lzma\r\nContent-Length: 1\r\n\r\nx", "the answer is compressed ('lzma')"),
+        (OK + b"Content-Encoding: br\r\nContent-Length: 6\r\n\r\nnot br", "the compressed answer is damaged"),
+        (OK + b"Content-Encoding: zstd\r\nContent-Length: 5\r\n\r\nxyzxy", "the compressed answer is damaged"),
         (OK + b"Content-Encoding: gzip\r\nContent-Length: 3\r\n\r\nxyz", "the compressed answer is damaged"),
         (OK + b"Content-Length: " + b"9" * 5000 + b"\r\n\r\n", "the answer has the length '999"),
         (b"HTTP/1.1 000 Odd\r\n\r\n", "it sent the status 000"),
@@ -288,9 +307,9 @@ async def test_a_server_waits_while_its_answer_is_not_read() -> None:
         assert sent == size
 
 
-async def test_a_bomb_inflates_piece_by_piece() -> None:
-    bomb = gzip.compress(b"\0" * 40 * INFLATED_BYTES)
-    server = Server(OK + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(bomb) + bomb)
+@pytest.mark.parametrize("encoding", COMPRESS)
+async def test_a_bomb_inflates_piece_by_piece(encoding: str) -> None:
+    server = Server(compressed(encoding, b"\0" * 40 * INFLATED_BYTES))
     async with server.serve() as pool, pool.post(server.url, b"", {}) as response:
         sizes: list[int] = []
         while piece := await response.readany():
@@ -310,6 +329,27 @@ async def test_a_compressed_answer_ends_with_its_data_although_more_is_announced
     server = Server(OK + b"Content-Encoding: gzip\r\nContent-Length: 1000000\r\n\r\n" + GZIPPED + b"x" * 1000)
     async with server.serve() as pool, asyncio.timeout(10):
         assert await read(pool, server.url) == (200, b"word " * 100)
+
+
+@pytest.mark.parametrize("encoding", ["br", "zstd"])
+async def test_an_encoding_without_its_library_names_the_extra(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> object:
+        raise ImportError(name)
+
+    server = Server(compressed(encoding, b"word"))
+    monkeypatch.setattr("retinue.net.compression.import_module", missing)
+    async with server.serve() as pool:
+        with pytest.raises(BadResponse, match=r"install retinue\[compression\]"):
+            await read(pool, server.url)
+
+
+async def test_a_zstd_answer_with_a_huge_window_is_refused() -> None:
+    frame = bytes.fromhex("28b52ffd") + b"\x00" + bytes([(27 - 10) << 3]) + b"\x01\x00\x00"  # a window of 128 MiB
+    head = OK + b"Content-Encoding: zstd\r\nContent-Length: %d\r\n\r\n" % len(frame)
+    server = Server(head + frame)
+    async with server.serve() as pool:
+        with pytest.raises(BadResponse, match="the compressed answer is damaged"):
+            await read(pool, server.url)
 
 
 async def test_many_connections_share_one_look_up(monkeypatch: pytest.MonkeyPatch) -> None:

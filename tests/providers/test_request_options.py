@@ -6,9 +6,12 @@ from typing import Any
 import pytest
 
 import retinue
-from retinue.core.messages import ToolCall
+from retinue.core.agent import ToolSpec
+from retinue.core.messages import ToolCall, UserMessage
 from retinue.core.model_options import NO_OPTIONS, ModelOptions
+from retinue.core.ports import Request
 from retinue.errors import BadInput
+from retinue.providers import catalog
 from retinue.providers.catalog import ProviderConfig, create_provider, provider_config
 from retinue.testing.fake_server import FakeResponse, FakeServer, ReceivedRequest
 from tests.providers.raw_answers import PROVIDERS, answer
@@ -198,6 +201,54 @@ async def test_anthropic_takes_a_token_in_place_of_a_key(monkeypatch: pytest.Mon
     assert "x-api-key" not in bearer.headers
     with pytest.raises(BadInput, match="bearer applies to the wire anthropic only"):
         provider_config("openai", bearer=True)
+
+
+EXAMPLES: dict[str, Any] = {
+    "effort": "low",
+    "temperature": 0.5,
+    "top_p": 0.9,
+    "max_output_tokens": 500,
+    "stop": ("END",),
+    "seed": 7,
+    "service_tier": "flex",
+    "tool_choice": "required",
+    "parallel_tool_calls": False,
+    "cache_ttl": "1h",
+    "stream": False,
+    "betas": ("a-1",),
+    "extra_body": {"user": "u"},
+    "extra_headers": {"X-Team": "search"},
+}
+THINKING_MODELS = {"anthropic": "claude-sonnet-4-5", "gemini": "gemini-3.5-flash", "openai": "gpt-5.4"}
+"""A model of each family that takes an effort."""
+
+
+async def sent_by(name: str, option: str, *, is_set: bool) -> tuple[bytes, dict[str, str], str]:
+    """Body, headers and URL of a request on a wire, with or without an option."""
+    record = catalog.WIRES[name]
+    options = ModelOptions(**{option: EXAMPLES[option]}) if is_set else NO_OPTIONS
+    config = provider_config(name, base_url=record.base_url or record.base_url_example, api_key_env="")
+    provider: Any = create_provider(config)
+    model = THINKING_MODELS[record.family or ""] if option == "effort" else "some-model"
+    asked = Request(model=model, system="", messages=[UserMessage("hi")], tools=(ToolSpec("search", "Search."),))
+    asked = asked.with_defaults(options)
+    endpoint = await provider.provider.endpoint(model, streams=options.stream is not False)
+    return provider.provider.encode(asked, ()), provider.provider.headers_of(asked.options), endpoint.info.url
+
+
+@pytest.mark.parametrize("name", [name for name, wire in catalog.WIRES.items() if wire.kind != "script"])
+async def test_every_option_in_the_table_of_features_changes_a_request(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GOOGLE_ACCESS_TOKEN", "token-12345678")
+    unsent = [
+        option
+        for option in sorted(catalog.WIRES[name].supports)
+        if await sent_by(name, option, is_set=True) == await sent_by(name, option, is_set=False)
+    ]
+
+    assert unsent == []
+    assert catalog.WIRES[name].supports <= EXAMPLES.keys() == set(ModelOptions.__struct_fields__)
 
 
 # ---- prompt cache keys ----------------------------------------------------------------------------------------------

@@ -1,6 +1,9 @@
 """Errors of vendors over HTTP: what happened, which fault it is, and what is left out of the next request."""
 
+import sys
 from collections.abc import Callable
+from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 import msgspec
@@ -164,3 +167,43 @@ async def test_a_refused_output_format_is_demanded_in_the_prompt(message: str) -
     assert [("response_format" in each, "JSON" in each["messages"][0]["content"]) for each in others] == [
         (False, True)
     ] * 2
+
+
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    "br": import_module("brotli").compress,
+    "zstd": import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd").compress,
+}
+
+
+@pytest.mark.parametrize("encoding", COMPRESS)
+@pytest.mark.parametrize("wire", PROVIDERS)
+async def test_a_compressed_error_is_shown(wire: str, encoding: str) -> None:
+    body = COMPRESS[encoding](msgspec.json.encode({"error": {"message": "the model is on holiday"}}))
+    response = FakeResponse(status=400, headers=JSON | {"Content-Encoding": encoding}, pieces=(body,))
+    error = await failure_of(wire, response)
+
+    assert (error.fault, error.status) == ("bad_request", 400)
+    assert "the model is on holiday" in str(error)
+
+
+@pytest.mark.parametrize("encoding", COMPRESS)
+@pytest.mark.parametrize("wire", PROVIDERS)
+async def test_a_compressed_stream_is_read(wire: str, encoding: str) -> None:
+    whole = answer(wire, "It was the pool.")
+    body = COMPRESS[encoding](b"".join(whole.pieces))
+    pieces = tuple(body[start : start + 7] for start in range(0, len(body), 7))
+    response = FakeResponse(headers=EVENTS | {"Content-Encoding": encoding}, pieces=pieces)
+    async with FakeServer(lambda _: response) as server, PROVIDERS[wire](server.url) as provider:
+        reply = await provider.answer(sample_request(), Listener().publish)
+
+    assert reply.message.text == "It was the pool."
+
+
+@pytest.mark.parametrize("wire", PROVIDERS)
+async def test_an_answer_with_large_headers_is_read(wire: str) -> None:
+    whole = answer(wire, "It was the pool.")
+    headers = EVENTS | {f"X-Trace-{number}": "x" * 6000 for number in range(8)}
+    async with FakeServer(lambda _: replace(whole, headers=headers)) as server, PROVIDERS[wire](server.url) as provider:
+        reply = await provider.answer(sample_request(), Listener().publish)
+
+    assert reply.message.text == "It was the pool."

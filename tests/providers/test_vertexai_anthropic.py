@@ -15,8 +15,9 @@ from retinue.core.messages import Delta
 from retinue.core.ports import Provider
 from retinue.net.http import Http
 from retinue.net.http1 import Disconnected
-from retinue.providers.anthropic.vertex import GoogleToken, VertexAIAnthropicProvider, is_google_address
+from retinue.providers.anthropic.vertex import VertexAIAnthropicProvider
 from retinue.providers.catalog import WIRES, create_provider, provider_config
+from retinue.providers.google_cloud import GoogleToken, is_google_address
 from retinue.providers.scripted import Line, says
 from retinue.testing.contracts.provider import PROMISES, Promise, sample_request
 from retinue.testing.fake_server import FakeResponse

@@ -12,6 +12,7 @@ import pytest
 
 from retinue.core.agent import Output, ToolSpec
 from retinue.core.messages import AssistantMessage, Message, Thinking, ToolCall, ToolMessage, UserMessage
+from retinue.core.model_options import RequestOptions
 from retinue.core.ports import Request
 from retinue.providers.anthropic.request import encode as encode_anthropic
 from retinue.providers.gemini.request import encode as encode_gemini
@@ -69,6 +70,17 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "none": {},
     "sampling": {"max_output": 2000, "temperature": 0.5, "top_p": 0.9},
     "thinking": {"think": True, "max_output": 9000},
+    "no effort": {"effort": "none"},
+    "low effort": {"effort": "low"},
+    "most effort": {"effort": "max"},
+    "options": {
+        "options": RequestOptions(
+            stop=("END",), seed=7, service_tier="auto", parallel_tool_calls=False, cache_ttl="1h", tool_choice="auto"
+        )
+    },
+    "forced call": {"options": RequestOptions(tool_choice="required", parallel_tool_calls=True)},
+    "one tool": {"options": RequestOptions(tool_choice="search")},
+    "no calls": {"options": RequestOptions(tool_choice="none", stream=False)},
     "json": {"output": Output()},
     "schema": {"output": Output(mode="json_schema", schema=SCHEMA)},
     "wrap-up": {"tools": (), "withheld_tools": (SEARCH, LS)},
@@ -83,17 +95,20 @@ MODELS = {
 
 
 def check_chat(body: Body) -> list[str]:
-    return misfits(body, openai_chat.CompletionCreateParamsStreaming)
+    streams, whole = openai_chat.CompletionCreateParamsStreaming, openai_chat.CompletionCreateParamsNonStreaming
+    return misfits(body, streams if "stream" in body else whole)
 
 
 def check_responses(body: Body) -> list[str]:
-    return misfits(body, openai_responses.ResponseCreateParamsStreaming)
+    streams, whole = openai_responses.ResponseCreateParamsStreaming, openai_responses.ResponseCreateParamsNonStreaming
+    return misfits(body, streams if "stream" in body else whole)
 
 
 def check_anthropic(body: Body) -> list[str]:
     """The SDK has dropped the sampling options, which models before 4.7 still take."""
     of_older_models = ("$.temperature: unknown", "$.top_p: unknown")
-    found = misfits(body, anthropic.MessageCreateParamsStreaming)
+    streams, whole = anthropic.MessageCreateParamsStreaming, anthropic.MessageCreateParamsNonStreaming
+    found = misfits(body, streams if "stream" in body else whole)
     return [each for each in found if each not in of_older_models or body["model"] != "claude-sonnet-4-5"]
 
 

@@ -42,7 +42,7 @@ def known_providers(settings: Settings, environ: Mapping[str, str] | None = None
     known = {(config.api_key_env, config.base_url) for config in configured}
     found = list(configured)
     for name, wire in WIRES.items():
-        if wire.api_key_env and environ.get(wire.api_key_env, "").strip():
+        if wire.api_key_env and wire.found_by_key and environ.get(wire.api_key_env, "").strip():
             config = provider_config(name)
             if (config.api_key_env, config.base_url) not in known:
                 known.add((config.api_key_env, config.base_url))

@@ -10,7 +10,6 @@ import asyncio
 import re
 import socket
 import ssl
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from types import TracebackType
@@ -20,6 +19,7 @@ from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from retinue.core.errors import RetinueError
+from retinue.net.compression import decompressor
 
 KEEPALIVE_SECONDS: Final = 30.0
 ADDRESS_SECONDS: Final = 10.0
@@ -137,7 +137,7 @@ class _Answer:
                     return data
                 self._inflate.add(data)
             if self._inflate is not None:
-                if inflated := self._inflate.read(last=self.complete):
+                if inflated := self._inflate.read():
                     return inflated
                 if self._inflate.has_ended:
                     return b""
@@ -181,30 +181,30 @@ class _Inflate:
     """Decompresses an answer of a server that compresses without being asked to, a bounded piece at a time."""
 
     def __init__(self, encoding: str) -> None:
-        if encoding not in ("gzip", "x-gzip", "deflate"):
-            raise BadResponse(f"the answer is compressed ({encoding[:20]!r}), which was not asked for")
-        self._stream = zlib.decompressobj(zlib.MAX_WBITS | 32)  # gzip or zlib, whichever it is
+        try:
+            self._decompressor = decompressor(encoding)
+        except ValueError as error:
+            raise BadResponse(str(error)) from None
         self._rest = b""
 
     @property
     def has_ended(self) -> bool:
         """Whether the compressed data are complete; what follows them is not kept."""
-        return self._stream.eof
+        return self._decompressor.has_ended
 
     def add(self, data: bytes) -> None:
-        if not self._stream.eof:
+        if not self.has_ended:
             self._rest += data
 
-    def read(self, *, last: bool) -> bytes:
-        """Some more of the content; `last` if nothing will be added."""
-        if self._stream.eof:
+    def read(self) -> bytes:
+        """Some more of the content; empty if more data are needed, or at the end."""
+        if self.has_ended:
             return b""
+        data, self._rest = self._rest, b""
         try:
-            data = self._stream.decompress(self._rest, INFLATED_BYTES)
-        except zlib.error as error:
+            return self._decompressor.decompress(data, INFLATED_BYTES)
+        except ValueError as error:
             raise BadResponse(f"the compressed answer is damaged: {error}") from None
-        self._rest = self._stream.unconsumed_tail
-        return data or (self._stream.flush() if last else b"")
 
 
 class Connection(asyncio.Protocol):

@@ -22,6 +22,7 @@ from retinue.net.loopback import is_loopback
 from retinue.providers import anthropic, gemini, openai_chat, openai_responses
 from retinue.providers.encryption import check_encrypted
 from retinue.providers.pricing import ContextWindows, ModelPrices, PricedProvider, Rates
+from retinue.providers.vendors import VENDORS
 from retinue.providers.wire import Family, Wire
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -50,6 +51,7 @@ WIRES: dict[str, Wire] = {
     "openai-responses": openai_responses.WIRE,
     "gemini": gemini.WIRE,
     "vertexai-anthropic": anthropic.VERTEX_WIRE,
+    **VENDORS,
     "ollama": _local_server("http://localhost:11434/v1"),
     "lmstudio": _local_server("http://localhost:1234/v1"),
     "llamacpp": _local_server("http://localhost:8080/v1"),
@@ -266,11 +268,7 @@ variable, never a key itself
 
 VENDOR_HOSTS: dict[str, str] = {
     **{wire.api_key_env: urlsplit(wire.base_url).hostname or "" for wire in WIRES.values() if wire.api_key_env},
-    "DEEPSEEK_API_KEY": "api.deepseek.com",
-    "GROQ_API_KEY": "api.groq.com",
-    "MISTRAL_API_KEY": "api.mistral.ai",
-    "OPENROUTER_API_KEY": "openrouter.ai",
-    "XAI_API_KEY": "api.x.ai",
+    "AZURE_OPENAI_API_KEY": "openai.azure.com",
 }
 """The key variables of vendors, each with the vendor's own host."""
 
@@ -357,6 +355,7 @@ def create_provider(config: ProviderConfig, *, explicit: bool = False) -> Provid
     response.
     """
     wire = WIRES[config.wire]
+    windows, most = context_windows(config), config.options.max_output_tokens
     provider_class = wire.load()
     if wire.kind == "script":
         provider: Provider = provider_class()
@@ -373,12 +372,13 @@ def create_provider(config: ProviderConfig, *, explicit: bool = False) -> Provid
             options |= wire.explicit_options
         if config.responses_wire == "seed":
             options |= wire.seed_options
+        if isinstance(quirks := options.get("quirks"), openai_chat.ChatQuirks) and quirks.max_output:
+            options["longest_reply"] = windows.longest_reply
         made = provider_class(
             base_url=config.base_url, api_key_env=config.api_key_env or None, headers=dict(config.headers), **options
         )
         made.defaults = config.options
         provider = made
-    windows, most = context_windows(config), config.options.max_output_tokens
 
     def longest_reply(model: str) -> int | None:
         return windows.longest_reply(model) if most is None else most
@@ -443,7 +443,8 @@ def model_prices(config: ProviderConfig) -> ModelPrices:
     kind = WIRES[config.wire].kind
     is_on_this_machine = urlsplit(config.base_url).hostname in ("localhost", "127.0.0.1", "::1")
     # Any wire may have an address on this machine, such as a proxy's: only the name of a local server says it is free.
-    return ModelPrices(config.prices, free=kind == "script" or (kind == "local" and is_on_this_machine))
+    is_free = kind == "script" or (kind == "local" and is_on_this_machine)
+    return ModelPrices(config.prices, free=is_free, host=WIRES[config.wire].prices)
 
 
 def context_windows(config: ProviderConfig) -> ContextWindows:
@@ -453,10 +454,15 @@ def context_windows(config: ProviderConfig) -> ContextWindows:
     >>> context_windows(provider_config("ollama", context_window=8192)).window("qwen3")
     8192
     """
-    return ContextWindows(config.context_window, listed=WIRES[config.wire].kind == "vendor")
+    wire = WIRES[config.wire]
+    return ContextWindows(config.context_window, listed=wire.kind == "vendor", host=wire.prices)
 
 
 def api_key_variables(environ: Mapping[str, str] | None = None) -> dict[str, bool]:
     """The vendors' key variables, each with whether it is set; the keys themselves are not returned."""
     environment = os.environ if environ is None else environ
-    return {wire.api_key_env: bool(environment.get(wire.api_key_env)) for wire in WIRES.values() if wire.api_key_env}
+    return {
+        wire.api_key_env: bool(environment.get(wire.api_key_env))
+        for wire in WIRES.values()
+        if wire.api_key_env and wire.found_by_key
+    }

@@ -113,6 +113,37 @@ def list_prices() -> PriceList:
     return msgspec.json.decode(Path(__file__).with_name("prices.json").read_bytes(), type=PriceList)
 
 
+class HostedModel(Struct, frozen=True):
+    """A model at a vendor that serves models of others: its price there, and its sizes, as far as they are known."""
+
+    price: Rates
+    window: int | None = None
+    output: int | None = None
+
+
+class HostList(Struct, frozen=True):
+    """The models of such vendors, each under `VENDOR/MODEL`."""
+
+    as_of: str
+    models: dict[str, HostedModel]
+    sources: dict[str, str] = {}
+
+    def find(self, host: str, model: str) -> HostedModel | None:
+        """A model at a vendor, by its exact name or in small letters.
+
+        >>> hosted_models().find("groq", "openai/gpt-oss-120b").price
+        Rates(input=0.15, output=0.6, cached=0.075, cache_write=None, long=None)
+        >>> hosted_models().find("groq", "my-own-model")
+        """
+        return self.models.get(f"{host}/{model}") or self.models.get(f"{host}/{model.lower()}")
+
+
+@cache
+def hosted_models() -> HostList:
+    """The models of vendors that serve models of others; read on first use."""
+    return msgspec.json.decode(Path(__file__).with_name("hosts.json").read_bytes(), type=HostList)
+
+
 def find_model(models: Mapping[str, T], model: str, aliases: Mapping[str, str] | None = None) -> T | None:
     """The entry of a model in a table: under its exact name, else without a vendor prefix, else without its version.
 
@@ -141,22 +172,30 @@ def _without_versions(name: str) -> list[str]:
 
 
 class ModelPrices:
-    """The prices of one provider's models: configured ones first, then zero if `free`, else the list prices.
+    """The prices of one provider's models: configured ones first, then zero if `free`, else the list prices, or those
+    of the vendor `host` that serves models of others.
 
     >>> ModelPrices().price("gpt-5-mini"), ModelPrices().price("my-own-model")
     ((250, 2000), None)
     """
 
-    def __init__(self, configured: Mapping[str, Rates] | None = None, *, free: bool = False) -> None:
+    def __init__(self, configured: Mapping[str, Rates] | None = None, *, free: bool = False, host: str = "") -> None:
         self._configured = dict(configured or {})
         self._free = free
+        self._host = host
         self._known: dict[str, Rates | None] = {}
 
     def rates(self, model: str) -> Rates | None:
         if model not in self._known:
             rates = find_model(self._configured, model)
-            self._known[model] = rates or (FREE if self._free else list_prices().rates(model))
+            self._known[model] = rates or (FREE if self._free else self._listed(model))
         return self._known[model]
+
+    def _listed(self, model: str) -> Rates | None:
+        if not self._host:
+            return list_prices().rates(model)
+        hosted = hosted_models().find(self._host, model)
+        return None if hosted is None else hosted.price
 
     def price(self, model: str) -> tuple[int, int] | None:
         """The highest price of one input token and of one output token, in nanodollars, or None if unknown."""
@@ -281,9 +320,10 @@ class ContextWindows:
     (32768, None)
     """
 
-    def __init__(self, configured: int | None = None, *, listed: bool = True) -> None:
+    def __init__(self, configured: int | None = None, *, listed: bool = True, host: str = "") -> None:
         self._configured = configured
         self._listed = listed
+        self._host = host
         self._known: dict[str, int | None] = {}
         self._replies: dict[str, int | None] = {}
 
@@ -292,11 +332,14 @@ class ContextWindows:
         if self._configured is not None or not self._listed:
             return self._configured
         if model not in self._known:  # looked up for every run, and mostly for the same model
-            self._known[model] = listed_windows().window(model)
+            hosted = hosted_models().find(self._host, model) if self._host else None
+            self._known[model] = hosted.window if hosted is not None else listed_windows().window(model)
         return self._known[model]
 
     def longest_reply(self, model: str) -> int | None:
         """The tokens of a model's longest reply, or None if unknown."""
         if model not in self._replies:
-            self._replies[model] = listed_windows().longest_reply(model) if self._listed else None
+            hosted = hosted_models().find(self._host, model) if self._host else None
+            known = hosted.output if hosted is not None else listed_windows().longest_reply(model)
+            self._replies[model] = known if self._listed else None
         return self._replies[model]

@@ -67,6 +67,10 @@ class Wire(Struct, frozen=True, kw_only=True):
     """The names in `ModelOptions` that the wire sends."""
     caches_by_key: bool = False
     """Whether requests to the default address have a `prompt_cache_key`."""
+    prices: str = ""
+    """The name in `hosts.json` of a vendor that serves models of others; empty if the vendors' list prices hold."""
+    found_by_key: bool = True
+    """Whether the vendor is chosen where its key is set and no provider is named."""
     takes_bearer: bool = False
     """Whether the key may be a token that is sent as `Authorization: Bearer`."""
     seed_options: dict[str, object] = {}

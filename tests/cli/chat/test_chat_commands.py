@@ -53,6 +53,16 @@ def test_a_model_whose_provider_has_no_key_is_refused_and_the_chat_keeps_its_mod
     assert [heard.body["model"] for heard in talk.vendor.requests] == ["m"]
 
 
+def test_the_effort_can_be_set_and_shown(chat: Opens) -> None:
+    talk = chat(says("One."), says("Two."))
+
+    ended = talk("/effort", "/model o3", "First?", "/effort huge", "/effort low", "Second?")
+
+    assert ended.stdout.splitlines()[0] == "effort: as the model has it"
+    assert "effort: found 'huge'; expected one of: none, minimal, low, medium, high, xhigh, max" in ended.stderr
+    assert [heard.body.get("reasoning_effort") for heard in talk.vendor.requests] == [None, "low"]
+
+
 def test_the_system_prompt_can_be_set_and_shown(chat: Opens) -> None:
     talk = chat(says("One."), says("Two."))
 

@@ -22,7 +22,9 @@ from retinue.providers.scripted import Line, ScriptedFailure, ScriptedHang, Scri
 from retinue.testing.fake_chat import EVENTS, JSON, Playable, estimated_usage, event
 from retinue.testing.fake_server import HOST, FakeResponse, FakeServer, ReceivedRequest
 
-_PATH = re.compile(r"/v1beta/(?:models|tunedModels)/[^/:]+:streamGenerateContent")
+_PATH = re.compile(
+    r"(?:/v1beta|/v1/projects/[^/]+/locations/[^/]+/publishers/google)/(?:models|tunedModels)/[^/:]+:streamGenerateContent"
+)
 _FINISH: dict[Stop, str] = {"end": "STOP", "calls": "STOP", "length": "MAX_TOKENS", "refusal": "SAFETY"}
 _STATUS: dict[ProviderFault, str] = {
     "rate_limited": "RESOURCE_EXHAUSTED",

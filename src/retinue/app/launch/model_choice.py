@@ -155,7 +155,8 @@ def _by_key(choice: ModelSelection, environ: Mapping[str, str]) -> ProviderConfi
     named = choice.api_key_env
     catalog.check_key_variable(named)
     for name, wire in WIRES.items():
-        if wire.api_key_env and (wire.api_key_env == named if named else environ.get(wire.api_key_env)):
+        is_set = wire.found_by_key and environ.get(wire.api_key_env)
+        if wire.api_key_env and (wire.api_key_env == named if named else is_set):
             return provider_config(name)
     if named:
         raise BadInput(f"the key in {named} belongs to no known provider: give --provider W or --base-url URL as well")

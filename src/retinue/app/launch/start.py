@@ -34,7 +34,7 @@ from retinue.core.agent import Agent, RunSpec
 from retinue.core.attachments import Attachment
 from retinue.core.errors import BadInput, UnknownName
 from retinue.core.ids import Key, RunId, SessionId
-from retinue.core.model_options import NO_OPTIONS, ModelOptions
+from retinue.core.model_options import EFFORTS, NO_OPTIONS, Effort, ModelOptions
 from retinue.core.policy import Policy
 from retinue.core.ports import Provider
 from retinue.core.run import HistoryRef, Limits
@@ -195,6 +195,14 @@ class Launch:
         choice = other_model(self.model_choice, model)
         check_temperature(choice.provider_config, self.options.model_options.temperature)
         return dataclasses.replace(self, model_choice=choice).checked()
+
+    def with_effort(self, effort: str) -> Launch:
+        """The launch with another effort; raises `BadInput` for one that does not exist."""
+        chosen: Effort | None = next((each for each in EFFORTS if each == effort), None)
+        if chosen is None:
+            raise BadInput(f"effort: found {effort!r:.40}; expected one of: {', '.join(EFFORTS)}")
+        options = ModelOptions(effort=chosen).over(self.options.model_options)
+        return dataclasses.replace(self, options=dataclasses.replace(self.options, model_options=options))
 
     def with_system(self, system: str) -> Launch:
         """The launch with another system prompt."""

@@ -16,6 +16,7 @@ from retinue.cli.output.table import Column, print_table
 from retinue.cli.output.terminal import answer_lines, console, say
 from retinue.core.agent import Agent, ToolSpec
 from retinue.core.ids import RunId
+from retinue.core.model_options import EFFORTS
 from retinue.core.usage import Usage
 
 Name: TypeAlias = Literal[
@@ -25,6 +26,7 @@ Name: TypeAlias = Literal[
     "cost",
     "agents",
     "model",
+    "effort",
     "system",
     "subagents",
     "retry",
@@ -42,6 +44,7 @@ COMMANDS: dict[Name, tuple[str, str]] = {
     "cost": ("", "tokens and cost of this conversation, by run"),
     "agents": ("", "the agents of the settings, and the runs of this chat with their state"),
     "model": ("[NAME]", "answer with another model, provider:name or a name; without an argument, show it"),
+    "effort": ("[STEP]", f"how much the model thinks: {', '.join(EFFORTS)}; without an argument, show it"),
     "system": ("[TEXT]", "set the system prompt; without an argument, show it"),
     "subagents": ("[on|off]", "turn delegation on or off; without an argument, toggle it"),
     "retry": ("", "answer the last input again; the conversation goes back to before it"),

@@ -310,6 +310,8 @@ class Repl:
                 commands.print_agents(self.retinue.agents.values(), run(self.conversation.trees()))
             case "model":
                 self._set_model(command.argument)
+            case "effort":
+                self._set_effort(command.argument)
             case "system":
                 self._set_system(command.argument)
             case "subagents":
@@ -340,6 +342,15 @@ class Repl:
                 self._print_error(str(error))
                 return
         answer_lines(str(self.conversation.launch.model_choice))
+
+    def _set_effort(self, effort: str) -> None:
+        if effort:
+            try:
+                self.conversation.use(self.conversation.launch.with_effort(effort))
+            except RetinueError as error:
+                self._print_error(str(error))
+                return
+        answer_lines(f"effort: {self.conversation.launch.options.model_options.effort or 'as the model has it'}")
 
     def _set_system(self, system: str) -> None:
         if system:

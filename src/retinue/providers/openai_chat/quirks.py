@@ -17,24 +17,19 @@ thinking on or off, and the effort next to it. `template`: a switch for the chat
 
 EFFORT = "reasoning_effort"
 
-EFFORT_OPTIONS = (EFFORT, "reasoning", "thinking", "chat_template_kwargs")
-"""Every option that carries an effort."""
-
-_DEEP_STEPS: tuple[Effort, ...] = ("low", "medium", "high", "max")
-
 
 class ChatQuirks(Struct, frozen=True):
     """What a server of chat completions needs besides OpenAI's format."""
 
     effort: EffortField = "reasoning_models"
-    steps: tuple[Effort, ...] = ()
-    """The steps of effort that the server has; empty if it has OpenAI's."""
+    steps: tuple[Effort, ...] | None = None
+    """The steps of effort that the server has, which may be none; None for those of OpenAI's models."""
     max_output: bool = False
     """Whether the longest reply of the model is sent where the request sets no limit: the server's default is short."""
     think_tags: bool = False
     """Whether text between `<think>` and `</think>` at the beginning of an answer is thinking."""
-    usage: bool = False
-    """Whether the cost is asked for with `usage: {"include": true}`."""
+    seed: str = "seed"
+    """The field of the seed."""
 
 
 OPENAI = ChatQuirks()
@@ -48,8 +43,8 @@ def effort_options(
 
     >>> effort_options("max", "o3", OPENAI)
     {'reasoning_effort': 'high'}
-    >>> effort_options("none", "glm-5", ChatQuirks(effort="thinking"))
-    {'thinking': {'type': 'disabled'}}
+    >>> effort_options("low", "glm-5", ChatQuirks(effort="thinking", steps=()))
+    {'thinking': {'type': 'enabled'}}
     >>> effort_options("low", "qwen3", LOCAL_SERVER)
     {'reasoning_effort': 'low', 'chat_template_kwargs': {'enable_thinking': True}}
     """
@@ -69,8 +64,6 @@ def effort_options(
 
 
 def _step(effort: Effort, model: str, quirks: ChatQuirks, unsupported: Collection[str]) -> Effort | None:
-    if quirks.steps:
+    if quirks.steps is not None:
         return nearest_step(effort, quirks.steps, EFFORT, unsupported)
-    if quirks.effort == "thinking":
-        return nearest_step(effort, _DEEP_STEPS, EFFORT, unsupported)
     return openai_effort(model, effort, EFFORT, unsupported)

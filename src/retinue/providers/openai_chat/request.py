@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -26,9 +26,10 @@ from retinue.providers.message_encoder import (
     system_prompt_with_format,
 )
 from retinue.providers.openai_chat.quirks import EFFORT, OPENAI, ChatQuirks, effort_options
-from retinue.providers.pricing import listed_windows
 from retinue.providers.schema_subset import OPENAI_STRICT, complete, restricted
 from retinue.providers.unsupported_options import encode_fields, without_unsupported
+
+LongestReply: TypeAlias = Callable[[str], int | None]
 
 MEMO = "openai_chat"
 """The key of the encoded conversation in a request's memo."""
@@ -76,7 +77,6 @@ class SentReasoning(Struct, frozen=True, omit_defaults=True, tag_field="type", t
 
 _decode_reasoning = msgspec.json.Decoder(SentReasoning).decode
 
-_INCLUDED = {"include": True}
 _USAGE = {"include_usage": True}
 """A stream ends with usage only on request; some servers reject the option."""
 
@@ -88,11 +88,13 @@ def options(
     explicit: bool = False,
     quirks: ChatQuirks = OPENAI,
     cache_key: bool = False,
+    longest_reply: LongestReply | None = None,
 ) -> dict[str, object]:
     """The options of a request besides the conversation, without unsupported ones; `developer` is the system role.
 
     With `explicit`, a request to a reasoning model states its defaults: text as the output format, and the effort. With
-    `cache_key`, requests of runs that begin in the same way have the same `prompt_cache_key`.
+    `cache_key`, requests of runs that begin in the same way have the same `prompt_cache_key`. `longest_reply` knows the
+    longest replies of models, for servers that have to be told.
 
     >>> request = Request(model="o3", system="", messages=[], max_output=9, temperature=0.5, think=True)
     >>> options(request, {"stream_options"})
@@ -111,7 +113,7 @@ def options(
         found["developer"] = True
     max_output = request.max_output
     if max_output is None and quirks.max_output:
-        max_output = listed_windows().longest_reply(request.model)
+        max_output = longest_reply(request.model) if longest_reply is not None else None
     if max_output is not None:
         fields = ("max_tokens", "max_completion_tokens")
         preferred = reversed(fields) if counts_reasoning else fields
@@ -130,9 +132,7 @@ def options(
     if cache_key and request.cache_key:
         found["prompt_cache_key"] = request.cache_key
     if request.options is not NO_REQUEST_OPTIONS:
-        _add_request_options(found, request)
-    if quirks.usage:
-        found["usage"] = _INCLUDED
+        _add_request_options(found, request, quirks)
     if request.output is not None:
         found["response_format"] = _response_format(request.output)
     elif is_reasoning and explicit:
@@ -140,7 +140,7 @@ def options(
     return without_unsupported(found, unsupported)
 
 
-def _add_request_options(found: dict[str, object], request: Request) -> None:
+def _add_request_options(found: dict[str, object], request: Request, quirks: ChatQuirks) -> None:
     given = request.options
     if given.stream is False:
         found.pop(STREAM, None)
@@ -148,7 +148,7 @@ def _add_request_options(found: dict[str, object], request: Request) -> None:
     if given.stop:
         found["stop"] = given.stop
     if given.seed is not None:
-        found["seed"] = given.seed
+        found[quirks.seed] = given.seed
     if given.service_tier:
         found["service_tier"] = given.service_tier
     if request.tools:
@@ -167,6 +167,7 @@ def encode(
     explicit: bool = False,
     quirks: ChatQuirks = OPENAI,
     cache_key: bool = False,
+    longest_reply: LongestReply | None = None,
     unsupported: Collection[str] = (),
 ) -> bytes:
     """The body of a request; what `request.memo` has of the conversation already is not encoded again.
@@ -175,7 +176,14 @@ def encode(
     >>> encode(Request(model="m", system="", messages=[UserMessage("hi")])).decode()
     '{"model":"m","stream":true,"stream_options":{"include_usage":true},"messages":[{"role":"user","content":"hi"}]}'
     """
-    found = options(request, unsupported, explicit=explicit, quirks=quirks, cache_key=cache_key)
+    found = options(
+        request,
+        unsupported,
+        explicit=explicit,
+        quirks=quirks,
+        cache_key=cache_key,
+        longest_reply=longest_reply,
+    )
     tools = request.tools or (request.withheld_tools if TOOL_CHOICE in found else ())
     stream = b',"stream":true' if found.pop(STREAM, False) else b""
     role = "developer" if found.pop("developer", False) else "system"

@@ -33,6 +33,7 @@ from retinue.providers.openai_chat.request import (
     CALL_IDS,
     NOTE_SIGNATURE,
     REASONING_FIELDS,
+    LongestReply,
     SentReasoning,
     encode,
     encoder_of,
@@ -469,7 +470,8 @@ class OpenAIChatProvider(HttpProvider):
     Thinking goes back in the form in which the server sent it, unless the server rejects that. With `sends_reasoning`,
     thinking that came from elsewhere is sent back too, together with the calls of its reply. With `explicit`, requests
     to reasoning models state their defaults: text as the output format, and the reasoning effort. `quirks` are those of
-    the server, and with `cache_key` requests have a `prompt_cache_key`. `HttpProvider` describes the other arguments.
+    the server, and with `cache_key` requests have a `prompt_cache_key`. `longest_reply` knows the longest replies of
+    models. The key is sent in `key_header`, after `key_prefix`. `HttpProvider` describes the other arguments.
 
     >>> OpenAIChatProvider("http://localhost:11434/v1")
     <OpenAIChatProvider http://localhost:11434/v1>
@@ -487,16 +489,28 @@ class OpenAIChatProvider(HttpProvider):
         explicit: bool = False,
         quirks: ChatQuirks = OPENAI,
         cache_key: bool = False,
+        longest_reply: LongestReply | None = None,
+        key_header: str = "Authorization",
+        key_prefix: str = "Bearer ",
         full_url: bool = False,
         http: Http | None = None,
     ) -> None:
         super().__init__(http)
+        self._longest_reply = longest_reply
         self._sends_reasoning = sends_reasoning
         self._explicit = explicit
         self._quirks = quirks
         self._cache_key = cache_key
         path = "" if full_url else COMPLETIONS_PATH
-        self._endpoint = Endpoint(base_url, path, api_key_env=api_key_env, headers=headers or {}, http=self._http)
+        self._endpoint = Endpoint(
+            base_url,
+            path,
+            api_key_env=api_key_env,
+            headers=headers or {},
+            http=self._http,
+            key_header=key_header,
+            key_prefix=key_prefix,
+        )
 
     def encode(self, request: Request, unsupported: Collection[str]) -> bytes:
         return encode(
@@ -505,12 +519,20 @@ class OpenAIChatProvider(HttpProvider):
             explicit=self._explicit,
             quirks=self._quirks,
             cache_key=self._cache_key,
+            longest_reply=self._longest_reply,
             unsupported=unsupported,
         )
 
     def options(self, request: Request, unsupported: Collection[str]) -> dict[str, object]:
         encoder = encoder_of(request, unsupported, sends_reasoning=self._sends_reasoning, explicit=self._explicit)
-        own = options(request, unsupported, explicit=self._explicit, quirks=self._quirks, cache_key=self._cache_key)
+        own = options(
+            request,
+            unsupported,
+            explicit=self._explicit,
+            quirks=self._quirks,
+            cache_key=self._cache_key,
+            longest_reply=self._longest_reply,
+        )
         return own | encoder.sent
 
     def rejected(self, request: Request, unsupported: Collection[str], error: ProviderError) -> str | None:
