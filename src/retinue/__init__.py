@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from retinue.dialects.native import NativeSettings as NativeSettings
     from retinue.dialects.spec import SpecSettings as SpecSettings
     from retinue.dialects.xzatoma import XzatomaSettings as XzatomaSettings
+    from retinue.mcp_client import McpServer as McpServer
     from retinue.providers.catalog import ProviderConfig as ProviderConfig
     from retinue.tools.dependencies import ToolOptions as ToolOptions
     from retinue.tools.function import tool as tool
@@ -105,6 +106,7 @@ _HOMES = {
     "Dialect": "retinue.dialects.base:Dialect",
     "BuzzllmSettings": "retinue.dialects.buzzllm:BuzzllmSettings",
     "ConcurrencyLimits": "retinue.dialects.meerkat:ConcurrencyLimits",
+    "McpServer": "retinue.mcp_client:McpServer",
     "MeerkatSettings": "retinue.dialects.meerkat:MeerkatSettings",
     "NativeSettings": "retinue.dialects.native:NativeSettings",
     "SpecSettings": "retinue.dialects.spec:SpecSettings",

@@ -169,11 +169,14 @@ async def test_a_hosted_run_is_idle_calls_no_model_and_ends_when_it_is_closed() 
     async with retinue.open(provider=provider, store=store, dialects=["native"], clock=VirtualClock()) as r:
         run_id = await r.host(dialects=["native"], label=HOST)
         view = await r.handle(run_id).look()
+        async with retinue.open(provider=provider, store=store, clock=VirtualClock()) as elsewhere:
+            seen = await elsewhere.handle(run_id).look()
         await r.send(run_id, "Is there anyone?")
         await r.handle(run_id).close()
         ended = await r.handle(run_id).look()
 
     assert (view.state, view.label, view.turns) == ("idle", "host", 0)
+    assert seen.state == "idle"  # in another process, too
     assert ended.outcome is not None
     assert (ended.outcome.result, ended.outcome.reason) == ("completed", "closed")
     assert provider.asked == []

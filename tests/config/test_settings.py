@@ -57,7 +57,10 @@ modules = ["./mytools.py", "more/tools.py"]
 max_depth = 2
 """
 
-SPECIAL = ("", "defaults", "profiles", "agents", "providers", "tools", "risk_profiles", "runtime_profiles", "memory")
+SPECIAL = (
+    *("", "defaults", "profiles", "agents", "providers", "tools", "risk_profiles", "runtime_profiles", "memory"),
+    "mcp_servers",
+)
 DEFAULTS = {section.name: section.type() for section in SECTIONS if section.name not in SPECIAL}
 """The sections of an empty file."""
 

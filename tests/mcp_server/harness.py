@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,6 +23,7 @@ LINES = {
     "general: stuck": [{"say": "I am", "ending": "silence"}],
     "general: twice": [{"call": {"name": "task_list"}}, {"say": "Nothing to do."}],
     "general: print": [{"call": {"name": "noisy"}}, {"say": "Printed."}],
+    "general: ship": [{"call": {"name": "deploy", "arguments": {"version": 2}}}, {"say": "Shipped."}],
     "reader": [{"say": "I read."}],
 }
 
@@ -37,6 +40,7 @@ modules = ["./noisy.py"]
 
 NOISY = '''
 import os
+import signal
 import subprocess
 import sys
 
@@ -50,6 +54,12 @@ def noisy() -> str:
     os.write(1, b"written\\n")
     subprocess.run(["echo", "from a child"], check=True)
     return "done"
+
+
+@retinue.tool(risk="medium")
+def deploy(version: int) -> str:
+    """Deploy a version."""
+    return f"version {version} is deployed"
 '''
 
 
@@ -152,3 +162,41 @@ class RawClient:
         assert self.process.stdin is not None
         self.process.stdin.close()
         return await asyncio.wait_for(self.process.wait(), 10)
+
+
+class HttpServer:
+    """`retinue mcp --http` as a process on a free port of loopback; `url` is where it listens."""
+
+    def __init__(self, path: Path, *more: str, variables: Mapping[str, str] | None = None) -> None:
+        self._path = path
+        self._more = more
+        self._variables = dict(variables or {})
+        self.process: subprocess.Popen[bytes]
+        self.url = ""
+
+    def __enter__(self) -> Self:
+        self.process = subprocess.Popen(
+            [sys.executable, *arguments("--http", "127.0.0.1:0", *self._more)],
+            cwd=self._path,
+            env=environment(self._path) | self._variables,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        assert self.process.stderr is not None
+        line = self.process.stderr.readline().decode()
+        assert "http://" in line, line
+        self.url = line[line.index("http://") :].strip()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self.process.returncode is None:
+            self.stop(signal.SIGKILL)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Send a signal; the exit code."""
+        self.process.send_signal(number)
+        return self.process.wait(10)

@@ -189,7 +189,7 @@ async def test_the_early_handshake_says_what_the_sdk_says(tmp_path: Path) -> Non
     server: Server[Any] = make_server(find)
     options = server.create_initialization_options()
     stated = options.capabilities.model_dump(mode="json", by_alias=True, exclude_none=True)
-    assert early["capabilities"] == {name: value for name, value in stated.items() if name != "extensions"}
+    assert early["capabilities"] == stated
     assert early["serverInfo"] == server.server_info.model_dump(mode="json", by_alias=True, exclude_none=True)
     assert early["instructions"] == options.instructions
     assert answers.HANDSHAKE_VERSIONS == HANDSHAKE_PROTOCOL_VERSIONS

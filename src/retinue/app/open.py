@@ -40,6 +40,7 @@ from retinue.dialects.base import Dialect
 from retinue.dialects.registry import DEFAULT
 from retinue.engine import Approver, build_engine
 from retinue.local.workspaces import FetchedWorkspaces
+from retinue.mcp_client import McpServer, McpTools
 from retinue.providers.catalog import (
     WIRES,
     ProviderConfig,
@@ -78,6 +79,7 @@ def open(
     dialects: Sequence[str | Dialect] = (DEFAULT,),
     dialect_settings: Mapping[str, object] | None = None,
     agents: Sequence[Agent] = (),
+    mcp_servers: Sequence[McpServer] = (),
     policy: Policy | None = None,
     session: SessionId | None = None,
     home: str | Path | None = None,
@@ -104,6 +106,7 @@ def open(
     - `dialects`: the delegation tools that runs are offered: names, and objects of your own subclasses of
       `retinue.Dialect`. `dialect_settings` are settings by the dialect's name.
     - `agents`: the agents that runs and models can name.
+    - `mcp_servers`: MCP servers whose tools agents can have, as `mcp__SERVER__TOOL`; needs the extra `retinue[mcp]`.
     - `policy`: the ceiling of every run; its limits on actions per hour and cost per day hold for each agent. Without
       one, an agent has its own policy, else `Policy()`, and nothing is limited by hour or day.
     - `session`: the id of the session of new runs; without one, a new session is opened.
@@ -141,6 +144,7 @@ def open(
         tools = (*tool_modules.load_tools(settings.tool_modules, home=_folder(home)), *tools)
         tool_options = _merge_tool_options(tool_options, settings.tool_options)
         dialect_settings = dict(settings_file.dialect_settings(settings)) | dict(dialect_settings or {})
+        mcp_servers = (*settings_file.mcp_servers(settings), *mcp_servers)
         if store is None and home is None and chosen_url() is None:
             store = settings_file.store_url(settings)
         if settings.policy is not None:
@@ -214,6 +218,7 @@ def open(
         workspaces=workspaces,
         folders=folders,
         file_changes=changes,
+        mcp_tools=McpTools(mcp_servers, lambda: supervisor.key_value) if mcp_servers else None,
     )
 
 

@@ -17,6 +17,7 @@ from retinue.dialects import registry
 from retinue.dialects.base import Dialect, MakeProvider
 from retinue.dialects.context import ProviderFamilies, ProviderHost
 from retinue.engine import Supervisor
+from retinue.mcp_client import McpTools
 from retinue.providers import catalog
 from retinue.providers.catalog import LOCAL_SERVERS, WIRES, ProviderConfig, canonical_name, family, provider_config
 from retinue.tools.builtin import BUILTIN, Builtin
@@ -50,6 +51,7 @@ class ToolRegistry:
         """The tools offered to a run whose agent lists none."""
         self.names = tuple(dict.fromkeys((*self.own, *(BUILTIN if builtin is not None else ()))))
         """The tools that an agent can be given, without those of dialects."""
+        self._mcp: McpTools | None = None
         self._dialects: dict[str, Dialect] = {}
         self._delegation: dict[str, Mapping[str, Tool]] = {}
 
@@ -57,6 +59,16 @@ class ToolRegistry:
         if tool.spec.name in self.own:
             raise BadInput(f"two tools are named {tool.spec.name!r}: rename one of them")
         self.own[tool.spec.name] = tool
+
+    def add_servers(self, tools: McpTools) -> None:
+        """Add the tools of MCP servers, which are known once the servers were listed."""
+        self._mcp = tools
+        self.offered = tuple(dict.fromkeys((*self.offered, *tools.names)))
+        self.names = tuple(dict.fromkeys((*self.names, *tools.names)))
+
+    def expanded(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Names of tools with patterns of MCP tools replaced by the tools that they match."""
+        return tuple(names) if self._mcp is None else self._mcp.expanded(names)
 
     def add(self, dialect: Dialect) -> None:
         self._dialects[dialect.name] = dialect
@@ -86,7 +98,7 @@ class ToolRegistry:
     def _registered(self, name: str) -> Tool | None:
         if self._builtin is None:
             return self.own.get(name)
-        tool = self.own.get(name) or self._builtin.find(name)
+        tool = self.own.get(name) or self._builtin.find(name) or (None if self._mcp is None else self._mcp.find(name))
         return None if tool is None else self._builtin.truncating(tool)
 
 

@@ -43,6 +43,7 @@ from retinue.core.workspace import is_address
 from retinue.dialects.base import Dialect
 from retinue.engine import Driver, RunView, SpawnRequest, Supervisor
 from retinue.local.workspaces import FetchedWorkspaces
+from retinue.mcp_client import McpTools
 from retinue.tools.dependencies import ToolOptions
 from retinue.tools.file_changes import FileChanges
 from retinue.tools.path_walk import Workspaces
@@ -92,8 +93,12 @@ class Retinue:
         workspaces: Workspaces | None = None,
         file_changes: FileChanges | None = None,
         folders: FetchedWorkspaces | None = None,
+        mcp_tools: McpTools | None = None,
     ) -> None:
         workspaces = workspaces or Workspaces()
+        self._tools = tools
+        self.mcp_tools = mcp_tools
+        """The tools of MCP servers; None without servers."""
         self.supervisor = supervisor
         self._folders = folders or FetchedWorkspaces(home)
         supervisor.on_leave(self._folders.close)
@@ -131,19 +136,34 @@ class Retinue:
 
     async def __aenter__(self) -> Retinue:
         try:
+            if self.mcp_tools is not None:
+                await self._load_mcp_tools(self.mcp_tools)
             self._run_specs.begin(self._chosen)
             await self.sessions.ensure(self.session_id)
             await self._driver.register()
         except BaseException:
+            if self.mcp_tools is not None:
+                await self.mcp_tools.close()
             await self.supervisor.close()
             raise
         return self
+
+    async def _load_mcp_tools(self, mcp_tools: McpTools) -> None:
+        """Read what the MCP servers have, and replace patterns in the tools of agents by the names that they match."""
+        await mcp_tools.load()
+        self._tools.add_servers(mcp_tools)
+        for name, agent in self.agents.items():
+            tools = mcp_tools.expanded(agent.tools)
+            # An empty list would mean the default tools.
+            self.agents[name] = replace(agent, tools=tools, no_tools=agent.no_tools or bool(agent.tools and not tools))
 
     async def __aexit__(self, *error: object) -> None:
         try:
             await self._driver.leave()
         finally:
             try:
+                if self.mcp_tools is not None:
+                    await self.mcp_tools.close()
                 await self._providers.close()
             finally:
                 await self.supervisor.close()

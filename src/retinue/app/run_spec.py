@@ -57,6 +57,8 @@ class LaunchConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether programs of the tools were allowed to run without a sandbox."""
     preset: Preset | None = None
     """The preset of tools, rights and surroundings that the run was started with."""
+    mcp_config: tuple[str, ...] = ()
+    """JSON files with MCP servers."""
     detached: DetachedApprovals = ""
     """Set for a detached run, which a daemon continues if its process is gone."""
 
@@ -177,7 +179,7 @@ class RunSpecBuilder:
         The dialects' texts are about those tools that the agent's policy, and `policy` if one is given, allow.
         """
         dialects = self._together(chosen)
-        own = _own_tools(agent, dialects) if tools is None else tuple(tools)
+        own = self._tools.expanded(_own_tools(agent, dialects) if tools is None else tuple(tools))
         for name in own:
             if name not in self._tools.names and self._tools.find(name, chosen) is None:
                 raise UnknownName("tool", name, self._tools.names)

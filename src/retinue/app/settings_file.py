@@ -16,6 +16,7 @@ from retinue.app.state_folder import default_home
 from retinue.app.store_url import is_sqlite
 from retinue.config.agent_files.translation import AGENT_FILES, AgentFileSettings
 from retinue.config.discovery import searched_folders, user_file
+from retinue.config.mcp_servers import MCP_SERVERS
 from retinue.config.model_options import model_options_of
 from retinue.config.other_programs import Translate, Translated
 from retinue.config.settings import MAX_BYTES, Settings, load
@@ -25,6 +26,7 @@ from retinue.core.log_context import logger
 from retinue.core.settings_file_names import SETTINGS_FILES
 from retinue.dialects import registry
 from retinue.dialects.base import ProgramSettings
+from retinue.mcp_client import McpServer, read_server_file
 from retinue.providers.catalog import ProviderConfig, provider_config
 
 log = logger("retinue.config")
@@ -181,6 +183,17 @@ def default_model(settings: Settings, provider: str) -> str | None:
     """The model that the file names for a provider."""
     configured = settings.providers.get(provider)
     return None if configured is None else configured.model
+
+
+def mcp_servers(settings: Settings, files: Sequence[str] = ()) -> tuple[McpServer, ...]:
+    """The MCP servers of the settings and of JSON files; a later one takes the place of one with the same name."""
+    servers = {
+        name: server.server(name, settings.folder_of(MCP_SERVERS.name, name))
+        for name, server in settings.mcp_servers.items()
+    }
+    for file in files:
+        servers |= {server.name: server for server in read_server_file(Path(file))}
+    return tuple(servers.values())
 
 
 def dialect_settings(settings: Settings) -> Mapping[str, object]:

@@ -10,6 +10,7 @@ from retinue.config.cron import CRON
 from retinue.config.defaults import RunDefaults, TopSettings, default_sections
 from retinue.config.error_texts import one_of, quoted
 from retinue.config.mcp import MCP
+from retinue.config.mcp_servers import MCP_SERVERS
 from retinue.config.memory import MEMORY
 from retinue.config.model_options import model_options_of
 from retinue.config.precedence import BARE_ADDRESS
@@ -59,6 +60,7 @@ SECTIONS: tuple[Section, ...] = (
     CRON,
     STORE,
     MCP,
+    MCP_SERVERS,
     _PROFILES,
 )
 

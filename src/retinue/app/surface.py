@@ -24,7 +24,7 @@ from retinue.core.inbox import Close
 from retinue.core.messages import Message
 from retinue.core.policy import Policy, allows
 from retinue.core.ports import HostedCall, Tool, ToolResult, ToolWrapper
-from retinue.core.run import HOST, Limits, is_hosted
+from retinue.core.run import HOST, Approval, Limits, is_hosted
 from retinue.dialects import registry
 from retinue.dialects.registry import DEFAULT
 from retinue.engine import RunView
@@ -89,7 +89,15 @@ class ToolSurface:
     It has 10 connections.
     """
 
-    def __init__(self, retinue: Retinue, run_id: RunId, session_id: SessionId, dialects: Sequence[str]) -> None:
+    def __init__(
+        self,
+        retinue: Retinue,
+        run_id: RunId,
+        session_id: SessionId,
+        dialects: Sequence[str],
+        *,
+        identified: bool = True,
+    ) -> None:
         self.run_id = run_id
         """The hosted root run."""
         self._retinue = retinue
@@ -100,6 +108,8 @@ class ToolSurface:
         self._waiting: dict[tuple[str, str], _Call] = {}
         """Calls that took longer than their caller waits, by tool and arguments."""
         self._is_left = False
+        self._identified = identified
+        """Whether there is one caller; several ones that are not told apart cannot list runs or join calls."""
 
     # Definitions
 
@@ -165,7 +175,9 @@ class ToolSurface:
         return [tool for name in names if (tool := self._retinue.find_tool(name, self._dialects)) is not None]
 
     async def runs(self) -> list[RunView]:
-        """The runs below the hosted root runs of the session, newest first."""
+        """The runs below the hosted root runs of the session, newest first; none for callers without an identity."""
+        if not self._identified:
+            return []
         roots = await self._supervisor.stored.runs(RunQuery(session_id=self._session_id, roots_only=True))
         hosted = {row.run_id for row in roots if is_hosted(row.label)}
         every = await self._supervisor.list(RunQuery(session_id=self._session_id))
@@ -178,6 +190,16 @@ class ToolSurface:
             return None
         root = await self._supervisor.stored.run(view.root_id)
         return view if root is not None and is_hosted(root.label) else None
+
+    async def questions(self) -> list[Approval]:
+        """The tool calls of these runs that wait for a person; none for callers without an identity."""
+        if not self._identified:
+            return []
+        found: list[Approval] = []
+        for row in await self._supervisor.stored.runs(RunQuery(session_id=self._session_id, phase="parked")):
+            if await self.find(row.run_id) is not None:
+                found += await self._supervisor.open_questions(row.run_id)
+        return found
 
     async def messages(self, run_id: RunId) -> Sequence[Message]:
         """The conversation of a run; raises `UnknownName`, or `NotKept` if it was deleted."""
@@ -206,20 +228,30 @@ class ToolSurface:
             listed = ", ".join(spec.name for spec in self.tools)
             return SurfaceResult(f"There is no tool named {name[:100]!r}. Valid: {listed}.", failed=True)
         text = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
-        call = self._waiting.pop((name, text), None) or self._begin(name, text, key, max_wait)
+        joined = self._waiting.pop((name, text), None) if self._identified else None
+        call = joined or self._begin(name, text, key, max_wait)
         try:
             await asyncio.wait({call.task}, timeout=None if max_wait is None else max_wait + GRACE)
         except asyncio.CancelledError:
             await self._cancel(call)
             raise
         if not call.task.done():
-            self._waiting[name, text] = call
+            self._keep(name, text, call)
             return SurfaceResult(_unfinished(name, call.host.started))
         result = call.task.result()
         return SurfaceResult(result.text, result.failed)
 
+    def _keep(self, name: str, text: str, call: _Call) -> None:
+        """Own a call that goes on, until the same call is made again, or for callers without an identity its end."""
+        if self._identified:
+            self._waiting[name, text] = call
+            return
+        place = (name, self._supervisor.new_id())
+        self._waiting[place] = call
+        call.task.add_done_callback(lambda _: self._waiting.pop(place, None))
+
     def _begin(self, name: str, arguments: str, key: Key | None, max_wait: float | None) -> _Call:
-        host = HostedCall(max_wait=max_wait)
+        host = HostedCall(max_wait=max_wait, identified=self._identified)
         # A key of the caller is valid in its session, also in a later process; another one is used once.
         full_key = f"{self._session_id}/call/{key}" if key is not None else f"{self.run_id}/{self._supervisor.new_id()}"
         work = self._supervisor.call_for_host(
@@ -295,8 +327,12 @@ async def host(
     session: str | None = None,
     ceiling: bool = True,
     label: str = HOST,
+    identified: bool = True,
 ) -> ToolSurface:
-    """Start a hosted root run in an open retinue and return its surface; the arguments are those of `Retinue.host`."""
+    """Start a hosted root run in an open retinue and return its surface; the arguments are those of `Retinue.host`.
+
+    With `identified=False` the surface is for several callers that are not told apart, and shows none the others' runs.
+    """
     run_id = await retinue.host(
         dialects=dialects,
         agent=agent,
@@ -308,7 +344,7 @@ async def host(
         ceiling=ceiling,
         label=label,
     )
-    return ToolSurface(retinue, run_id, session or retinue.session_id, dialects)
+    return ToolSurface(retinue, run_id, session or retinue.session_id, dialects, identified=identified)
 
 
 def surface(

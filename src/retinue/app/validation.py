@@ -23,6 +23,7 @@ from retinue.core.policy import DEFAULT_AUTO_APPROVE, NO_TOOLS, Policy
 from retinue.core.ports import Hooks, Tool, ToolLike, as_tool
 from retinue.dialects.base import Dialect
 from retinue.dialects.registry import PACKAGES, tool_names
+from retinue.mcp_client import GET_PROMPT, PREFIX, READ_RESOURCE
 from retinue.tools.builtin import BUILTIN
 from retinue.tools.function import tool
 
@@ -192,6 +193,8 @@ def _warnings(where: str, names: Sequence[str], own: Collection[str]) -> Iterato
 def _is_known(name: str, own: Collection[str]) -> bool:
     # The default approvals name tools of another program; settings may repeat them. A profile may name tools of a
     # dialect that is not in use.
+    if name.startswith(PREFIX) or name in (READ_RESOURCE, GET_PROMPT):
+        return True  # the tools of an MCP server are known when it has been asked
     return name in own or name in BUILTIN or name in DEFAULT_AUTO_APPROVE or name in NO_TOOLS or name in tool_names()
 
 

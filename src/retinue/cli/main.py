@@ -19,6 +19,7 @@ from retinue.cli.demo import demo
 from retinue.cli.doctor import doctor
 from retinue.cli.init import init
 from retinue.cli.mcp import mcp
+from retinue.cli.mcp_servers import mcp_servers
 from retinue.cli.models import models
 from retinue.cli.output.terminal import INTERRUPTED, answer_lines, discard, never_fail_to_print, say, say_text
 from retinue.cli.replay import HELP as REPLAY_HELP
@@ -78,6 +79,9 @@ app.command(
 )(chat)
 app.command(epilog="Examples:\n\nclaude mcp add team -- retinue mcp\n\nretinue mcp --tools file_read --max-cost 2")(mcp)
 app.command(epilog="Examples:\n\nretinue serve\n\nretinue serve --host 0.0.0.0 --token-env RETINUE_TOKEN")(serve)
+app.command("mcp-servers", epilog="Examples:\n\nretinue mcp-servers --json\n\nretinue mcp-servers --accept github")(
+    mcp_servers
+)
 app.add_typer(runs.app)
 app.command(
     help=REPLAY_HELP, epilog="Examples:\n\nretinue replay --list\n\nretinue replay --id ID\n\nretinue replay --tree"

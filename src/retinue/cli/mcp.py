@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 from retinue.cli import options
 from retinue.cli.event_loop import interrupts, perform
 from retinue.cli.options import LIMITS, option
+from retinue.cli.output.terminal import say
 from retinue.dialects.registry import MCP
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Sequence
 
+    from retinue.app.launch.model_choice import ModelChoice
     from retinue.app.launch.start import LaunchOptions
     from retinue.config.settings import Settings
+    from retinue.mcp_server.http import Connect
 
 MISSING = "the MCP server needs the package mcp: install the extra retinue[mcp]"
 
@@ -32,6 +36,7 @@ def mcp(
     api_key_env: options.ApiKeyEnvFlag = None,
     model: options.ModelFlag = None,
     tools: options.ToolsFlag = None,
+    mcp_config: options.McpConfigFlag = None,
     session: Annotated[
         str, option("--session", metavar="NAME", help="The session whose runs the client can name.")
     ] = "mcp",
@@ -49,11 +54,25 @@ def mcp(
     ] = None,
     unpriced: options.UnpricedFlag = None,
     agents: options.AgentsFlag = None,
+    http: Annotated[
+        str | None,
+        option(
+            "--http", metavar="HOST:PORT", help="Serve many clients over HTTP at /mcp, in place of stdin and stdout."
+        ),
+    ] = None,
+    token_env: Annotated[
+        list[str] | None,
+        option(
+            "--token-env",
+            metavar="NAME",
+            help="The environment variable of a bearer token for --http; needed beyond loopback. Repeatable.",
+        ),
+    ] = None,
     config: options.ConfigFlag = None,
     profile: options.ProfileFlag = None,
     no_sandbox: options.NoSandboxFlag = False,
 ) -> int:
-    """Serve delegation tools over MCP on stdin and stdout, for one client.
+    """Serve delegation tools over MCP: on stdin and stdout for one client, or over HTTP.
 
     Runs that still work when the client goes are continued by the next server with the same state folder.
     """
@@ -80,11 +99,17 @@ def mcp(
         ),
         unpriced_ok=options.accepts_unpriced(unpriced),
         no_sandbox=no_sandbox,
+        mcp_config=tuple(mcp_config or ()),
+        model_choice=_sampled(provider, model) if http is None else None,
     )
-    return perform(_serve(launch_options, settings))
+    if http is None and token_env:
+        raise BadInput("--token-env is for --http")
+    return perform(_serve(launch_options, settings, http, token_env or []))
 
 
-async def _serve(launch_options: LaunchOptions, settings: Settings) -> int:
+async def _serve(
+    launch_options: LaunchOptions, settings: Settings, http: str | None, token_variables: Sequence[str]
+) -> int:
     import asyncio
 
     from retinue.app.launch.start import prepare
@@ -92,15 +117,20 @@ async def _serve(launch_options: LaunchOptions, settings: Settings) -> int:
     from retinue.config.mcp import MCP as SECTION
     from retinue.config.mcp import McpSettings
     from retinue.core.run import MCP_HOST
-    from retinue.mcp_server import Connection, adopt_orphans, serve_stdio
+    from retinue.mcp_server import SAMPLING, Connection, SamplingProvider, adopt_orphans, serve_stdio
 
+    if http is not None:
+        from retinue.mcp_server.http import HttpAddress, check_access
+
+        check_access(HttpAddress.parse(http), [_token(name) for name in token_variables])
     launch = await prepare(settings, launch_options)
+    sampling = SamplingProvider() if http is None else None
     max_wait = settings.section(SECTION.name, McpSettings).max_wait
     with interrupts() as stop:
-        async with launch.open(approvals="wait") as retinue:
+        async with launch.open(approvals="wait", providers={SAMPLING: sampling} if sampling else None) as retinue:
             orphans: asyncio.Task[None] | None = None
 
-            async def connect() -> Connection:
+            async def connect(session: str | None = None, *, identified: bool = True) -> Connection:
                 nonlocal orphans
                 surface = await host(
                     retinue,
@@ -108,17 +138,60 @@ async def _serve(launch_options: LaunchOptions, settings: Settings) -> int:
                     tools=launch.tools,
                     model=launch.model_choice.full_name,
                     limits=launch.limits,
+                    session=session,
                     ceiling=launch.has_ceiling,
                     label=MCP_HOST,
+                    identified=identified,
                 )
-                orphans = asyncio.get_running_loop().create_task(adopt_orphans(retinue))
-                return Connection(retinue, surface, max_wait=max_wait)
+                orphans = orphans or asyncio.get_running_loop().create_task(adopt_orphans(retinue))
+                return Connection(retinue, surface, max_wait=max_wait, sampling=sampling)
 
             try:
-                await serve_stdio(connect, stop)
+                if http is None:
+                    await serve_stdio(connect, stop)
+                else:
+                    await _serve_http(http, connect, stop, token_variables, launch_options.dialects)
             finally:
                 if orphans is not None:
                     orphans.cancel()
                     with suppress(asyncio.CancelledError):
                         await orphans
     return 0
+
+
+def _sampled(provider: str | None, model: str | None) -> ModelChoice | None:
+    """The model of the MCP client, if the flags name it: `--model mcp-sampling:NAME`, where NAME is a hint."""
+    from retinue.app.launch.model_choice import ModelChoice
+    from retinue.mcp_server import SAMPLING
+    from retinue.providers.catalog import ProviderConfig
+
+    prefix, _, name = (model or "").partition(":")
+    if SAMPLING not in (provider, prefix):
+        return None
+    hint = name if prefix == SAMPLING else model or ""
+    return ModelChoice(provider_config=ProviderConfig(name=SAMPLING, wire=SAMPLING), model=hint or "client")
+
+
+async def _serve_http(
+    http: str, connect: Connect, stop: asyncio.Event, token_variables: Sequence[str], dialects: Sequence[str]
+) -> None:
+    from retinue.mcp_server.http import HttpAddress, serve_http
+
+    await serve_http(
+        HttpAddress.parse(http),
+        connect,
+        stop,
+        tokens=[_token(name) for name in token_variables],
+        shares=tuple(dialects) == (MCP,),
+        announce=lambda url: say(f"MCP server at {url}"),
+    )
+
+
+def _token(variable: str) -> str:
+    import os
+
+    from retinue.core.errors import BadInput
+
+    if not (token := os.environ.get(variable, "").strip()):
+        raise BadInput(f"the variable {variable} of --token-env is not set")
+    return token

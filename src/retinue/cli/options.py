@@ -98,6 +98,14 @@ ToolsFlag = Annotated[
         completed=completion.tools,
     ),
 ]
+McpConfigFlag = Annotated[
+    list[str] | None,
+    option(
+        "--mcp-config",
+        metavar="FILE",
+        help="A JSON file with MCP servers, as Claude Code, Cursor and VS Code have one. Repeatable.",
+    ),
+]
 ThinkFlag = Annotated[bool, option("--think", help="Request extended thinking, where the model supports it.")]
 EffortFlag = Annotated[
     str | None,

@@ -68,6 +68,7 @@ def run(
         list[Path] | None,
         option("--attach", metavar="FILE", help="An image or a file that belongs to the task. Repeatable."),
     ] = None,
+    mcp_config: options.McpConfigFlag = None,
     max_turns: Annotated[
         int | None, option("--max-turns", metavar="N", min=1, help="Replies of the model. [50]", panel=LIMITS)
     ] = None,
@@ -148,6 +149,7 @@ def run(
         unpriced_ok=options.accepts_unpriced(unpriced),
         preset=chosen,
         no_sandbox=no_sandbox,
+        mcp_config=tuple(mcp_config or ()),
     )
     attachments = checked(map(read_attachment, attach or ()))
     work = _run(

@@ -11,6 +11,7 @@ __all__ = [
     "discovery",
     "error_texts",
     "mcp",
+    "mcp_servers",
     "memory",
     "model_options",
     "other_programs",

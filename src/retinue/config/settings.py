@@ -15,6 +15,7 @@ from retinue.config.agents import AGENTS, AgentSettings, default_agent_issues, r
 from retinue.config.defaults import FileDefaults, MoreDefaults, RunDefaults, TopSettings, run_defaults
 from retinue.config.discovery import project_file
 from retinue.config.error_texts import Document, dotted
+from retinue.config.mcp_servers import MCP_SERVERS, McpServerSettings
 from retinue.config.memory import MEMORY, MemoryDefaults, backend_issues
 from retinue.config.other_programs import LenientDocument, Translate, translated
 from retinue.config.profiles import RISK_PROFILES, RUNTIME_PROFILES, RiskSettings, RuntimeSettings, unsupported_options
@@ -97,6 +98,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     tool_modules: tuple[Path, ...] = ()
     tool_options: ToolOptions = ToolOptions()
     sections: Mapping[str, Struct] = {}
+    mcp_servers: Mapping[str, McpServerSettings] = {}
     risk_profiles: Mapping[str, RiskSettings] = {}
     runtime_profiles: Mapping[str, RuntimeSettings] = {}
     memory: MemoryDefaults = MemoryDefaults()
@@ -162,7 +164,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             name,
             policy=self._policy(agent.risk_profile, agent.runtime_profile),
             runtime=runtime.profile(risk),
-            folder=self._folder_of(AGENTS.name, name),
+            folder=self.folder_of(AGENTS.name, name),
         )
 
     @property
@@ -180,7 +182,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         if risk_profile is None and runtime_profile is None:
             return None
         risk, runtime = self._profiles(risk_profile, runtime_profile)
-        return risk.policy(runtime, self._folder_of(RISK_PROFILES.name, risk_profile or ""))
+        return risk.policy(runtime, self.folder_of(RISK_PROFILES.name, risk_profile or ""))
 
     def _profiles(self, risk_profile: str | None, runtime_profile: str | None) -> tuple[RiskSettings, RuntimeSettings]:
         return (
@@ -188,7 +190,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             self.runtime_profiles.get(runtime_profile or "", RuntimeSettings()),
         )
 
-    def _folder_of(self, section: str, name: str) -> Path:
+    def folder_of(self, section: str, name: str) -> Path:
         """The folder of the file that has a table: its paths are relative to that."""
         source = self.user_source if (section, name) in self.user_tables else self.source
         return source.parent if source is not None else Path()
@@ -369,6 +371,7 @@ def _settings(
     agents = _tables(checked.pop(AGENTS.name, None), AgentSettings)
     providers = _tables(checked.pop("providers", None), ProviderSettings)
     risk_profiles = _tables(checked.pop(RISK_PROFILES.name, None), RiskSettings)
+    mcp_servers = _tables(checked.pop(MCP_SERVERS.name, None), McpServerSettings)
     runtime_profiles = _tables(checked.pop(RUNTIME_PROFILES.name, None), RuntimeSettings)
     issues += unsupported_options(risk_profiles)
     issues += backend_issues((MEMORY.name, "backend"), memory.backend)
@@ -404,6 +407,7 @@ def _settings(
     return Settings(
         agents=agents,
         providers=providers,
+        mcp_servers=mcp_servers,
         risk_profiles=risk_profiles,
         runtime_profiles=runtime_profiles,
         warnings=(
@@ -442,7 +446,7 @@ def _file_defaults(defaults: RunDefaults, file: str) -> tuple[FileDefaults, ...]
 
 def _tables_below(own: Mapping[str, object], below: Mapping[str, object]) -> frozenset[tuple[str, str]]:
     """Section and name of the tables that only the user's file has."""
-    sections = (AGENTS.name, RISK_PROFILES.name)
+    sections = (AGENTS.name, RISK_PROFILES.name, MCP_SERVERS.name)
     return frozenset((name, table) for name in sections for table in {*_names(below, name)} - {*_names(own, name)})
 
 

@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from typing import Annotated, Literal, TypeAlias, assert_never, cast
 
 import msgspec
@@ -24,6 +25,9 @@ Entry = Annotated[str, msgspec.Meta(min_length=1)]
 
 Ceiling = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 """An upper bound; zero means none at all."""
+
+_MCP = "mcp__"
+"""Begin of the names of tools of MCP servers, for which lists of tools may have patterns."""
 
 NO_TOOLS: tuple[str, ...] = ("<no tools>",)
 """The `allowed_tools` of a policy that allows no tool; an empty list means unrestricted."""
@@ -280,7 +284,7 @@ def intersect(a: Policy, b: Policy) -> Policy:
         require_approval_for_medium_risk=a.require_approval_for_medium_risk or b.require_approval_for_medium_risk,
         allowed_tools=_shared_tools(a.tool_ceiling, b.tool_ceiling),
         excluded_tools=a.excluded_tools + b.excluded_tools,
-        auto_approve=_shared(a.auto_approve, b.auto_approve),
+        auto_approve=_shared_names(a.auto_approve, b.auto_approve),
         always_ask=a.always_ask + b.always_ask,
     )
 
@@ -315,9 +319,9 @@ def verdict(policy: Policy, *, tool: str, risk: Risk, acts: bool = False) -> Pol
     refusal = _refusal(policy, tool, risk, acts)
     if refusal is not None:
         return PolicyDecision(Verdict.REFUSE, refusal)
-    if tool in policy.always_ask:
+    if _lists(policy.always_ask, tool):
         return PolicyDecision(Verdict.ASK, f"Security policy: '{tool}' needs approval every time (always_ask)")
-    if tool in policy.auto_approve:
+    if _lists(policy.auto_approve, tool):
         return PolicyDecision(Verdict.ALLOW, f"'{tool}' is approved ahead (auto_approve)")
     match risk:
         case Risk.LOW:
@@ -345,11 +349,40 @@ def allows(policy: Policy, tool: str) -> bool:
     return verdict(policy, tool=tool, risk=Risk.LOW).verdict is not Verdict.REFUSE
 
 
+def _lists(entries: tuple[str, ...], tool: str) -> bool:
+    """Whether a list of tools has a tool.
+
+    An entry for tools of MCP servers may be a pattern, or a server, which is all its tools.
+
+    >>> _lists(("mcp__docs__get_*", "mcp__github"), "mcp__docs__get_page"), _lists(("mcp__github",), "mcp__github__x")
+    (True, True)
+    """
+    if tool in entries:
+        return True
+    return tool.startswith(_MCP) and any(_matches(tool, entry) for entry in entries if entry.startswith(_MCP))
+
+
+def _matches(tool: str, entry: str) -> bool:
+    return fnmatchcase(tool, entry) or tool.startswith(f"{entry}__")
+
+
+def _covers(entries: tuple[str, ...], entry: str) -> bool:
+    """Whether a list of tools has all tools of an entry, which may be a pattern itself.
+
+    >>> _covers(("mcp__docs__*",), "mcp__docs__get_*"), _covers(("mcp__docs__?",), "mcp__docs__*")
+    (True, False)
+    """
+    if not any(sign in entry for sign in "*?["):
+        return _lists(entries, entry)
+    begins = [each.removesuffix("*") for each in entries if each.startswith(_MCP) and each.endswith("*")]
+    return entry in entries or any(entry.startswith(begin) for begin in begins if not any(s in begin for s in "*?["))
+
+
 def _refusal(policy: Policy, tool: str, risk: Risk, acts: bool) -> str | None:
-    if tool in policy.excluded_tools:
+    if _lists(policy.excluded_tools, tool):
         return f"Security policy: '{tool}' is excluded (excluded_tools); do without it"
     ceiling = policy.tool_ceiling
-    if ceiling is not None and tool not in ceiling:
+    if ceiling is not None and not _lists(ceiling, tool):
         usable = ", ".join(name for name in ceiling if name not in policy.excluded_tools) or "(none)"
         return f"Security policy: '{tool}' is not among the allowed tools (allowed_tools); use one of: {usable}"
     if policy.autonomy == Autonomy.READONLY and (acts or risk != Risk.LOW):
@@ -387,10 +420,12 @@ def _violations(parent: Policy, asked: Policy) -> Iterator[PolicyError]:
         yield _switched_off("require_approval_for_medium_risk", "set require_approval_for_medium_risk=false")
 
     if parent.tool_ceiling is not None:
-        yield from _added("allowed_tools", asked.tool_ceiling or (), parent.tool_ceiling, "allowed_tools")
+        asked_tools = [tool for tool in asked.tool_ceiling or () if not _covers(parent.tool_ceiling, tool)]
+        yield from _added("allowed_tools", tuple(asked_tools), parent.tool_ceiling, "allowed_tools")
     yield from _dropped("excluded_tools", asked.excluded_tools, parent.excluded_tools)
     yield from _dropped("always_ask", asked.always_ask, parent.always_ask)
-    yield from _added("auto_approve", asked.auto_approve, parent.auto_approve, "auto_approve")
+    approved = [tool for tool in asked.auto_approve if not _covers(parent.auto_approve, tool)]
+    yield from _added("auto_approve", tuple(approved), parent.auto_approve, "auto_approve")
 
 
 def _outside(field: str, asked: tuple[str, ...], allowed: tuple[str, ...], whose: str) -> Iterator[PolicyError]:
@@ -433,10 +468,16 @@ def _shared(a: tuple[str, ...], b: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(entry for entry in a if entry in b)
 
 
+def _shared_names(a: tuple[str, ...], b: tuple[str, ...]) -> tuple[str, ...]:
+    """The tools that both lists have; of a pattern and a name that it matches, the name."""
+    shared = (*(entry for entry in a if _covers(b, entry)), *(entry for entry in b if _covers(a, entry)))
+    return tuple(dict.fromkeys(shared))
+
+
 def _shared_tools(a: tuple[str, ...] | None, b: tuple[str, ...] | None) -> tuple[str, ...] | None:
     if a is None and b is None:
         return None
-    shared = _shared(a, b) if a is not None and b is not None else a or b
+    shared = _shared_names(a, b) if a is not None and b is not None else a or b
     return shared or NO_TOOLS
 
 

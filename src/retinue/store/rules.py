@@ -27,10 +27,13 @@ from retinue.core.run import Outcome
 
 QUEUED = Progress(phase="queued")
 PENDING = Progress(phase="pending")
+IDLE = Progress(phase="idle")
 
 
 def initial_progress(accepted: RunAccepted) -> Progress:
-    """The progress of a new run: pending if it has dependencies, otherwise queued."""
+    """The progress of a new run: pending if it has dependencies, idle if it is hosted, otherwise queued."""
+    if accepted.lifecycle.hosted:
+        return IDLE
     return PENDING if accepted.after else QUEUED
 
 

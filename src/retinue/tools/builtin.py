@@ -36,7 +36,7 @@ def with_reader(names: Sequence[str]) -> tuple[str, ...]:
     >>> with_reader(["grep", "fetch"]), with_reader(["grep"])
     (('grep', 'fetch', 'artifact_read'), ('grep',))
     """
-    needed = (READER,) if any(name in LONG for name in names) else ()
+    needed = (READER,) if any(name in LONG or name.startswith("mcp__") for name in names) else ()
     return tuple(dict.fromkeys((*names, *needed)))
 
 

@@ -24,7 +24,7 @@ from retinue.app.memories import save_message
 from retinue.app.open import open as open_retinue
 from retinue.app.retinue import Retinue
 from retinue.app.run_spec import MAX_TURNS, DetachedApprovals, LaunchConfig
-from retinue.app.settings_file import dialect_settings, load_settings
+from retinue.app.settings_file import dialect_settings, load_settings, mcp_servers
 from retinue.app.store_url import chosen_url
 from retinue.app.structured_output import OutputFormat
 from retinue.app.tool_modules import load_tools
@@ -41,6 +41,7 @@ from retinue.core.run import HistoryRef, Limits
 from retinue.core.usage import NANO
 from retinue.dialects import registry
 from retinue.engine import Approver
+from retinue.mcp_client import GET_PROMPT, PREFIX, READ_RESOURCE
 from retinue.providers.catalog import ProviderConfig, check_temperature
 from retinue.tools import coding
 from retinue.tools.builtin import with_reader
@@ -99,6 +100,10 @@ class LaunchOptions:
     """Tools, rights and surroundings of programs for one kind of work; `settings_for` has that of the settings."""
     no_sandbox: bool = False
     """Programs of the tools run without a sandbox, whatever the settings say now and on resume."""
+    mcp_config: tuple[str, ...] = ()
+    """JSON files with MCP servers, besides those of the settings."""
+    model_choice: ModelChoice | None = None
+    """A model that a front end itself provides; `flags` and settings are not asked then."""
 
 
 def settings_for(
@@ -142,8 +147,9 @@ async def prepare(settings: Settings, options: LaunchOptions) -> Launch:
 
     Raises `BadInput` if a limit on cost is given and a model that it shall apply to has no known price.
     """
-    model_choice = await choose_model(options.flags, settings, agent=options.agent)
-    check_temperature(model_choice.provider_config, options.model_options.temperature)
+    model_choice = options.model_choice or await choose_model(options.flags, settings, agent=options.agent)
+    if options.model_choice is None:
+        check_temperature(model_choice.provider_config, options.model_options.temperature)
     # A dialect's limits are exact; without a dialect the last turn is reserved for an answer.
     limits = settings.root.limits_over(Limits(max_turns=MAX_TURNS, wrap_up=not options.dialects))
     if options.agent is not None:
@@ -175,9 +181,16 @@ class Launch:
         if not listed and own is None:  # no list of tools was given, which would be exact
             # An agent without a list has what its dialects give it; those of several dialects do not combine.
             is_default = options.agent is None or len(options.dialects) == 1
-            chosen = (*(options.default_tools if is_default else ()), *options.more_tools)
+            chosen = (*(options.default_tools if is_default else ()), *self._server_tools(), *options.more_tools)
             return with_reader(chosen) if chosen else options.tools
         return (*(listed or ()), *options.more_tools) if options.more_tools else options.tools
+
+    def _server_tools(self) -> tuple[str, ...]:
+        """The tools of MCP servers: a run without an agent has all, unless a list of tools was given."""
+        has_servers = self.settings.mcp_servers or self.options.mcp_config
+        if not has_servers or self.options.agent is not None or self.settings.default_tools is not None:
+            return ()
+        return (f"{PREFIX}*", READ_RESOURCE, GET_PROMPT) if not self.has_ceiling else ()
 
     @property
     def has_ceiling(self) -> bool:
@@ -222,8 +235,11 @@ class Launch:
         limited = [each for each in agents if delegates and _limits_money(each)]
         return unpriced(self.model_choice, limited, first=any(not each.model for each in limited))
 
-    def open(self, *, approvals: Approver = "deny") -> Retinue:
-        """A retinue for the run, with a launch config that its root runs store. It adopts no older runs."""
+    def open(self, *, approvals: Approver = "deny", providers: Mapping[str, Provider] | None = None) -> Retinue:
+        """A retinue for the run, with a launch config that its root runs store. It adopts no older runs.
+
+        `providers` are objects of the front end, by name.
+        """
         config = config_of(
             self.settings,
             model=self.model_choice.model,
@@ -232,8 +248,11 @@ class Launch:
             workspace=str(Path.cwd()),
             no_sandbox=self.options.no_sandbox,
             preset=self.options.preset,
+            mcp_config=tuple(str(Path(file).absolute()) for file in self.options.mcp_config),
         )
-        return open_config(config, self.settings, session=self.options.session, approvals=approvals)
+        return open_config(
+            config, self.settings, session=self.options.session, approvals=approvals, providers=providers
+        )
 
     def run_spec(self, retinue: Retinue, *, dialects: tuple[str, ...] | None = None) -> RunSpec:
         """The run spec of a run that is started in the opened retinue."""
@@ -312,6 +331,7 @@ def config_of(
     workspace: str = "",
     no_sandbox: bool = False,
     preset: Preset | None = None,
+    mcp_config: tuple[str, ...] = (),
 ) -> LaunchConfig:
     return LaunchConfig(
         model=model,
@@ -323,6 +343,7 @@ def config_of(
         workspace=workspace,
         no_sandbox=no_sandbox,
         preset=preset,
+        mcp_config=mcp_config,
     )
 
 
@@ -338,6 +359,7 @@ def open_config(
     """A retinue by a launch config. The settings have what it does not store: tool options and dialect sections."""
     options = replace(settings.tool_options, preset=config.preset)
     policy = coding.POLICY if config.preset == "coding" and settings.policy is None else settings.policy
+    options = replace(options, protected=(*options.protected, *config.mcp_config))
     retinue = open_retinue(
         model=config.model,
         provider=config.provider_configs[0].name,
@@ -348,6 +370,7 @@ def open_config(
         dialects=config.dialects,
         dialect_settings=dialect_settings(settings),
         agents=config.agents,
+        mcp_servers=mcp_servers(settings, config.mcp_config),
         policy=policy,
         session=session,
         home=home,

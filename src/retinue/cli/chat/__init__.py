@@ -43,6 +43,7 @@ def chat(
     continued: options.ContinueFlag = False,
     system: Annotated[str, option("--system", metavar="TEXT", help="The system prompt.")] = "",
     tools: options.ToolsFlag = None,
+    mcp_config: options.McpConfigFlag = None,
     max_turns: Annotated[
         int | None,
         option("--max-turns", metavar="N", min=1, help="Replies of the model for one answer. [50]", panel=LIMITS),
@@ -113,6 +114,7 @@ def chat(
         unpriced_ok=options.accepts_unpriced(unpriced),
         preset=chosen,
         no_sandbox=no_sandbox,
+        mcp_config=tuple(mcp_config or ()),
     )
     output = options.OutputOptions(quiet=quiet, verbose=verbose, plain=plain)
     code = run_chat(settings, launch_options, delegation, approval, output)

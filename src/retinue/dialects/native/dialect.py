@@ -90,6 +90,8 @@ class RunTool(NativeTool):
 
     async def _answer(self, arguments: str, context: CallContext) -> JsonObject:
         request = parsed(self.tool, arguments, RunArguments)
+        if request.key is not None and context.host is not None and not context.host.identified:
+            raise CallRefused("A key needs a client with an identity: send a bearer token, or leave key out.")
         run_id = await self._begun(request, context)
         cache = ""
         if run_id is None:

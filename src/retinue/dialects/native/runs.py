@@ -67,7 +67,9 @@ class Runs:
         return await self._supervisor.handles.find(context.session_id, space_of(first), str(number))
 
     async def all(self, context: CallContext) -> list[NamedRun]:
-        """The latest runs below the caller, newest first, each once."""
+        """The latest runs below the caller, newest first, each once; none for a caller without an identity."""
+        if context.host is not None and not context.host.identified:
+            return []
         found: dict[RunId, NamedRun] = {}
         for root_id in reversed(await self._trees(context)):
             for view in await self._supervisor.list(RunQuery(root_id=root_id)):

@@ -1,0 +1,289 @@
+"""Connections to MCP servers: a program on pipes or an address, bounded in size, time and number of messages.
+
+Importing this module imports the SDK.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import anyio
+import httpx2
+import mcp_types as types
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.message import SessionMessage
+from pydantic import FileUrl
+
+from retinue.core.errors import BadInput, ToolError
+from retinue.core.text import clean_line
+from retinue.mcp_client.server_config import McpServer
+from retinue.version import __version__
+
+MAX_MESSAGE = 16 * 1024 * 1024
+"""Bytes of one message, and of one answer over HTTP."""
+
+MAX_UNASKED = 10_000
+"""Messages in a row that answer no request."""
+
+MAX_PAGES = 50
+START_SECONDS, END_SECONDS = 30.0, 2.0
+KEPT_ERRORS = 2000
+
+
+class Pipes(Protocol):
+    """A running program: its lines, and its end."""
+
+    @property
+    def stdin(self) -> asyncio.StreamWriter: ...
+    @property
+    def stdout(self) -> asyncio.StreamReader: ...
+    @property
+    def stderr(self) -> asyncio.StreamReader: ...
+
+
+Start = Callable[[McpServer, str], AbstractAsyncContextManager[Pipes]]
+"""Starts the program of a server for a workspace; leaving the block ends it with all its processes."""
+
+
+class Connection:
+    """An open connection to a server for the runs of one workspace; `client` is the SDK's."""
+
+    def __init__(self, server: McpServer, workspace: str, start: Start) -> None:
+        self.server = server
+        self.client: Client
+        self.ended_because = ""
+        """Why the connection is gone; empty while it is open."""
+        self._workspace = workspace
+        self._start = start
+        self._stderr = b""
+        self._stop = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Connect; raises `ToolError` if the server does not answer in time."""
+        loop = asyncio.get_running_loop()
+        opened: asyncio.Future[None] = loop.create_future()
+        # The SDK's client has to be entered and left by the same task.
+        self._task = loop.create_task(self._run(opened), name=f"retinue-mcp-{self.server.name}")
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                await asyncio.shield(opened)
+        except TimeoutError:
+            self.ended_because = f"it did not answer within {START_SECONDS:g} s"
+            await self.close()
+        except asyncio.CancelledError:
+            await self.close()
+            raise
+        if self.ended_because:
+            raise ToolError(f"The MCP server {self.server.name} did not start: {self._reason()}.")
+
+    def _reason(self) -> str:
+        said = clean_line(self._stderr.decode("utf-8", "replace")).strip()
+        return f"{self.ended_because}; it said: {said[-300:]}" if said else self.ended_because
+
+    async def close(self) -> None:
+        """End the connection and the server's program."""
+        self._stop.set()
+        if self._task is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(3 * END_SECONDS):
+                    await asyncio.shield(asyncio.gather(self._task, return_exceptions=True))
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def tools(self) -> list[dict[str, Any]]:
+        """All tools that the server lists, as JSON values."""
+        found: list[dict[str, Any]] = []
+        cursor: str | None = None
+        for _ in range(MAX_PAGES):
+            page = await self.client.list_tools(cursor=cursor)
+            found += [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in page.tools]
+            cursor = page.next_cursor
+            if cursor is None or len(found) > 10_000:
+                break
+        return found
+
+    async def _run(self, opened: asyncio.Future[None]) -> None:
+        try:
+            async with Client(
+                self._transport(),
+                list_roots_callback=self._roots,
+                client_info=types.Implementation(name="retinue", version=__version__),
+                cache=None,
+            ) as client:
+                self.client = client
+                opened.set_result(None)
+                await self._stop.wait()
+        except (Exception, asyncio.CancelledError) as error:
+            self.ended_because = self.ended_because or _text_of(error)
+        finally:
+            self.ended_because = self.ended_because or "it was closed"
+            if not opened.done():
+                opened.set_result(None)
+
+    async def _roots(self, context: object) -> types.ListRootsResult:
+        folder = _folder(self._workspace)
+        return types.ListRootsResult(roots=[types.Root(uri=FileUrl(folder.as_uri()), name=folder.name)])
+
+    def _transport(self) -> Any:
+        return self._http() if self.server.url else self._stdio()
+
+    @asynccontextmanager
+    async def _http(self) -> AsyncGenerator[Any]:
+        limits = httpx2.Timeout(30.0, read=None)
+        transport = _BoundedTransport()
+        async with (
+            httpx2.AsyncClient(
+                headers=self.server.request_headers(), timeout=limits, transport=transport
+            ) as http_client,
+            streamable_http_client(self.server.url, http_client=http_client, max_sse_event_size=MAX_MESSAGE) as streams,
+        ):
+            yield streams
+
+    @asynccontextmanager
+    async def _stdio(self) -> AsyncGenerator[Any]:
+        async with self._start(self.server, self._workspace) as pipes:
+            to_client, from_server = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+            to_server, from_client = anyio.create_memory_object_stream[SessionMessage](0)
+            loop = asyncio.get_running_loop()
+            tasks = [
+                loop.create_task(self._read(pipes.stdout, to_client)),
+                loop.create_task(_write(pipes.stdin, from_client)),
+                loop.create_task(self._read_errors(pipes.stderr)),
+            ]
+            try:
+                yield from_server, to_server
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+                for stream in (to_client, from_server, to_server, from_client):
+                    stream.close()
+
+    async def _read(self, stdout: asyncio.StreamReader, to_client: Any) -> None:
+        unasked = 0
+        try:
+            while line := await stdout.readline():
+                if not line.strip():
+                    continue
+                try:
+                    message = types.jsonrpc_message_adapter.validate_json(line, by_name=False)
+                except ValueError:
+                    continue  # programs print other things on stdout, too
+                unasked = unasked + 1 if isinstance(message, types.JSONRPCNotification) else 0
+                if unasked > MAX_UNASKED:
+                    self.ended_because = f"it sent {MAX_UNASKED} messages without answering a request"
+                    break
+                await to_client.send(SessionMessage(message))
+            self.ended_because = self.ended_because or "it ended"
+        except ValueError:
+            self.ended_because = f"it sent a message of more than {MAX_MESSAGE} bytes"
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
+            self.ended_because = self.ended_because or "its connection broke"
+        finally:
+            to_client.close()  # requests that wait for an answer fail now
+            self._stop.set()
+
+    async def _read_errors(self, stderr: asyncio.StreamReader) -> None:
+        with suppress(OSError):
+            while text := await stderr.read(65_536):
+                self._stderr = (self._stderr + text)[-KEPT_ERRORS:]
+
+
+async def _write(stdin: asyncio.StreamWriter, from_client: Any) -> None:
+    with suppress(OSError):
+        async for message in from_client:
+            stdin.write(message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+            await stdin.drain()
+
+
+def _text_of(error: BaseException) -> str:
+    while isinstance(error, BaseExceptionGroup):
+        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
+    return clean_line(str(error) or type(error).__name__)[:300]
+
+
+class _BoundedTransport(httpx2.AsyncHTTPTransport):
+    """HTTP whose answers have at most `MAX_MESSAGE` bytes, unless they are streams of events."""
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        response = await super().handle_async_request(request)
+        if "text/event-stream" not in response.headers.get("content-type", ""):
+            assert isinstance(response.stream, httpx2.AsyncByteStream)
+            response.stream = _BoundedStream(response.stream)
+        return response
+
+
+class _BoundedStream(httpx2.AsyncByteStream):
+    def __init__(self, stream: httpx2.AsyncByteStream) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncGenerator[bytes]:
+        room = MAX_MESSAGE
+        async for chunk in self._stream:
+            room -= len(chunk)
+            if room < 0:
+                raise httpx2.ReadError(f"the answer has more than {MAX_MESSAGE} bytes")
+            yield chunk
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+class _Pipes:
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        self.stdin, self.stdout, self.stderr = process.stdin, process.stdout, process.stderr
+
+
+@asynccontextmanager
+async def start_program(server: McpServer, workspace: str) -> AsyncGenerator[Pipes]:
+    """Start the program of a server in a session of its own; at the end its whole process group is killed."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            server.command,
+            *server.args,
+            cwd=_folder(workspace, server.cwd),
+            env=server.environment(),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            limit=MAX_MESSAGE,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise BadInput(f"{clean_line(server.command)} cannot be started: {reason}") from error
+    try:
+        yield _Pipes(process)
+    finally:
+        await asyncio.shield(_end(process))
+
+
+def _folder(workspace: str, below: str = "") -> Path:
+    return Path.cwd() / workspace / Path(below).expanduser()
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Let a program end by itself when its stdin is closed, then ask it to, then kill it with its group."""
+    assert process.stdin is not None
+    process.stdin.close()
+    for number in (None, signal.SIGTERM, signal.SIGKILL):
+        if number is not None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, number)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(END_SECONDS):
+                await process.wait()
+                break
+    with suppress(ProcessLookupError, PermissionError):  # processes that it left behind
+        os.killpg(process.pid, signal.SIGKILL)

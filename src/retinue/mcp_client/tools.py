@@ -1,0 +1,403 @@
+"""What agents have of MCP servers: their tools as `mcp__SERVER__TOOL`, and two tools for resources and prompts."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from retinue.core.agent import ToolKind, ToolSpec
+from retinue.core.errors import BadInput, ToolError
+from retinue.core.ids import RunId
+from retinue.core.log_context import logger
+from retinue.core.policy import Risk
+from retinue.core.ports import CallContext, KeyValue, Tool, ToolResult
+from retinue.core.text import NOT_JSON, clean, clean_line, name_list
+from retinue.mcp_client.definitions import PREFIX, Pins, ToolDefinition, changes, listed
+from retinue.mcp_client.server_config import McpServer
+
+if TYPE_CHECKING:
+    from retinue.mcp_client.connection import Connection, Start
+
+log = logger("retinue.mcp")
+
+READ_RESOURCE, GET_PROMPT = "mcp_read_resource", "mcp_get_prompt"
+MAX_RUNS = 10_000
+"""Runs whose restarts of servers are remembered."""
+
+T = TypeVar("T")
+
+Work = Callable[["Connection"], Awaitable[T]]
+
+
+class McpTools:
+    """The MCP servers of a process, and the tools that agents have of them.
+
+    `load` has to be awaited before the tools are looked up. A server is started when one of its tools is first called;
+    one that was never listed is also started by `load`.
+    """
+
+    def __init__(
+        self, servers: Sequence[McpServer], key_value: Callable[[], KeyValue], start: Start | None = None
+    ) -> None:
+        self._servers = {server.name: server for server in servers}
+        if len(self._servers) < len(servers):
+            names = [server.name for server in servers]
+            raise BadInput(f"two MCP servers are named {next(name for name in names if names.count(name) > 1)!r}")
+        self._key_value = key_value
+        self._start = start
+        self._definitions: dict[str, dict[str, ToolDefinition]] = {}
+        self._tools: dict[str, Tool] = {}
+        self._connections: dict[tuple[str, str], Connection] = {}
+        self._opening: dict[tuple[str, str], asyncio.Lock] = {}
+        self._restarted: OrderedDict[tuple[RunId, str], None] = OrderedDict()
+        self._reported: set[str] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._servers)
+
+    # Names
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The tools that agents can have."""
+        return tuple(self._tools)
+
+    def find(self, name: str) -> Tool | None:
+        return self._tools.get(name)
+
+    def expanded(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Names of tools with patterns such as `mcp__github__*` replaced by the tools that they match.
+
+        `mcp__github` is all tools of that server. A name of a tool that no server has is left out.
+        """
+        found: dict[str, None] = {}
+        for name in names:
+            if not name.startswith(PREFIX):
+                found[name] = None
+                continue
+            pattern = f"{name}__*" if name.removeprefix(PREFIX) in self._servers else name
+            found |= dict.fromkeys(each for each in self._tools if fnmatchcase(each, pattern))
+        return tuple(found)
+
+    # Definitions
+
+    async def load(self) -> None:
+        """Read the pinned definitions, and list the servers that have none. A server that fails is reported."""
+        await asyncio.gather(*map(self._load, self._servers.values()))
+        for server in self._servers.values():
+            for tool in _tools_of(self, server, self._definitions.get(server.name, {})):
+                self._tools[tool.spec.name] = tool
+        if self._servers:
+            self._tools |= {READ_RESOURCE: ReadResource(self), GET_PROMPT: GetPrompt(self)}
+
+    async def _load(self, server: McpServer) -> None:
+        pinned = await self._pins.of(server)
+        if not pinned:
+            try:
+                pinned = await self._pins.add(server, await self.list_now(server))
+            except (ToolError, BadInput) as error:
+                log.warning("%s Its tools are missing.", str(error).rstrip(".") + ".")
+        self._definitions[server.name] = pinned
+
+    @property
+    def _pins(self) -> Pins:
+        return Pins(self._key_value())
+
+    async def list_now(self, server: McpServer) -> dict[str, ToolDefinition]:
+        """The tools that a server lists now; raises `ToolError` if it cannot be asked."""
+        connection = await self._connection(server, os.getcwd(), run_id="")  # the workspace of most runs
+        return await self._listed(connection)
+
+    async def report(self, server: McpServer, *, accept: bool) -> ServerReport:
+        """Ask a server for its tools, and compare them with the pinned ones, which `accept` replaces."""
+        pinned = await self._pins.of(server)
+        try:
+            now = await self.list_now(server)
+        except (ToolError, BadInput) as error:
+            return ServerReport(server.name, _tools_of(self, server, pinned), error=str(error))
+        if accept:
+            await self._pins.replace(server, now)
+            pinned = now
+        elif not pinned:
+            pinned = await self._pins.add(server, now)
+        return ServerReport(server.name, _tools_of(self, server, pinned), changes=tuple(changes(pinned, now)))
+
+    async def _listed(self, connection: Connection) -> dict[str, ToolDefinition]:
+        server = connection.server
+        try:
+            tools = await self._answered(connection, lambda it: it.tools())
+        except _ConnectionLostError as error:
+            raise ToolError(f"The MCP server {server.name} cannot list its tools: {error}.") from error
+        found = listed(tools, server)
+        for complaint in found.complaints[:10]:
+            self._report(server, complaint)
+        return found.definitions
+
+    def _report(self, server: McpServer, text: str) -> None:
+        sentence = f"MCP server {server.name}: {text}"
+        if sentence not in self._reported and len(self._reported) < 1000:
+            self._reported.add(sentence)
+            log.warning("%s", sentence)
+
+    # Connections
+
+    async def use(self, server_name: str, context: CallContext, work: Work[T], *, repeatable: bool) -> T:
+        """Do something on the connection to a server, which is opened and after a crash reopened once for each run.
+
+        Raises `ToolError`. Work that is not `repeatable` is not done again after a crash: it may have had its effect.
+        """
+        server = self._servers[server_name]
+        for attempt in range(2):
+            connection = await self._connection(server, context.workspace, context.run_id)
+            try:
+                return await self._answered(connection, work)
+            except _ConnectionLostError as lost:
+                if repeatable and not attempt:
+                    continue
+                raise ToolError(
+                    f"The MCP server {server.name} was lost during the call ({lost}): the call was interrupted, and "
+                    "may or may not have taken effect. Find out before you repeat it."
+                ) from lost
+        raise AssertionError
+
+    async def _answered(self, connection: Connection, work: Work[T]) -> T:
+        from anyio import BrokenResourceError, ClosedResourceError
+        from httpx2 import HTTPError
+        from mcp.shared.exceptions import MCPError
+        from pydantic import ValidationError
+
+        try:
+            return await work(connection)
+        except MCPError as error:
+            if connection.ended_because:
+                raise _ConnectionLostError(connection.ended_because) from error
+            said = clean(error.message)[:2000]
+            raise ToolError(f"The MCP server {connection.server.name} answered: {said}") from error
+        except (HTTPError, BrokenResourceError, ClosedResourceError, OSError) as error:
+            connection.ended_because = connection.ended_because or clean_line(str(error) or type(error).__name__)
+            raise _ConnectionLostError(connection.ended_because) from error
+        except (ValidationError, RuntimeError) as error:
+            raise ToolError(f"The MCP server {connection.server.name} gave an answer that is not valid.") from error
+
+    async def _connection(self, server: McpServer, workspace: str, run_id: RunId) -> Connection:
+        place = (server.name, workspace)
+        async with self._opening.setdefault(place, asyncio.Lock()):
+            existing = self._connections.get(place)
+            if existing is not None and not existing.ended_because:
+                return existing
+            if existing is not None:
+                await existing.close()
+                self._count_restart(server, run_id, existing.ended_because)
+            return await self._open(server, workspace)
+
+    async def _open(self, server: McpServer, workspace: str) -> Connection:
+        try:
+            from retinue.mcp_client.connection import Connection, start_program
+        except ImportError as error:
+            raise ToolError("MCP servers need the package mcp: install the extra retinue[mcp].") from error
+        connection = Connection(server, workspace, self._start or start_program)
+        self._connections[server.name, workspace] = connection
+        try:
+            await connection.open()
+        except BaseException:
+            connection.ended_because = connection.ended_because or "it did not start"
+            raise
+        if pinned := await self._pins.of(server):
+            for sentence in changes(pinned, await self._listed(connection))[:10]:
+                self._report(server, sentence)
+        return connection
+
+    def _count_restart(self, server: McpServer, run_id: RunId, reason: str) -> None:
+        if (run_id, server.name) in self._restarted:
+            raise ToolError(
+                f"The MCP server {server.name} was restarted in this run and was lost again ({reason}); do without it."
+            )
+        self._restarted[run_id, server.name] = None
+        if len(self._restarted) > MAX_RUNS:
+            self._restarted.popitem(last=False)
+
+    async def close(self) -> None:
+        """End all servers."""
+        await asyncio.gather(*(connection.close() for connection in self._connections.values()))
+        self._connections.clear()
+
+    # Resources and prompts
+
+    def server_of(self, name: str, context: CallContext) -> str:
+        """The name of a server that a run may use, because it has a tool of it, or because the server has none."""
+        usable = [
+            each
+            for each in self._servers
+            if not self._definitions.get(each) or any(tool.startswith(f"{PREFIX}{each}__") for tool in context.offered)
+        ]
+        if name not in usable:
+            raise ToolError(f"There is no MCP server {name[:100]!r} for you. Valid: {name_list(usable)}.")
+        return name
+
+
+class ServerReport(Struct, frozen=True):
+    """A server as it is now: its pinned tools, what has changed since, and why it could not be asked."""
+
+    server: str
+    tools: tuple[Tool, ...]
+    changes: tuple[str, ...] = ()
+    error: str = ""
+
+
+class _ConnectionLostError(Exception):
+    """The server ended, or its connection broke, before it answered."""
+
+
+class McpTool(Tool):
+    """A tool of an MCP server."""
+
+    def __init__(self, tools: McpTools, server: McpServer, definition: ToolDefinition) -> None:
+        self._tools = tools
+        self._server = server
+        self._name = definition.name
+        about = f"Tool of the MCP server {server.name}, which describes it so:\n{definition.description}"
+        self.spec = ToolSpec(definition.name_for(server.name), about, definition.schema)
+        self.kind: ToolKind = definition.kind
+        configured = server.risk_of(definition.name)
+        self.risk = definition.risk if configured is None else configured
+        self.acts = not definition.read_only if configured is None else configured != Risk.LOW
+        self.timeout = server.timeout
+
+    async def call(self, arguments: str, context: CallContext) -> ToolResult:
+        values = _object(arguments)
+        result: Any = await self._tools.use(
+            self._server.name,
+            context,
+            lambda connection: connection.client.call_tool(self._name, values),
+            repeatable=self.kind != "once",
+        )
+        text = content_text(result.content)
+        if not text and result.structured_content is not None:
+            text = msgspec.json.encode(result.structured_content).decode()
+        return ToolResult(text, failed=bool(result.is_error))
+
+
+def _tools_of(tools: McpTools, server: McpServer, definitions: Mapping[str, ToolDefinition]) -> tuple[Tool, ...]:
+    return tuple(McpTool(tools, server, definition) for definition in definitions.values())
+
+
+def _object(arguments: str) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(arguments or "{}", type=dict[str, Any])
+    except (*NOT_JSON, msgspec.ValidationError) as error:
+        raise ToolError(f"The arguments are not a JSON object: {error}") from error
+
+
+def content_text(blocks: Iterable[Any]) -> str:
+    """Content of an MCP server as text: untrusted, without control characters; other media are named."""
+    return "\n".join(filter(None, map(_block_text, blocks)))
+
+
+def _block_text(block: Any) -> str:
+    match block.type:
+        case "text":
+            return clean(block.text)
+        case "image" | "audio":
+            return f"[{block.type}: {clean_line(block.mime_type)[:100]}, {len(block.data) * 3 // 4} bytes, not shown]"
+        case "resource_link":
+            return f"[resource: {clean_line(str(block.uri))[:500]} {clean_line(block.name)[:200]}]"
+        case "resource":
+            return _resource_text(block.resource)
+        case _:
+            return ""
+
+
+def _resource_text(resource: Any) -> str:
+    text: str | None = getattr(resource, "text", None)
+    if text is not None:
+        return clean(text)
+    kind = clean_line(resource.mime_type or "unknown type")[:100]
+    return f"[resource: {clean_line(str(resource.uri))[:500]}, {kind}, {len(resource.blob) * 3 // 4} bytes, not shown]"
+
+
+Server = Annotated[str, Meta(description="Name of the MCP server.")]
+
+
+class _ResourceArguments(Struct, forbid_unknown_fields=True):
+    server: Server
+    uri: Annotated[str | None, Meta(description="Its address; leave it out for a list of resources.")] = None
+
+
+class _PromptArguments(Struct, forbid_unknown_fields=True):
+    server: Server
+    name: Annotated[str | None, Meta(description="Its name; leave it out for a list of prompts.")] = None
+    arguments: Annotated[dict[str, str] | None, Meta(description="Values for the prompt.")] = None
+
+
+def _schema(kind: type[Struct]) -> str:
+    schema = msgspec.json.schema(kind, ref_template="#/$defs/{name}")
+    (definition,) = schema["$defs"].values()
+    return msgspec.json.encode({key: definition[key] for key in ("type", "properties", "required")}).decode()
+
+
+class _ReadingTool(Tool):
+    """Base class of the tools that only read from a server."""
+
+    kind: ToolKind = "pure"
+    timeout: float | None = 60.0
+
+    def __init__(self, tools: McpTools) -> None:
+        self._tools = tools
+
+    def _arguments(self, text: str, kind: type[T]) -> T:
+        try:
+            return msgspec.json.decode(text or "{}", type=kind)
+        except (*NOT_JSON, msgspec.ValidationError) as error:
+            raise ToolError(f"The arguments are not valid: {error}") from error
+
+
+class ReadResource(_ReadingTool):
+    """`mcp_read_resource`: a resource of a server, or the list of its resources."""
+
+    spec = ToolSpec(
+        READ_RESOURCE, "Read a resource of an MCP server, or list its resources.", _schema(_ResourceArguments)
+    )
+
+    async def call(self, arguments: str, context: CallContext) -> ToolResult:
+        asked = self._arguments(arguments, _ResourceArguments)
+        server = self._tools.server_of(asked.server, context)
+        uri = asked.uri
+        if uri is None:
+            page: Any = await self._tools.use(server, context, lambda it: it.client.list_resources(), repeatable=True)
+            rows = [f"{clean_line(str(each.uri))[:500]} {clean_line(each.name)[:200]}" for each in page.resources[:200]]
+            return ToolResult("\n".join(rows) or "The server has no resources.")
+        read: Any = await self._tools.use(server, context, lambda it: it.client.read_resource(uri), repeatable=True)
+        return ToolResult("\n".join(map(_resource_text, read.contents)))
+
+
+class GetPrompt(_ReadingTool):
+    """`mcp_get_prompt`: a prompt of a server, or the list of its prompts."""
+
+    spec = ToolSpec(GET_PROMPT, "Get a prompt of an MCP server, or list its prompts.", _schema(_PromptArguments))
+
+    async def call(self, arguments: str, context: CallContext) -> ToolResult:
+        asked = self._arguments(arguments, _PromptArguments)
+        server = self._tools.server_of(asked.server, context)
+        name = asked.name
+        if name is None:
+            page: Any = await self._tools.use(server, context, lambda it: it.client.list_prompts(), repeatable=True)
+            return ToolResult("\n".join(map(_prompt_line, page.prompts[:200])) or "The server has no prompts.")
+        got: Any = await self._tools.use(
+            server, context, lambda it: it.client.get_prompt(name, asked.arguments or {}), repeatable=True
+        )
+        lines: Mapping[int, str] = {
+            place: f"{message.role}: {content_text([message.content])}" for place, message in enumerate(got.messages)
+        }
+        return ToolResult("\n\n".join(lines.values()))
+
+
+def _prompt_line(prompt: Any) -> str:
+    names = ", ".join(clean_line(each.name)[:100] for each in prompt.arguments or ())
+    return f"{clean_line(prompt.name)[:200]}({names}) {clean_line(prompt.description or '')[:300]}".strip()

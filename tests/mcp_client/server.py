@@ -1,0 +1,115 @@
+"""An MCP server for tests, in the standard library alone; what it does is written in the JSON file that it is given.
+
+`tools` are listed as they are. A call of `echo` returns its arguments, `crash` ends the process, `hang` never answers,
+`flood` sends progress without end, `huge` sends a line of 20 MB, `env` the names of its variables, `roots` asks the
+client for its roots, `image` returns an image, `count` the number of calls in all processes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+behaviour: dict[str, Any] = {}
+folder = Path()
+
+
+def send(message: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+    sys.stdout.flush()
+
+
+def text(value: str) -> dict[str, Any]:
+    return {"content": [{"type": "text", "text": value}]}
+
+
+def call(name: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
+    with (folder / "calls").open("a") as counted:
+        counted.write("x")
+    match name:
+        case "echo":
+            return text(json.dumps(arguments))
+        case "crash":
+            os._exit(3)
+        case "crash_once":
+            if not (folder / "crashed").exists():
+                (folder / "crashed").touch()
+                os._exit(3)
+            return text("came back")
+        case "hang":
+            return None
+        case "flood":
+            while True:
+                send({"method": "notifications/progress", "params": {"progressToken": 1, "progress": 1}})
+        case "huge":
+            return text("x" * 20_000_000)
+        case "long":
+            return text("y" * 200_000)
+        case "env":
+            return text(" ".join(sorted(os.environ)))
+        case "cwd":
+            return text(str(Path.cwd()))
+        case "roots":
+            send({"id": "r", "method": "roots/list"})
+            answer = json.loads(sys.stdin.readline())
+            return text(json.dumps(answer["result"]["roots"]))
+        case "image":
+            return {"content": [{"type": "image", "data": "aGVsbG8=", "mimeType": "image/png"}]}
+        case "structured":
+            return {"content": [], "structuredContent": {"size": 10}}
+        case "escape":
+            return text("red \x1b[31malert\x1b]0;title\x07")
+        case "fail":
+            return text("no such page") | {"isError": True}
+        case _:
+            return text(f"{name} was called")
+
+
+def answer(message: dict[str, Any]) -> dict[str, Any] | None:
+    params: dict[str, Any] = message.get("params") or {}
+    match message["method"]:
+        case "initialize":
+            return {
+                "protocolVersion": params["protocolVersion"],
+                "capabilities": {"tools": {}, "resources": {}, "prompts": {}},
+                "serverInfo": {"name": "test", "version": "1"},
+            }
+        case "tools/list":
+            if "pages" in behaviour:  # a list without an end
+                return {"tools": behaviour["tools"], "nextCursor": "again"}
+            return {"tools": behaviour["tools"]}
+        case "tools/call":
+            return call(params["name"], params.get("arguments") or {})
+        case "resources/list":
+            return {"resources": [{"uri": "file:///notes.txt", "name": "notes"}]}
+        case "resources/read":
+            return {"contents": [{"uri": params["uri"], "text": "Ten connections."}]}
+        case "prompts/list":
+            return {"prompts": [{"name": "review", "arguments": [{"name": "file"}]}]}
+        case "prompts/get":
+            said = f"Review {params['arguments']['file']}."
+            return {"messages": [{"role": "user", "content": {"type": "text", "text": said}}]}
+        case _:
+            send({"id": message["id"], "error": {"code": -32601, "message": "unknown method"}})
+            return None
+
+
+def main(file: Path) -> None:
+    global folder
+    folder = file.parent
+    behaviour.update(json.loads(file.read_text()))
+    with (folder / "started").open("a") as started:
+        started.write("x")
+    if behaviour.get("dies"):
+        sys.exit("no license")
+    for line in sys.stdin:
+        message = json.loads(line)
+        if "id" in message and "method" in message and (result := answer(message)) is not None:
+            send({"id": message["id"], "result": result})
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
