@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.dialects.xzatoma.telemetry import TARGET
+from retinue.dialects.xzatoma.child import TARGET
 from tests.cli.conftest import Cli
 
 LINES = {

@@ -20,14 +20,14 @@ from retinue.core.errors import ProviderError
 from retinue.core.messages import AssistantMessage, Reply
 from retinue.core.ports import Publish, Request, Store
 from retinue.core.usage import Usage
-from retinue.engine.rate_limiter import Throttling
-from retinue.engine.shared_rate_limits import (
+from retinue.engine.rate_limiter import (
     FORGET_SECONDS,
     SHARE_SECONDS,
     SPACE,
     Report,
     Share,
     SharedLimit,
+    Throttling,
     synced,
 )
 from retinue.store.memory import MemoryStore

@@ -12,7 +12,7 @@ from bench.many_runs import fill
 from retinue.core.commands import RunQuery
 from retinue.core.ids import RunId
 from retinue.store.sqlite import SqliteStore
-from retinue.store.sqlite.migrations import STEPS, m0001_initial, migrate
+from retinue.store.sqlite.migrations import INITIAL, STEPS, migrate
 from retinue.testing.contracts.store.fixtures import accept
 
 FEW, MANY, UNFINISHED = 600, 3_000, 20
@@ -120,7 +120,7 @@ def plan(store: SqliteStore, query: str) -> str:
 def test_an_older_store_gets_the_indexes(tmp_path: Path) -> None:
     path = tmp_path / "retinue.db"
     connection = sqlite3.connect(path, isolation_level=None)
-    migrate(connection, path, [m0001_initial.STATEMENTS])
+    migrate(connection, path, [INITIAL])
     connection.close()
 
     store = SqliteStore(path)

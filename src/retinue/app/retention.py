@@ -16,8 +16,7 @@ from retinue.config.settings import Settings
 from retinue.config.store import STORE, StoreSettings
 from retinue.core.commands import Decide, Decision
 from retinue.core.errors import RetinueError
-from retinue.core.log_context import logger
-from retinue.core.log_lines import line
+from retinue.core.log_context import line, logger
 from retinue.core.ports import PruneRequest
 from retinue.telemetry import log_files
 

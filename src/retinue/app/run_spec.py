@@ -19,8 +19,7 @@ from retinue.core.agent import DEFAULT_AGENT, Agent, RunSpec
 from retinue.core.budget import Window
 from retinue.core.errors import PolicyError, UnknownName
 from retinue.core.events import RunAccepted
-from retinue.core.log_context import RunFields
-from retinue.core.log_lines import line
+from retinue.core.log_context import RunFields, line
 from retinue.core.model_options import NO_OPTIONS, Effort, ModelOptions
 from retinue.core.policy import Policy, allows, inherit, intersect, narrowed_windows, windows_of
 from retinue.core.ports import Tool

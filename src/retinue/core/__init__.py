@@ -17,7 +17,6 @@ __all__ = [
     "ledger",
     "limit_text",
     "log_context",
-    "log_lines",
     "messages",
     "model_options",
     "policy",

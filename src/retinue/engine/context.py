@@ -10,8 +10,7 @@ from typing import Literal, Protocol, TypeAlias
 from msgspec import Struct
 
 from retinue.core.events import CallReturned, RunAccepted
-from retinue.core.log_context import RunFields
-from retinue.core.log_lines import line
+from retinue.core.log_context import RunFields, line
 from retinue.core.messages import ToolCall
 from retinue.core.policy import Rules
 from retinue.core.ports import Clock, Ids, OutputValidator, Providers, Spawner, Store, Toolbox, WorkspaceFolders

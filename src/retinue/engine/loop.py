@@ -1,6 +1,8 @@
 """The loop of a run (ask `next_step`, act, record the facts, repeat), and the executor of all loops of a process.
 
 Memory is ahead of the store, never beside it: decisions are queued in the journal in the order in which they are made.
+In the deadline of a run, times that it waits for a person or has no driver do not count: `core/state.py` sums them up
+from the stored events.
 """
 
 from __future__ import annotations
@@ -14,9 +16,9 @@ from msgspec.structs import replace
 from retinue.core.commands import CancelTree, Post, Unread
 from retinue.core.compaction import ContextOverflow
 from retinue.core.errors import StoreError, UnknownName
-from retinue.core.events import AdviceGiven, ExchangeEnded, RepairAsked, RunAccepted, RunEnded, WrapUpAsked
+from retinue.core.events import AdviceGiven, ExchangeEnded, RepairAsked, RunAccepted, RunEnded, RunLeft, WrapUpAsked
 from retinue.core.ids import RunId
-from retinue.core.inbox import Cancel, ChildEnded, DependencyEnded, Input, Item
+from retinue.core.inbox import Cancel, ChildEnded, Deadline, DependencyEnded, Input, Item
 from retinue.core.limit_text import short_limit_text
 from retinue.core.log_context import begin_run_log, logger
 from retinue.core.policy import Policy
@@ -47,9 +49,52 @@ from retinue.engine.journal_writer import CommitFuture
 from retinue.engine.live_run import LiveRun, ToolSet, Work
 from retinue.engine.model_call import ask
 from retinue.engine.registry import RunRegistry
-from retinue.engine.run_deadline import arm_deadline, disarm_deadline, pause_deadline
 from retinue.engine.stored import Replay
 from retinue.engine.tool_calls import cut_place, perform, request_approvals
+
+
+def arm_deadline(live: LiveRun, engine: EngineContext) -> None:
+    """Deliver a `Deadline` when the run's time is up; the time it waits for a person or a driver is not counted."""
+    seconds = live.run.accepted.limits.seconds
+    if seconds is None:
+        return
+    loop = asyncio.get_running_loop()
+
+    def check() -> None:
+        run = live.run
+        now = engine.clock.now()
+        thinking = max(0.0, now - run.parked_since) if run.parked_since is not None else 0.0
+        began, parked = run.accepted.at, run.parked_seconds
+        if run.accepted.lifecycle.per_input:
+            began, parked = run.exchange_at, run.parked_seconds - run.parked_before
+            if not run.in_exchange:
+                return  # the next exchange sets the timer again
+        left = began + seconds + parked + thinking - now
+        if left <= 0.001:
+            live.deliver(Deadline(key="deadline", seconds=seconds))
+        else:
+            live.deadline = loop.call_later(max(left, 1.0) if thinking else left, check)
+
+    disarm_deadline(live)
+    check()
+
+
+def disarm_deadline(live: LiveRun) -> None:
+    if live.deadline is not None:
+        live.deadline.cancel()
+
+
+async def pause_deadline(live: LiveRun, engine: EngineContext) -> None:
+    """Pause the time limit of a run until it is adopted; also if it has not started to work."""
+    run = live.run
+    if run.accepted.limits.seconds is None or run.outcome is not None or engine.journal.broken is not None:
+        return
+    try:
+        if live.acceptance is None or live.apply_acceptance(await live.acceptance.wait()):
+            live.record(RunLeft(at=engine.clock.now()))
+    except StoreError:
+        pass  # the journal has reported the error already
+
 
 log = logger("retinue.engine")
 

@@ -11,8 +11,7 @@ import logging
 import msgspec
 
 from retinue.core.events import Event
-from retinue.core.log_context import RunFields, logger, run_log
-from retinue.core.log_lines import line, logs_payloads, with_payloads
+from retinue.core.log_context import RunFields, line, logger, logs_payloads, run_log, with_payloads
 from retinue.core.state import Run
 
 log = logger("retinue.payloads")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from retinue.core.log_lines import set_payloads
+from retinue.core.log_context import set_payloads
 
 VARIABLE = "RETINUE_LOG_PAYLOADS"
 """The environment variable that lets contents into the logs."""

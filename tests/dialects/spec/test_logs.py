@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 import retinue
-from retinue.core.log_lines import line, set_payloads
+from retinue.core.log_context import line, set_payloads
 from retinue.core.ports import ToolResult
 from retinue.core.run import HandleRef
 from retinue.dialects.spec.dialect import LoggedTool

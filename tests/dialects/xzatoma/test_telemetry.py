@@ -8,8 +8,8 @@ import pytest
 
 from retinue.core.errors import ProviderError, TooManyRunning
 from retinue.core.usage import Usage
+from retinue.dialects.xzatoma.child import TARGET
 from retinue.dialects.xzatoma.settings import XzatomaSettings
-from retinue.dialects.xzatoma.telemetry import TARGET
 from retinue.engine import StartedRun
 from retinue.providers import scripted
 from retinue.providers.scripted import calls_verbatim, fails, together

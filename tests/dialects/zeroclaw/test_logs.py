@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 import retinue
-from retinue.core.log_lines import set_payloads
+from retinue.core.log_context import set_payloads
 from retinue.providers.scripted import calls, says, together
 from tests.dialects.zeroclaw.harness import REVIEWER, ZeroclawHarness, delegate, look, spawn
 

@@ -24,8 +24,7 @@ import msgspec
 from retinue.core.agent import RunSpec
 from retinue.core.errors import ProviderError
 from retinue.core.ids import RunId
-from retinue.core.log_context import logger
-from retinue.core.log_lines import logs_payloads
+from retinue.core.log_context import logger, logs_payloads
 from retinue.core.messages import AssistantMessage, Reply, StartDelta, TextDelta, UserMessage
 from retinue.core.ports import Provider, Publish, Request, cached_price_of, price_of
 from retinue.core.run import Limits

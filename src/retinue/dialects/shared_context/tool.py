@@ -8,8 +8,7 @@ from typing import assert_never
 
 from retinue.core.agent import ToolSpec
 from retinue.core.commands import Decision, NamespaceClosed
-from retinue.core.log_context import logger
-from retinue.core.log_lines import line, with_payloads
+from retinue.core.log_context import line, logger, with_payloads
 from retinue.core.ports import CallContext, ToolResult
 from retinue.core.text import rfc3339
 from retinue.dialects.arguments import compact, decoded

@@ -17,8 +17,7 @@ from retinue.core.agent import Agent, ToolSpec
 from retinue.core.budget import Window
 from retinue.core.errors import BadInput, SessionClosed, TooManyRunning, UnknownName
 from retinue.core.ids import RunId, SessionId
-from retinue.core.log_context import logger
-from retinue.core.log_lines import line, with_payloads
+from retinue.core.log_context import line, logger, with_payloads
 from retinue.core.policy import Policy
 from retinue.core.ports import CallContext, CallRisk, Clock, PreparedCall, Tool, ToolResult
 from retinue.core.run import HandleRef, Lifecycle, LimitMet, Limits, Outcome

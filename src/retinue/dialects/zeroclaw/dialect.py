@@ -7,8 +7,7 @@ from collections.abc import Mapping
 
 from retinue.core.agent import Agent
 from retinue.core.events import RunAccepted
-from retinue.core.log_context import logger
-from retinue.core.log_lines import line
+from retinue.core.log_context import line, logger
 from retinue.core.ports import CallContext, PreparedCall, Tool
 from retinue.core.run import Outcome
 from retinue.core.state import Run

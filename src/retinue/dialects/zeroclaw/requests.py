@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from retinue.core.agent import RunSpec, ToolSpec
 from retinue.core.ids import RunId
-from retinue.core.log_lines import line
+from retinue.core.log_context import line
 from retinue.core.run import Limits, Outcome
 from retinue.core.text import clean_line, name_list, quote_headers
 from retinue.dialects.arguments import compact, decode, list_of, name_schema, typed

@@ -10,8 +10,7 @@ from retinue.core.agent import DEFAULT_AGENT, ToolSpec
 from retinue.core.errors import Refused
 from retinue.core.events import RunAccepted
 from retinue.core.ids import RunId
-from retinue.core.log_context import logger, run_log
-from retinue.core.log_lines import line
+from retinue.core.log_context import line, logger, run_log
 from retinue.core.policy import NO_ACTIONS_LEFT, Autonomy
 from retinue.core.ports import CallContext, ToolResult
 from retinue.core.run import Lifecycle, Limits

@@ -32,8 +32,7 @@ from retinue.core.agent import DEFAULT_AGENT, Agent
 from retinue.core.budget import Window
 from retinue.core.commands import CallLimit, Charge, DriverRow, WindowFull
 from retinue.core.errors import BadInput, NotAdoptable, Refused, RetinueError, ToolError
-from retinue.core.log_context import Span, log_span, logger, run_log
-from retinue.core.log_lines import line, with_payloads
+from retinue.core.log_context import Span, line, log_span, logger, run_log, with_payloads
 from retinue.core.policy import Autonomy, Policy, Rules, Verdict, verdict, windows_of
 from retinue.core.ports import CallContext, ToolResult
 from retinue.core.run import Outcome

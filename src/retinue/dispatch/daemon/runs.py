@@ -21,8 +21,7 @@ from retinue.config.store import StoreSettings
 from retinue.core.commands import RunQuery
 from retinue.core.errors import RetinueError, StoreError
 from retinue.core.ids import RunId
-from retinue.core.log_context import logger
-from retinue.core.log_lines import line
+from retinue.core.log_context import line, logger
 from retinue.dispatch.processes import Processes
 from retinue.engine import RunView
 

@@ -9,8 +9,7 @@ from typing import NamedTuple
 from retinue.app.read_only import ReadOnlyClient
 from retinue.config.cron import CronSettings
 from retinue.config.store import StoreSettings
-from retinue.core.log_context import logger
-from retinue.core.log_lines import line
+from retinue.core.log_context import line, logger
 from retinue.core.text import plural
 from retinue.dispatch.cron.daemon import is_left, job_daemon
 from retinue.dispatch.cron.table import CronTable

@@ -24,7 +24,7 @@ from retinue.core.run import HandleRef, Outcome
 from retinue.core.usage import Usage
 from retinue.store import rules
 from retinue.store.codec import Codec, blob_name, checked_blob, split_large, without_surrogates
-from retinue.store.sqlite.checksums import (
+from retinue.store.sqlite.rows import (
     check_row,
     damaged_row,
     event_checksum,

@@ -18,8 +18,8 @@ from retinue.core.inbox import Item
 from retinue.core.run import HandleRef
 from retinue.core.usage import Usage
 from retinue.store.codec import Codec, blob_name, checked_blob
-from retinue.store.sqlite.checksums import check_log, check_row, damaged_row, is_intact_event
 from retinue.store.sqlite.errors import translated_error
+from retinue.store.sqlite.rows import check_log, check_row, damaged_row, is_intact_event
 
 Row: TypeAlias = tuple[Any, ...]
 

@@ -24,10 +24,20 @@ from retinue.core.run import Outcome
 from retinue.store.codec import Codec, blob_name, checked_blob
 from retinue.store.sqlite.backup import copy_error
 from retinue.store.sqlite.check import Damage, check, is_table
-from retinue.store.sqlite.checksums import event_checksum
 from retinue.store.sqlite.migrations import STEPS, migrate
 from retinue.store.sqlite.replace import replace_file, sync_file, temporary_beside, unused
-from retinue.store.sqlite.rows import DRIVER, IDENTITY, PROGRESS, TABLES, Row, Table, is_intact, row_name, scan
+from retinue.store.sqlite.rows import (
+    DRIVER,
+    IDENTITY,
+    PROGRESS,
+    TABLES,
+    Row,
+    Table,
+    event_checksum,
+    is_intact,
+    row_name,
+    scan,
+)
 from retinue.store.sqlite.work import Work
 
 _MAGIC: Final = b"SQLite format 3\x00"

@@ -14,10 +14,9 @@ from typing import Any, Final, NoReturn
 from retinue.core.checksum import checksum
 from retinue.core.errors import BadInput, StoreCorrupt
 from retinue.store.sqlite.check import check_kind, open_snapshot
-from retinue.store.sqlite.checksums import event_checksum
 from retinue.store.sqlite.errors import damaged_file, translated_error
 from retinue.store.sqlite.replace import check_unused
-from retinue.store.sqlite.rows import TABLES, Row, Table, is_intact, row_name, scan
+from retinue.store.sqlite.rows import TABLES, Row, Table, event_checksum, is_intact, row_name, scan
 from retinue.store.sqlite.store import SqliteStore
 from retinue.store.sqlite.work import Work
 
