@@ -55,7 +55,10 @@ CASES = (ONE, HUNDRED, HUNDRED_SLOW, THOUSAND_SLOW, STREAM)
 
 WAITING = Work(workers=1000, turns=0, tokens=20, latency_ms=2000)
 TEN_THOUSAND = Case(
-    name="ten thousand workers, 200 ms a reply", work=Work(workers=10_000, latency_ms=200), times=1, quick_times=1
+    name="ten thousand workers, 200 ms a reply",
+    work=Work(workers=1000, latency_ms=200, leads=10),
+    times=1,
+    quick_times=1,
 )
 
 

@@ -87,7 +87,8 @@ def start_side(
 
     `store` is the address of the store of a side on a server.
     """
-    arguments = [model.url, work.model, "--rounds", str(rounds), "--warm-ups", str(warm_ups)]
+    arguments = [model.url, work.model, "--leads", str(work.leads), "--rounds", str(rounds)]
+    arguments += ["--warm-ups", str(warm_ups)]
     with ExitStack() as cleanup:
         if side.on_disk:
             arguments += ["--home", cleanup.enter_context(tempfile.TemporaryDirectory(prefix="retinue-bench-"))]

@@ -26,6 +26,7 @@ from bench.work import (
     run_side,
 )
 from retinue.core.agent import Agent, ToolKind, ToolSpec
+from retinue.core.ids import RunId
 from retinue.core.policy import Risk
 from retinue.core.ports import CallContext, Tool, ToolResult
 from retinue.core.run import Lifecycle
@@ -59,8 +60,8 @@ class Delegate:
         }
         self.spec = ToolSpec(name, description, msgspec.json.encode(schema).decode())
         self.supervisor: Supervisor | None = None
-        self.answers: dict[int, str] = {}
-        """The answers of the workers, by the index of the lead's call."""
+        self.answers: dict[tuple[RunId, int], str] = {}
+        """The answers of the workers, by the lead and the index of its call."""
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
         """Start a worker and wait for its answer."""
@@ -79,7 +80,7 @@ class Delegate:
         )
         ended = await self.supervisor.wait([child.run_id])
         text = ended[child.run_id].text
-        self.answers[context.index] = text
+        self.answers[context.run_id, context.index] = text
         return ToolResult(text)
 
 
@@ -108,10 +109,10 @@ async def side(job: Job) -> Cost:
         delegate.supervisor = r.supervisor
 
         async def do(work: Work) -> list[str]:
-            delegate.answers.clear()
-            outcome = await r.run(TASK, agent="lead", model=work.model)
+            lead = await r.spawn(TASK, agent="lead", model=work.model)
+            outcome = await lead.wait()
             assert outcome.ok, outcome
-            return [*(delegate.answers[index] for index in range(work.workers)), outcome.text]
+            return [*(delegate.answers.pop((lead.run_id, index)) for index in range(work.workers)), outcome.text]
 
         return await measure(job, do)
 

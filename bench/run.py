@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
     options = parser.parse_args()
     cases = (*CASES, TEN_THOUSAND) if options.full else CASES
-    _check_open_files(max(case.work.workers for case in cases))
+    _check_open_files(max(case.work.leads * case.work.workers for case in cases))
     with fake_model() as model:
         rows = [
             *rows_of({case.name: _measure_case(case, model, options.quick, options.uvloop) for case in cases}),

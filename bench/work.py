@@ -40,11 +40,13 @@ class Work(Struct, frozen=True, kw_only=True):
     """Delay before each reply."""
     gap_ms: int = 0
     """Delay between the tokens of an answer; without it a reply is sent as one piece."""
+    leads: int = 1
+    """How many leads do this side by side, each with so many workers; a reply has a thousand calls at most."""
 
     @property
     def model_turns(self) -> int:
         """The number of model requests of this work."""
-        return 2 + self.workers * (self.turns + 1)
+        return self.leads * (2 + self.workers * (self.turns + 1))
 
     @property
     def model(self) -> str:
@@ -96,6 +98,7 @@ def job_from_arguments(arguments: Sequence[str] | None = None) -> Job:
     parser = argparse.ArgumentParser()
     parser.add_argument("url", help="the fake model's address")
     parser.add_argument("model", help="the work, as the name of the model that it is done with")
+    parser.add_argument("--leads", type=int, default=1, help="how many leads work side by side")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--warm-ups", type=int, default=1, help="rounds with one worker that are not counted")
     parser.add_argument("--uvloop", action="store_true")
@@ -106,7 +109,7 @@ def job_from_arguments(arguments: Sequence[str] | None = None) -> Job:
     options = parser.parse_args(arguments)
     return Job(
         url=options.url,
-        work=Work.from_model(options.model),
+        work=msgspec.structs.replace(Work.from_model(options.model), leads=options.leads),
         rounds=options.rounds,
         warm_ups=options.warm_ups,
         uvloop=options.uvloop,
@@ -123,13 +126,15 @@ DoWork = Callable[[Work], Awaitable[list[str]]]
 
 async def measure(job: Job, do: DoWork) -> Cost:
     """The cost of a side's rounds, after warm-ups for imports, caches and the first connection."""
-    small = msgspec.structs.replace(job.work, workers=1, latency_ms=0)
+    small = msgspec.structs.replace(job.work, workers=1, latency_ms=0, leads=1)
     for _ in range(job.warm_ups):
         await do(small)
     gc.collect()
     end_profile = _begin_profile(job.profile)
     wall, cpu = time.perf_counter(), time.process_time()
-    answers: list[list[str]] = [await do(job.work) for _ in range(job.rounds)]
+    answers: list[list[str]] = []
+    for _ in range(job.rounds):
+        answers += await asyncio.gather(*(do(job.work) for _ in range(job.work.leads)))
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     end_profile()
     return Cost(
