@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Annotated, Literal, TypeAlias, assert_never, cast
 
 import msgspec
@@ -123,7 +124,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for field in _FIELD_TYPES:
-            msgspec.structs.force_setattr(self, field, _normalised(field, getattr(self, field)))
+            given = getattr(self, field)
+            try:
+                normalised = _known_form(field, given)
+            except TypeError:  # a list has no hash
+                normalised = _normalised(field, given)
+            msgspec.structs.force_setattr(self, field, normalised)
 
     @property
     def tool_ceiling(self) -> tuple[str, ...] | None:
@@ -155,6 +161,12 @@ def _normalised(field: str, given: object) -> object:
     if field == "allowed_tools":
         return tuple(tool for tool in entries if tool not in NO_TOOLS) or tuple(entries) or None
     return tuple(entries)
+
+
+@lru_cache(maxsize=1024, typed=True)
+def _known_form(field: str, given: object) -> object:
+    """The same, remembered: the policies of thousands of runs have the same few values, and share them then."""
+    return _normalised(field, given)
 
 
 def _normalised_path(path: str) -> str:
@@ -258,6 +270,7 @@ def inherit(parent: Policy, grant: Policy | None) -> Policy:
     return parent if grant is None else narrow(parent, grant)
 
 
+@lru_cache(maxsize=256)  # thousands of runs of a tree have the same two policies
 def intersect(a: Policy, b: Policy) -> Policy:
     """The largest policy within both `a` and `b`; never raises.
 

@@ -7,11 +7,11 @@ proxies. A general client takes more time for such a request than the rest of a 
 from __future__ import annotations
 
 import asyncio
-import re
 import socket
 import ssl
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from itertools import repeat
 from types import TracebackType
 from typing import Final, Protocol, TypeAlias, cast
 
@@ -30,14 +30,13 @@ HAPPY_EYEBALLS_SECONDS: Final = 0.25
 MAX_HEAD_BYTES: Final = 64 * 1024
 MAX_CHUNK_LINE_BYTES: Final = 4096
 MAX_LENGTH_DIGITS: Final = 18
+MAX_SIZE_DIGITS: Final = 16
 PAUSE_BYTES: Final = 256 * 1024
 """Bytes of an answer that wait to be read, from which the server has to wait."""
 INFLATED_BYTES: Final = 256 * 1024
 """Most bytes that one read makes of a compressed answer."""
 
 _HEX: Final = b"0123456789abcdefABCDEF"
-_match_size: Final = re.compile(rb"([0-9a-fA-F]{1,16})\r\n").match
-"""The size of a chunk without an extension."""
 _NO_BODY: Final = frozenset((204, 304))
 _MAX_HEADS: Final = 256
 
@@ -404,19 +403,16 @@ class Connection(asyncio.Protocol):
             self._end_chunks(answer, data)
             answer.wake()
             return
+        if not self._expected and (chunks := _whole_chunks(data)):
+            if not chunks[-1]:
+                chunks.pop()
+                self._in_trailer = answer.complete = True
+            answer.add(chunks, sum(map(len, chunks)))
+            return
         pieces: list[bytes] = []
         size = start = 0
         length, expected = len(data), self._expected or 0
         while start < length:
-            if not expected and (line := _match_size(data, start)) is not None:
-                # The usual case, a whole chunk; all others, and the last chunk, are left to the rest of the loop.
-                begin = line.end()
-                end = begin + int(line[1], 16)
-                if begin < end < length and data.startswith(b"\r\n", end):
-                    pieces.append(data[begin:end])
-                    size += end - begin
-                    start = end + 2
-                    continue
             if expected:  # with the two bytes of the line end after it
                 end = start + expected
                 if end > length:
@@ -441,7 +437,7 @@ class Connection(asyncio.Protocol):
             line = data[start:end]
             if not line or line.strip(_HEX):
                 line = line.partition(b";")[0].strip(b" \t")  # an extension
-            if not line or line.strip(_HEX) or len(line) > 16:
+            if not line or line.strip(_HEX) or len(line) > MAX_SIZE_DIGITS:
                 raise BadResponse(f"a chunk of the answer has the size {line[:20]!r}")
             start, expected = end + 2, int(line, 16)
             if expected:
@@ -466,6 +462,23 @@ class Connection(asyncio.Protocol):
             raise BadResponse(f"the trailers of the answer have more than {MAX_HEAD_BYTES} bytes")
         else:
             self._rest = trailer
+
+
+def _whole_chunks(data: bytes) -> list[bytes]:
+    r"""The contents of chunks that are complete and have no line end of HTTP in them, as events of a stream are sent.
+
+    The last one is empty if it ends the answer. For anything else an empty list: it needs the general parser.
+
+    >>> _whole_chunks(b"5\r\nhello\r\n2\r\n!!\r\n0\r\n\r\n"), _whole_chunks(b"5\r\nhell")
+    ([b'hello', b'!!', b''], [])
+    """
+    lines = data.split(b"\r\n")
+    if lines.pop() or not lines or len(lines) % 2:
+        return []
+    sizes, chunks = lines[::2], lines[1::2]
+    if b"" in sizes or b"" in chunks[:-1] or b"".join(sizes).strip(_HEX) or max(map(len, sizes)) > MAX_SIZE_DIGITS:
+        return []
+    return chunks if list(map(int, sizes, repeat(16))) == list(map(len, chunks)) else []
 
 
 def _closed() -> Disconnected:

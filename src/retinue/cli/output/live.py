@@ -181,11 +181,11 @@ def draw(
     the reason on a line of its own.
     """
     order = outline(rows, ascii_only=ascii_only) if known is None else known
-    lines = [(guide, rows[place]) for guide, place in order]
     hidden = 0
-    if height is not None and len(lines) > height:
+    if height is not None and len(order) > height:
         room = max(1, height - 1)
-        lines, hidden = _most_relevant(lines, room), len(lines) - room
+        order, hidden = _most_relevant(order, rows, room), len(order) - room
+    lines = [(guide, rows[place]) for guide, place in order]
     cells = [
         _cells(
             guide,
@@ -237,8 +237,7 @@ class _Lines:
 
 def _right_aligned(numbers: Sequence[_Part], widths: Sequence[int]) -> Iterator[_Part]:
     for (number, style), width in zip(numbers, widths, strict=True):
-        yield " " * GAP, ""
-        yield number.rjust(width), style
+        yield number.rjust(GAP + width), style
 
 
 def _width(parts: Sequence[_Part]) -> int:
@@ -306,7 +305,11 @@ def outline(rows: Sequence[RunView], *, ascii_only: bool) -> list[tuple[str, int
     return lines
 
 
-def _most_relevant(lines: list[tuple[str, RunView]], room: int) -> list[tuple[str, RunView]]:
+def _most_relevant(order: Sequence[tuple[str, int]], rows: Sequence[RunView], room: int) -> list[tuple[str, int]]:
     """The root, unfinished runs, then ended ones, as many as fit, in the order of the tree."""
-    chosen = sorted(range(len(lines)), key=lambda place: (place > 0, lines[place][1].outcome is not None, place))[:room]
-    return [lines[place] for place in sorted(chosen)]
+    chosen, ended = [0], list[int]()
+    for line in range(1, len(order)):
+        if len(chosen) >= room:  # often at the beginning of a large tree
+            break
+        (chosen if rows[order[line][1]].outcome is None else ended).append(line)
+    return [order[line] for line in sorted((*chosen, *ended)[:room])]
