@@ -582,6 +582,9 @@ async def _attempt(
 
 def _within_bounds(reply: Reply) -> Reply:
     """The reply with numbers that can be stored; raises `ProviderError` if it has more calls than can be made."""
+    if not isinstance(reply, Reply):  # pyright: ignore[reportUnnecessaryIsInstance] providers may be untyped
+        found = type(reply).__name__
+        raise ProviderError(f"the provider returned {found}: expected a retinue.messages.Reply", fault="bad_request")
     if len(reply.message.calls) > MAX_CALLS:
         raise ProviderError(f"the reply has more than {MAX_CALLS} tool calls", fault="internal")
     usage = reply.usage and reply.usage.within_bounds()
