@@ -7,10 +7,12 @@ change together, so that no other task sees half an event.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
+import msgspec
 from msgspec.structs import replace
 
 from retinue.core.agent import ToolSpec, ValidatedOutput
@@ -21,14 +23,13 @@ from retinue.core.errors import StoreError
 from retinue.core.events import AgentChanged, CallReturned, Event, HistoryCompacted, MailTaken, RunEnded
 from retinue.core.ids import Key, RunId
 from retinue.core.inbox import URGENT, Item
-from retinue.core.log_context import logger
+from retinue.core.log_context import RunFields, line, logger, logs_payloads, run_log, with_payloads
 from retinue.core.messages import Delta, DiscardDelta, StartDelta, TextDelta, ToolCall
 from retinue.core.policy import Policy
 from retinue.core.ports import PreparedCall, Provider, Spawner, Tool, window_of
 from retinue.core.run import LimitMet, State, WaitingFor
 from retinue.core.state import Run, apply
 from retinue.core.step import MODEL, StepInput, answer_to_validate
-from retinue.engine import payload_log
 from retinue.engine.budgets import InputEstimate
 from retinue.engine.context import EngineContext
 from retinue.engine.foreign_errors import is_recordable, repr_of
@@ -463,8 +464,8 @@ class LiveRun:
 
     def _publish(self, seq: int, event: Event) -> None:
         self.subscriptions.publish_event(seq, event)
-        if payload_log.is_on():
-            payload_log.log_event(seq, event, self._engine.log_fields(self.run))
+        if are_payloads_logged():
+            log_payload(seq, event, self._engine.log_fields(self.run))
 
     def progress(self, at: float) -> Progress:
         run = self.run
@@ -652,3 +653,28 @@ class LiveRun:
         if known not in self._context_windows:
             self._context_windows[known] = window_of(provider, model)
         return self._context_windows[known]
+
+
+# ---- contents of runs in the log, if the environment asks for them ---------------------------------------------------
+# All that a model is sent and answers, tool arguments and results included, is in the events of its run, so that one
+# line for each event has the contents whatever dialect, tool or front end is at work.
+
+payload_log = logger("retinue.payloads")
+
+
+def are_payloads_logged() -> bool:
+    return payload_log.isEnabledFor(logging.INFO) and logs_payloads()
+
+
+def log_first_payload(run: Run, fields: RunFields) -> None:
+    """Log the task and the system prompt of a run that begins."""
+    with run_log(fields):
+        text = with_payloads(line(event="accepted"), system=run.run_spec.system, task=run.accepted.task)
+        payload_log.info("%s", text)
+
+
+def log_payload(seq: int, event: Event, fields: RunFields) -> None:
+    """Log an event as it is stored, as JSON."""
+    tag = type(event).__struct_config__.tag
+    with run_log(fields):
+        payload_log.info("%s payload=%s", line(event=tag, seq=seq), msgspec.json.encode(event).decode())

@@ -41,12 +41,11 @@ from retinue.core.step import (
     next_step,
 )
 from retinue.core.workspace import WorkspaceUnavailable, is_address
-from retinue.engine import payload_log
 from retinue.engine.compaction import compact
 from retinue.engine.context import EngineContext
 from retinue.engine.foreign_errors import repr_of
 from retinue.engine.journal_writer import CommitFuture
-from retinue.engine.live_run import LiveRun, ToolSet, Work
+from retinue.engine.live_run import LiveRun, ToolSet, Work, are_payloads_logged, log_first_payload
 from retinue.engine.model_call import ask
 from retinue.engine.registry import RunRegistry
 from retinue.engine.stored import Replay
@@ -368,8 +367,8 @@ class Executor:
 
     async def _drive(self, live: LiveRun) -> None:
         begin_run_log(lambda: self._engine.log_fields(live.run))
-        if live.run.seq == 1 and payload_log.is_on():
-            payload_log.log_start(live.run, self._engine.log_fields(live.run))
+        if live.run.seq == 1 and are_payloads_logged():
+            log_first_payload(live.run, self._engine.log_fields(live.run))
         try:
             await drive(live, self._engine, self)
         except StoreError:
