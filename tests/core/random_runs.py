@@ -14,6 +14,7 @@ from retinue.core.agent import Output, RunSpec, ValidatedOutput
 from retinue.core.compaction import ContextOverflow
 from retinue.core.events import (
     AdviceGiven,
+    AgentChanged,
     CallParked,
     CallReturned,
     Event,
@@ -61,6 +62,7 @@ Log: TypeAlias = list[tuple[int, Event]]
 
 RUN_SPEC = RunSpec(agent="worker")
 SPEC_WITH_OUTPUT = RunSpec(agent="worker", output=Output())
+_OTHER = {RUN_SPEC: RunSpec(agent="other"), SPEC_WITH_OUTPUT: RunSpec(agent="other", output=Output())}
 NO_RESULT = (NOT_MADE, NOT_OFFERED, UNFINISHED)
 """Placeholder results of calls whose turn ended before they returned."""
 
@@ -320,6 +322,8 @@ class Simulation:
 
     def _random_events(self) -> None:
         random = self.random
+        if self.run.open and self.overflows.random() < 0.005:  # a call that hands the run over to another agent
+            self.record(AgentChanged(at=self.at, agent="other", run_spec=_OTHER[self.run_spec], policy=Policy()))
         if self.is_brittle and random.random() < 0.05:
             self._crash()
         if random.random() < 0.02:

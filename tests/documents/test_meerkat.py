@@ -668,7 +668,7 @@ class TestBestPractices:
             "agent_id": ID,
             "name": "sub-agent-019467d97e3a",
             "provider": "openai",
-            "model": "gpt-5.2",
+            "model": "m",
             "state": "running",
             "message": "Sub-agent spawned successfully. Use agent_status to check progress.",
         }

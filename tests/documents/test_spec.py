@@ -87,7 +87,7 @@ def context(action: str, **fields: object) -> ScriptedReply:
 
 def turns(count: int, answer: str = "Done.") -> list[Line]:
     """The lines of a subagent that answers in its turn number `count`; each takes a second."""
-    return [*(calls("search_logs", query="pool") for _ in range(count - 1)), says(answer)]
+    return [*(calls("search_logs", query=f"pool {number}") for number in range(1, count)), says(answer)]
 
 
 async def play(

@@ -66,7 +66,7 @@ async def test_an_orchestrator_finds_and_mends_a_production_issue_with_three_spe
 ) -> None:
     store = SqliteStore(tmp_path / "retinue.db") if kept == "in a file" else MemoryStore()
     researcher, writer = AGENTS
-    agents = (researcher, replace(writer, model=None))  # the model of its parent
+    agents = (researcher, replace(writer, model=""))  # the model of its parent
     harness = SpecHarness(agents=agents, tools=TOOLS, store=store)
     harness.script.play("researcher", *researcher_lines())
     harness.script.play(
