@@ -126,7 +126,11 @@ REASONS: dict[tuple[str, str, str], str] = {
     ("dialects/context.py", "DialectContext.run_spec_for", "resolve"): NOT_A_PATH,
     ("dialects/spec/agents.py", "AgentStore.list", "resolve"): NOT_A_PATH,
     ("dialects/xzatoma/child.py", "Children.__init__", "resolve"): NOT_A_PATH,
-    ("dispatch/worker/answer.py", "_settings_here", "lexists"): "saves an import; the settings are opened once, later",
+    (
+        "dispatch/one_call/answer.py",
+        "_settings_here",
+        "lexists",
+    ): "saves an import; the settings are opened once, later",
     ("engine/admission.py", "_anchored", "realpath"): "one more path that is closed; nothing is opened by it",
     ("engine/driver_table.py", "this_host", "readlink"): PROCESS,
     ("providers/scripted/script.py", "logged_turns", "exists"): "a log of tests",

@@ -214,6 +214,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def database_of_the_page(server: PostgresServer) -> dict[str, str]:
     """Create the database `retinue`, and return the variables with which its address needs no host."""
     with psycopg.connect(f"postgresql://postgres@/postgres?host={server.folder}", autocommit=True) as connection:
+        connection.execute("DROP DATABASE IF EXISTS retinue WITH (FORCE)")  # that of another page
         connection.execute("CREATE DATABASE retinue")
     return {"PGHOST": str(server.folder), "PGUSER": "postgres"}
 

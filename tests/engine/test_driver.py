@@ -117,7 +117,7 @@ def driver_of(harness: Harness) -> DriverId:
 
 def stop_heartbeat(process: Harness) -> None:
     """Stop the heartbeat of a process, as on a machine that is suspended and resumed."""
-    for heart in process.retinue._driver._tasks:
+    for heart in process.retinue.driver._tasks:
         heart.cancel()
 
 

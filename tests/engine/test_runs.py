@@ -599,7 +599,7 @@ async def test_a_bug_ends_only_its_own_run() -> None:
 async def test_a_run_whose_provider_was_removed_fails_with_a_reason() -> None:
     async with Harness(dialects=()) as r:
         handle = await r.retinue.spawn("go")
-        r.retinue._providers._reached.clear()
+        r.retinue.providers._reached.clear()
 
         outcome = await handle.wait()
 

@@ -164,6 +164,8 @@ def open(
         session=policy,
         agents={agent.name: agent.policy for agent in agents if agent.policy is not None},
         memories={agent.name: agent.memory_from for agent in agents},
+        tags={agent.name: agent.tags for agent in agents if agent.tags},
+        anywhere=frozenset(agent.name for agent in agents if agent.placement == "anywhere"),
     )
     workspaces = open_workspaces(agents, rules)
     changes = FileChanges()

@@ -109,6 +109,24 @@ class ProviderRegistry:
         self._reached = dict(providers)
         self._provider_configs = {each.name: each for each in provider_configs}
         self._lend: Callable[[str, str], Provider | None] = lambda kind, name: None
+        self._environ: Mapping[str, str] | None = None
+
+    def use_own_only(self, environ: Mapping[str, str]) -> None:
+        """Find only providers that this process can call: configured ones and vendors, if their keys are set.
+
+        A worker drives runs that other processes started: by a name alone it would call a vendor without a key, or a
+        server of its own machine that no setting names.
+        """
+        self._environ = environ
+
+    def _is_own(self, name: str) -> bool:
+        if self._environ is None or name in self._reached:
+            return True
+        config = self._provider_configs.get(name)
+        key = config.api_key_env if config is not None else WIRES[name].api_key_env if name in WIRES else None
+        if config is None and name in WIRES and not key:
+            return False  # a local server or a script that is not configured here
+        return not key or bool(self._environ.get(key, "").strip())
 
     def lend(self, make: Callable[[str, str], Provider | None]) -> None:
         """Let providers named `kind:NAME` be created by `make(NAME)` on first use."""
@@ -146,6 +164,8 @@ class ProviderRegistry:
         if name in self._reached:  # looked up in every turn
             return self._reached[name]
         name = self._called(name)
+        if not self._is_own(name):
+            return None
         if name not in self._reached and name in (*self._provider_configs, *WIRES):
             self._reached[name] = catalog.create_provider(self._provider_configs.get(name) or provider_config(name))
         kind, colon, other = name.partition(":")

@@ -107,8 +107,8 @@ class Retinue:
         self._approvals = Approvals(supervisor)
         self.session_id = session
         self.agents = {agent.name: agent for agent in agents}
-        self._driver = driver
-        self._providers = providers
+        self.driver = driver
+        self.providers = providers
         self._grants = Grants(supervisor)
         self._run_specs = RunSpecBuilder(
             supervisor,
@@ -140,7 +140,7 @@ class Retinue:
                 await self._load_mcp_tools(self.mcp_tools)
             self._run_specs.begin(self._chosen)
             await self.sessions.ensure(self.session_id)
-            await self._driver.register()
+            await self.driver.register()
         except BaseException:
             if self.mcp_tools is not None:
                 await self.mcp_tools.close()
@@ -159,12 +159,12 @@ class Retinue:
 
     async def __aexit__(self, *error: object) -> None:
         try:
-            await self._driver.leave()
+            await self.driver.leave()
         finally:
             try:
                 if self.mcp_tools is not None:
                     await self.mcp_tools.close()
-                await self._providers.close()
+                await self.providers.close()
             finally:
                 await self.supervisor.close()
 
@@ -291,6 +291,7 @@ class Retinue:
         label: str = "",
         session: SessionId | None = None,
         ceiling: bool = True,
+        tags: Sequence[str] = (),
         stays: bool | None = None,
     ) -> RunHandle:
         """Start a run in the background and return its handle. The run is recorded in the store before this returns.
@@ -321,7 +322,7 @@ class Retinue:
         - `per_input`: with `keep_alive`, the limits apply to each input instead of to the whole run, and a limit or a
           failed model call ends the answer to an input and not the run; a time limit still ends the run.
         - `inherits`: a point in another run's history that this run continues from.
-        - `detached`: only record the run; another process starts it with `resume`.
+        - `detached`: only record the run: a worker on the same store drives it, or another process with `resume`.
         - `attachments`: images and files that belong to the task (`retinue.Image`, `retinue.File`).
         - `output`: require an answer in JSON: a JSON Schema (a mapping, or the path of a file), a type (a dataclass, a
           TypedDict, a msgspec Struct, a pydantic model, ...), or `dict` for any object. `Outcome.output` is then an
@@ -329,6 +330,7 @@ class Retinue:
         - `label`: a short name for lists of runs.
         - `session`: the session of the run, which is created if it is new; by default that of the retinue.
         - `ceiling`: with False, `tools` holds for this run alone, and runs below it can have what the policy allows.
+        - `tags`: only a worker with all these tags, and those of the agent, drives a detached run.
 
         Raises `UnknownName` for an unknown agent, tool or dialect, `PolicyError` if `policy` or `memory_from` asks for
         more than the agent has, and `BadInput` for an unusable schema.
@@ -352,6 +354,8 @@ class Retinue:
             run_spec = replace(run_spec, workspace=self._workspace(workspace))
         if output is not None:
             run_spec = replace(run_spec, output=make_output(output))
+        if tags:
+            run_spec = replace(run_spec, tags=tuple(dict.fromkeys((*run_spec.tags, *tags))))
         if memory_from is not None:
             run_spec = replace(run_spec, memory_from=narrowed_memory(memory_from, run_spec))
         spawn_request = SpawnRequest(
@@ -477,6 +481,10 @@ class Retinue:
         run_spec = self.run_spec(agent=agent, dialects=chosen, tools=tools, ceiling=ceiling)
         return self.supervisor.visible_tools(run_spec)
 
+    def load_dialects(self, names: Sequence[str]) -> None:
+        """Make the tools of these dialects available to runs that another process started."""
+        self._run_specs.load_dialects(names)
+
     def find_tool(self, name: str, dialects: Sequence[str]) -> Tool | None:
         """The tool of that name, as a run with these dialects calls it; None if there is none."""
         return self._run_specs.tool(name, tuple(dialects))
@@ -546,7 +554,7 @@ class Retinue:
         if view is None:
             raise UnknownName("run", run_id)
         if view.state == "interrupted":
-            await self._driver.adopt(view.root_id)
+            await self.driver.adopt(view.root_id)
         elif view.state != "ended" and self.supervisor.live(run_id) is None:
             raise NotAdoptable(run_id, "another process is driving it")
         return RunHandle(self.supervisor, run_id)

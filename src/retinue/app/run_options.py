@@ -52,4 +52,5 @@ class SpawnOptions(RunOptions, total=False):
     label: str
     session: SessionId | None
     ceiling: bool
+    tags: Sequence[str]
     stays: bool | None

@@ -145,6 +145,11 @@ class RunSpecBuilder:
         self._supervisor.use_outcome_texts(DialectOutcomeTexts(self._dialects))
         self._supervisor.use_log_fields(lambda run: log_fields(run, self._dialects))
 
+    def load_dialects(self, names: Sequence[str]) -> None:
+        """Create these dialects, for runs that another process started; raises `UnknownName` for an unknown one."""
+        for name in names:
+            self._dialect(name)
+
     def tool(self, name: str, dialects: tuple[str, ...]) -> Tool | None:
         """The tool of that name, as a run with these dialects calls it."""
         return self._tools.find(name, dialects)
@@ -211,6 +216,7 @@ class RunSpecBuilder:
             identity=agent.name,
             memory_from=agent.memory_from,
             tool_ceiling=_tool_ceiling(own, dialects) if ceiling and dialects and tools is not None else None,
+            tags=agent.tags,
         )
 
     def _own_tools_at(self, dialects: Sequence[str], depth: int) -> tuple[str, ...]:

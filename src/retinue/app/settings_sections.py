@@ -19,6 +19,7 @@ from retinue.config.providers import ProviderSettings, providers_section
 from retinue.config.section_type import Section
 from retinue.config.store import STORE
 from retinue.config.tools import TOOLS
+from retinue.config.worker import WORKER
 from retinue.core.errors import BadInput
 from retinue.dialects import registry
 from retinue.dialects.base import SettingsSection
@@ -61,6 +62,7 @@ SECTIONS: tuple[Section, ...] = (
     STORE,
     MCP,
     MCP_SERVERS,
+    WORKER,
     _PROFILES,
 )
 

@@ -18,7 +18,7 @@ from retinue.cli.prompt import prompt_text
 
 if TYPE_CHECKING:
     from retinue.cli.output.sse import Kind
-    from retinue.dispatch.worker import WorkerCall
+    from retinue.dispatch.one_call import OneCall
 
 DONE = "=== [ DONE ] ==="
 COLOURS = {"tool_call": "\x1b[96m", "tool_result": "\x1b[92m", "reasoning_content": "\x1b[93m"}
@@ -75,7 +75,7 @@ def buzz(
     usage, 130 interrupted.
     """
     from retinue.dialects.child_process import CallRequest
-    from retinue.dispatch.worker import command_call
+    from retinue.dispatch.one_call import command_call
 
     request = CallRequest(
         model=_required(model, "MODEL"),
@@ -99,7 +99,7 @@ def _required(given: str, name: str) -> str:
     return given
 
 
-async def _answer(work: WorkerCall, *, sse: bool, brief: bool) -> int:
+async def _answer(work: OneCall, *, sse: bool, brief: bool) -> int:
     from retinue.cli.output.progress import print_notes
     from retinue.cli.output.sse import HeldStream
     from retinue.cli.output.sse import sse as as_event

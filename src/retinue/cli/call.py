@@ -1,7 +1,7 @@
 """`retinue call`: one question in a process of its own; JSON on stdin, server-sent events on stdout.
 
 It is a contract for programs in any language, described in docs/reference/call.md. This file is light: it begins to
-import the rest, and reports in one line what went wrong. The work itself is in `retinue.dispatch.worker`.
+import the rest, and reports in one line what went wrong. The work itself is in `retinue.dispatch.one_call`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from retinue.cli.output.sse import HeldStream
-    from retinue.dispatch.worker import WorkerCall
+    from retinue.dispatch.one_call import OneCall
 
 
 def main() -> NoReturn:
@@ -50,7 +50,7 @@ def call() -> int:
     """
     from retinue.cli.output.sse import HeldStream
     from retinue.dialects.registry import rust_programs
-    from retinue.dispatch.worker import read_call
+    from retinue.dispatch.one_call import read_call
     from retinue.telemetry.logs import turn_on_from
 
     gc.enable()
@@ -70,7 +70,7 @@ def call() -> int:
     return 1
 
 
-async def _answer(work: WorkerCall, open_output: Callable[[], HeldStream]) -> int:
+async def _answer(work: OneCall, open_output: Callable[[], HeldStream]) -> int:
     retinue = work.open()
     with interrupts() as asked_to_stop:
         outcome = await work.answer(retinue, open_output, asked_to_stop)

@@ -29,6 +29,7 @@ from retinue.cli.serve import serve
 from retinue.cli.store_option import add_store_option
 from retinue.cli.tools import tools
 from retinue.cli.trust import trust
+from retinue.cli.worker import worker, workers
 from retinue.core.errors import BadInput, ConfigError, RetinueError, StoreCorrupt
 from retinue.version import __version__
 
@@ -93,6 +94,10 @@ app.add_typer(context.app)
 app.add_typer(memory.app)
 app.add_typer(cron.app)
 app.add_typer(daemon.app)
+app.command(
+    epilog="Examples:\n\nretinue worker --store postgresql://db/retinue\n\nretinue worker --concurrency 32 --tag gpu"
+)(worker)
+app.command(epilog="Example: retinue workers --json")(workers)
 app.add_typer(store.app)
 app.command(epilog="Examples:\n\nretinue models\n\nretinue models anthropic --json")(models)
 app.add_typer(agents.app)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ ANSWERS = "Model"
 LIMITS = "Limits"
 OUTPUT = "Output"
 RIGHTS = "Permissions"
+TAG = re.compile(r"[A-Za-z0-9._:/-]{1,64}")
 MAX_AMOUNT = 1_000_000_000
 """The highest amount of dollars or seconds, as in the settings."""
 
@@ -291,6 +293,16 @@ def preset_of(name: str | None) -> Preset | None:
     if name is not None and name not in PRESETS:
         raise typer.BadParameter(f"unknown preset {name!r}; expected {' or '.join(PRESETS)}", param_hint="--preset")
     return next((preset for preset in PRESETS if preset == name), None)
+
+
+def tags_of(tags: list[str] | None) -> tuple[str, ...]:
+    """The tags in `--tag`; raises for one that the settings would not accept either."""
+    for tag in tags or ():
+        if not TAG.fullmatch(tag):
+            raise typer.BadParameter(
+                f"--tag: found {tag!r}; expected 1 to 64 of the characters a-z, A-Z, 0-9, ., _, :, / and -"
+            )
+    return tuple(tags or ())
 
 
 def exclude(flags: dict[str, bool]) -> None:

@@ -19,6 +19,7 @@ from retinue.dialects.registry import DEFAULT, prompt_named
 
 if TYPE_CHECKING:
     from retinue.app.launch.start import LaunchOptions
+    from retinue.app.retinue import Retinue
     from retinue.config.settings import Settings
     from retinue.config.store import StoreSettings
     from retinue.core.agent import Output
@@ -86,8 +87,12 @@ def run(
     preset: options.PresetFlag = None,
     no_sandbox: options.NoSandboxFlag = False,
     detach: Annotated[
-        bool, option("--detach", help="Print the run's id and exit; a background process drives the run.")
+        bool, option("--detach", help="Print the run's id and exit; a worker or a background process drives the run.")
     ] = False,
+    tag: Annotated[
+        list[str] | None,
+        option("--tag", metavar="T", help="With --detach: only a worker with this tag drives the run. Repeatable."),
+    ] = None,
     think: options.ThinkFlag = False,
     effort: options.EffortFlag = None,
     temperature: options.TemperatureFlag = None,
@@ -120,6 +125,9 @@ def run(
         json=json, sse=sse, brief=brief, tree=tree, quiet=quiet, verbose=verbose, plain=plain, structured=structured
     )
     options.exclude({"--sse": sse, "--detach": detach})
+    tags = options.tags_of(tag)
+    if tags and not detach:
+        raise typer.BadParameter("--tag chooses among workers: give --detach, too")
     task = prompt_with_context(prompt)
     required = options.required_output(output_schema, output_json)
     approval = options.approval_options(approvals, yes=yes, detach=detach)
@@ -148,6 +156,7 @@ def run(
         ),
         unpriced_ok=options.accepts_unpriced(unpriced),
         preset=chosen,
+        tags=tags,
         no_sandbox=no_sandbox,
         mcp_config=tuple(mcp_config or ()),
     )
@@ -210,7 +219,7 @@ async def _run(
                 retinue, task, output=required, detached=detached, inherits=inherits, attachments=attachments
             )
             await launch.save_message(retinue, root.run_id, task, launch_options.dialects)
-            followed = Followed(None)
+            followed, handed_over = Followed(None), None
             if output.sse:
                 from retinue.cli.output.sse import stream_run
 
@@ -219,10 +228,12 @@ async def _run(
                 followed = await stream_run(
                     root, work, structured=structured, brief=output.brief, wire=wire, tree=output.tree
                 )
-            elif not detach:
+            elif detach:
+                handed_over = await _workers_of(retinue)
+            else:
                 followed = await follow(retinue, root, stop, approver=approver, output=output, refusals=refusals)
     if detach:
-        return _detach(root.run_id, approval, output, store_settings(settings))
+        return _detach(root.run_id, approval, output, store_settings(settings), handed_over)
     await prune_at_end(settings)
     return print_followed(root.run_id, followed, output, task=task)
 
@@ -235,15 +246,37 @@ def _system(system: str) -> tuple[str, tuple[str, ...]]:
     return named.text, named.tools
 
 
-def _detach(
-    run_id: str, approval: options.ApprovalOptions, output: options.OutputOptions, limits: StoreSettings
-) -> int:
-    """Leave the run to a background process, and print its id."""
-    from retinue.app.launch.resume import resume_in_background
+async def _workers_of(retinue: Retinue) -> int | None:
+    """The number of workers that a detached run is left to; None if a process of its own has to drive it.
 
-    log = resume_in_background(run_id, approval.detached, limits)
+    On a store that machines share it is left to workers even if none runs at the moment: one will be started.
+    """
+    from retinue.app.store_url import chosen_url, is_postgres
+    from retinue.dispatch.worker import live_workers
+
+    number = len(await live_workers(retinue.supervisor))
+    return number if number or is_postgres(chosen_url()) else None
+
+
+def _detach(
+    run_id: str,
+    approval: options.ApprovalOptions,
+    output: options.OutputOptions,
+    limits: StoreSettings,
+    workers: int | None,
+) -> int:
+    """Leave the run to a worker or to a background process, and print its id."""
+    if workers is None:
+        from retinue.app.launch.resume import resume_in_background
+
+        log = resume_in_background(run_id, approval.detached, limits)
+        where = f"running in the background; see: retinue runs show {run_id}  (its output: {log})"
+    elif workers:
+        where = f"left to the workers of the store; see: retinue runs show {run_id}"
+    else:
+        where = f"it waits for a worker, and none runs: start one with: retinue worker; see: retinue runs show {run_id}"
     if not output.quiet:
-        say(f"running in the background; see: retinue runs show {run_id}  (its output: {log})")
+        say(where)
     if output.json:
         answer_json({"run_id": run_id})
     else:

@@ -24,4 +24,5 @@ __all__ = [
     "store",
     "template",
     "tools",
+    "worker",
 ]

@@ -16,7 +16,8 @@ from retinue.config.profiles import absolute
 from retinue.config.providers import ProviderSettings
 from retinue.config.section_type import NamedTables, Section
 from retinue.config.validation import Issue
-from retinue.core.agent import Agent
+from retinue.config.worker import Tag
+from retinue.core.agent import Agent, Placement
 from retinue.core.errors import BadInput
 from retinue.core.key_paths import KeyPath
 from retinue.core.policy import Policy, RuntimeProfile
@@ -157,6 +158,13 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
     betas: keys.Betas = ()
     extra_body: keys.ExtraBody = {}
     extra_headers: keys.ExtraHeaders = {}
+    tags: Annotated[
+        tuple[Tag, ...], Meta(description="Tags that a worker must have to drive its runs.", examples=[["gpu"]])
+    ] = ()
+    placement: Annotated[
+        Placement,
+        Meta(description="Which worker drives its runs: that of the tree, or any (anywhere).", examples=["tree"]),
+    ] = "tree"
     enabled: Annotated[bool, Meta(description="Whether it can be started at all.", examples=[True])] = True
     workspace: Annotated[WorkspaceSettings, Meta(description="Its workspace.")] = WorkspaceSettings()
     memory: Annotated[MemorySettings, Meta(description="Its memory.")] = MemorySettings()
@@ -201,6 +209,8 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
             think=self.think,
             no_tools=self.tools == (),
             options=keys.model_options_of(self),
+            tags=self.tags,
+            placement=self.placement,
         )
 
     def limits_over(self, base: Limits) -> Limits:

@@ -26,6 +26,9 @@ ToolKind = Literal["pure", "idempotent", "keyed", "once"]
 `once` calls never run again: the model reads that they were interrupted and may have happened.
 """
 
+Placement = Literal["tree", "anywhere"]
+"""Where the runs of an agent are driven: with the tree of their parent, or by any worker."""
+
 
 def split_model(
     model: str, known: Collection[str] | None = None, canonical: Callable[[str], str] = str
@@ -85,7 +88,8 @@ class Agent(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `policy` is what the agent may do (None: the parent's policy), `runtime` its runtime profile. `workspace` is its
     working folder. `memory_from` names agents whose memory it may read besides its own; `memory` overrides the memory
-    backend. `think` enables reasoning on models that support it.
+    backend. `think` enables reasoning on models that support it. Only a worker with all `tags` drives its runs; with
+    `placement` anywhere a worker leaves its runs to any worker, otherwise a run is driven where its parent is.
 
     `effort` is how much its model thinks, `max_output_tokens` the longest reply, and `options` has further options of
     requests. They hold for the agent wherever it runs.
@@ -112,9 +116,11 @@ class Agent(Struct, frozen=True, kw_only=True, omit_defaults=True):
     effort: Effort | None = None
     max_output_tokens: int | None = None
     options: ModelOptions = NO_OPTIONS
+    tags: tuple[str, ...] = ()
+    placement: Placement = "tree"
 
     def __post_init__(self) -> None:
-        for name in ("tools", "fallback", "memory_from"):
+        for name in ("tools", "fallback", "memory_from", "tags"):
             value: object = getattr(self, name)
             if not isinstance(value, tuple):  # callers pass lists
                 if isinstance(value, str) or not isinstance(value, Iterable):
@@ -184,7 +190,8 @@ class RunSpec(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     only some vendors have. `launch_config` is what the
     application needs to resume a root run in another process; the engine does not read it. `workspace` is the run's
     working folder, `identity` the owner of its memory (empty: its agent), `memory_from` further memories it may read.
-    `tool_ceiling` lists the only tools that this run and every run below it may have; None is no such limit.
+    `tool_ceiling` lists the only tools that this run and every run below it may have; None is no such limit. A worker
+    drives the run only if it has all `tags`.
     """
 
     agent: str
@@ -206,6 +213,7 @@ class RunSpec(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     identity: str = ""
     memory_from: tuple[str, ...] = ()
     tool_ceiling: tuple[str, ...] | None = None
+    tags: tuple[str, ...] = ()
 
     @property
     def thinks(self) -> bool:

@@ -18,8 +18,11 @@ from retinue.core.inbox import Cancel, Item
 from retinue.core.run import HandleRef, Outcome
 from retinue.core.usage import NO_USAGE, Usage
 
-Phase = Literal["pending", "queued", "working", "parked", "idle", "ended"]
-"""Progress of a run according to its own log; independent of whether a driver works on it."""
+Phase = Literal["pending", "placed", "queued", "working", "parked", "idle", "ended"]
+"""Progress of a run according to its own log; independent of whether a driver works on it.
+
+A placed run was accepted below another one for a driver that is still to adopt it.
+"""
 
 
 class Progress(Struct, frozen=True, kw_only=True, gc=False):
@@ -98,7 +101,8 @@ class Charge(Struct, frozen=True, gc=False):
 class Accept(Struct, frozen=True, kw_only=True):
     """Create a run: its first event, its run spec, and the next handle of its session's `handle_space`.
 
-    `max_running` bounds the runs with a driver and a handle in that space of the session, across all drivers. In an
+    `max_running` bounds the runs with a handle in that space of the session that have a driver, or were placed for one,
+    across all drivers. In an
     archived session only root runs are created: they may read it. Returns `Accepted`, also for an existing run with the
     same key, or `NotCreated`.
     """
@@ -355,6 +359,8 @@ class RunQuery(Struct, frozen=True, kw_only=True, gc=False):
     """Only runs with a handle in this space, in any session."""
     dialect: str | None = None
     phase: Phase | None = None
+    run_ids: tuple[RunId, ...] | None = None
+    """Only these runs."""
     id_part: str | None = None
     """Only runs whose id begins or ends like this."""
     before: tuple[float, RunId] | None = None

@@ -565,12 +565,15 @@ class RuntimeProfile(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Rules(Struct, frozen=True, kw_only=True):
     """Configured policies: for all agents (`session`) and by agent name.
 
-    `memories` lists for each configured agent the agents whose memory it may read besides its own.
+    `memories` lists for each configured agent the agents whose memory it may read besides its own, `tags` the tags that
+    a worker must have for its runs. The runs of agents in `anywhere` need not be driven with their tree.
     """
 
     session: Policy | None = None
     agents: Mapping[str, Policy] = {}
     memories: Mapping[str, tuple[str, ...]] = {}
+    tags: Mapping[str, tuple[str, ...]] = {}
+    anywhere: frozenset[str] = frozenset()
 
     def policy_for(self, agent: str) -> Policy | None:
         """The configured policy of an agent, or None.

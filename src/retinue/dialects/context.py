@@ -183,8 +183,9 @@ class DialectContext(Struct, frozen=True, kw_only=True):
         return await self.supervisor.spawn(spawn_request, session_id=session_id, caller=context, key=key)
 
     def run_spec_of(self, run_id: RunId) -> RunSpec:
-        """The run spec of a live run."""
+        """The run spec of a live run, or of a child that another process drives for it."""
         live = self.supervisor.live(run_id)
-        if live is None:
+        run_spec = self.supervisor.placed_spec(run_id) if live is None else live.run.run_spec
+        if run_spec is None:
             raise TreeCancelled(run_id)
-        return live.run.run_spec
+        return run_spec

@@ -1,3 +1,3 @@
-"""Processes that start runs without a user: the daemon with its cron jobs, and the worker behind `retinue call`."""
+"""Processes that drive runs without a user: workers of a store, the daemon with its cron jobs, and `retinue call`."""
 
-__all__ = ["cron", "daemon", "processes", "worker"]
+__all__ = ["cron", "daemon", "one_call", "processes", "worker"]

@@ -4,15 +4,17 @@
 """
 
 from retinue.engine.admission import SpawnRequest
-from retinue.engine.context import Approver, PlainOutcomeTexts, Tuning, plain_log_fields
+from retinue.engine.context import Approver, PlainOutcomeTexts, Tuning, WorkerRole, plain_log_fields
 from retinue.engine.driver import Driver, build_engine
 from retinue.engine.driver_table import is_gone, this_host, this_process
+from retinue.engine.journal_writer import CommitTimes
 from retinue.engine.run_view import LiveView, RunView
 from retinue.engine.supervisor import StartedRun, Supervisor
 from retinue.engine.tool_calls import Unanswered
 
 __all__ = [
     "Approver",
+    "CommitTimes",
     "Driver",
     "LiveView",
     "PlainOutcomeTexts",
@@ -22,6 +24,7 @@ __all__ = [
     "Supervisor",
     "Tuning",
     "Unanswered",
+    "WorkerRole",
     "build_engine",
     "is_gone",
     "plain_log_fields",

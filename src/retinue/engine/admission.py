@@ -63,6 +63,8 @@ class SpawnRequest(Struct, frozen=True, kw_only=True):
     after: tuple[tuple[RunId, str], ...] = ()
     """Runs that have to complete first, each with the name under which the new run reads its result."""
     attachments: tuple[Attachment, ...] = ()
+    stays_here: bool = False
+    """Whether the run has to be driven by the process of its parent, which reaches into it."""
     check: Callable[[], None] | None = None
     """Further rules of the caller: raises a refusal. It is called without an await before the run is registered."""
 
@@ -105,6 +107,9 @@ def admit(
     run_spec = spawn_request.run_spec
     if run_spec.tool_ceiling != tool_ceiling:
         run_spec = replace(run_spec, tool_ceiling=tool_ceiling)
+    tags = tuple(dict.fromkeys((*(parent.run.run_spec.tags if parent else ()), *tags_of(spawn_request, engine.rules))))
+    if tags != run_spec.tags:
+        run_spec = replace(run_spec, tags=tags)
     run_spec = with_visible_tools(run_spec, policy)
     run_spec = with_readable_memory(run_spec, spawn_request.agent, engine.rules)
     accepted = RunAccepted(
@@ -140,6 +145,12 @@ def _in_the_same_workspace(spawn_request: SpawnRequest, workspace: str) -> Spawn
     if not is_address(workspace) or run_spec.workspace not in ("", os.getcwd()):
         return spawn_request
     return replace(spawn_request, run_spec=replace(run_spec, workspace=workspace))
+
+
+def tags_of(spawn_request: SpawnRequest, rules: Rules) -> tuple[str, ...]:
+    """The tags that a worker must have for a run: its own and those of its agent."""
+    run_spec = spawn_request.run_spec
+    return (*run_spec.tags, *rules.tags.get(run_spec.identity or spawn_request.agent, ()))
 
 
 def _anchored(policy: Policy, run_spec: RunSpec) -> Policy:

@@ -44,6 +44,9 @@ MIN_OUTPUT = 16
 PLAUSIBLE_SHARE = 64
 """A count below this part of the estimate is not believed: no tokenizer has 256 characters of a prompt in a token."""
 
+ELSEWHERE_SHARE = 10
+"""A run that is driven elsewhere without limits of its own gets one part in so many of what its parent has left."""
+
 MAX_AGE = 0.2
 """Seconds for which a model call relies on the last read of other processes' charges."""
 
@@ -147,6 +150,26 @@ class Budgets:
         self._windows[run.run_id] = tuple(known.values())
         if run.limits.wrap_up:
             self.ledger.reserve_wrap_up(run.run_id, _wrap_up_share(answer.caps))
+
+    def for_elsewhere(self, run: RunAccepted) -> RunAccepted:
+        """A new run as another process can drive it: its limits are reserved from its parent's, no hold is shared.
+
+        What the run did not limit itself, and its parent has a limit for, is limited to a share of what is left there.
+        The windows of the runs above become its own; their charges and holds are in the store.
+        """
+        parent = run.parent_id
+        if parent is None or parent not in self._windows:
+            return run
+        left, limits = self.left(parent), run.limits
+        limits = replace(
+            limits,
+            max_input_tokens=_share(limits.max_input_tokens, left.input),
+            max_output_tokens=_share(limits.max_output_tokens, left.output),
+            max_tokens=_share(limits.max_tokens, left.tokens),
+            max_cost=_share(limits.max_cost, left.cost),
+        )
+        known = {(window.name, window.span_seconds): window for window in (*self._windows[parent], *run.windows)}
+        return replace(run, limits=limits, reserved=caps_of(limits) != UNLIMITED, windows=tuple(known.values()))
 
     def renew(self, run: RunAccepted, before: Amount | None) -> Amount | None:
         """Reset what the run's limits count.
@@ -377,6 +400,13 @@ class _KnownCharges:
         # Own charges that are still queued stay known; what is too old to be read again is dropped.
         self.charges = Counter({each: count for each, count in (self.charges | found).items() if each.at >= since})
         return new
+
+
+def _share(own: int | None, left: int | None) -> int | None:
+    """The limit of a run that is driven elsewhere: its own within what its parent has left, else a share of that."""
+    if left is None:
+        return own
+    return max(1, left // ELSEWHERE_SHARE) if own is None else min(own, left)
 
 
 def caps_of(limits: Limits) -> Caps:

@@ -10,6 +10,7 @@ from typing import Literal, Protocol, TypeAlias
 from msgspec import Struct
 
 from retinue.core.events import CallReturned, RunAccepted
+from retinue.core.ids import RunId
 from retinue.core.log_context import RunFields, line
 from retinue.core.messages import ToolCall
 from retinue.core.policy import Rules
@@ -22,6 +23,7 @@ from retinue.engine.driver_table import DriverTable
 from retinue.engine.hooks import NO_HOOKS, HookSet
 from retinue.engine.journal_writer import COMMIT_DELAY, Journal
 from retinue.engine.rate_limiter import RateLimiters
+from retinue.engine.request_gate import RequestGate
 from retinue.engine.timeouts import LoopTicks, Timeouts
 
 Approver: TypeAlias = Callable[[Approval], Awaitable[bool] | bool] | Literal["wait", "deny"]
@@ -74,6 +76,13 @@ class PlainOutcomeTexts:
         return (True, outcome.text) if outcome.ok else (False, outcome.error or outcome.result)
 
 
+class WorkerRole(Struct, frozen=True, kw_only=True):
+    """What a worker drives: runs whose tags it has, and new children while fewer than `max_runs` runs work here."""
+
+    tags: frozenset[str] = frozenset()
+    max_runs: int = 256
+
+
 LogFields: TypeAlias = Callable[[Run], RunFields]
 
 
@@ -91,6 +100,7 @@ class EngineContext:
     budgets: Budgets
     drivers: DriverTable
     rate_limiters: RateLimiters
+    gate: RequestGate
     toolbox: Toolbox
     providers: Providers
     clock: Clock
@@ -103,6 +113,10 @@ class EngineContext:
     """Folders for trees whose workspace is fetched; None if this process fetches none."""
     spawner: Spawner | None = None
     """Starts runs for tools, `CallContext.spawn`."""
+    approvers: dict[RunId, Approver] = field(default_factory=dict[RunId, "Approver"])
+    """The approvers of single trees by their roots, in place of `approver`."""
+    worker: WorkerRole | None = None
+    """Set for a worker: which runs it drives itself."""
     tuning: Tuning = field(default_factory=Tuning)
     outcome_texts: OutcomeTexts = field(default_factory=PlainOutcomeTexts)
     log_fields: LogFields = plain_log_fields
@@ -116,10 +130,18 @@ class EngineContext:
     """Called once this process drives runs and has adopted those that it was to adopt."""
     on_adopt: list[OnAdopt] = field(default_factory=list[OnAdopt])
     """Called with runs that this process resumes: adopted ones, and its own after the store failed."""
+    on_placed: list[Callable[[RunId], None]] = field(default_factory=list[Callable[[RunId], None]])
+    """Called with each run that was accepted here without a driver; they do not raise and do not block."""
+    on_change: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
+    """Called when another process may have written; they do not raise and do not block."""
     on_leave: list[Hook] = field(default_factory=list[Hook])
     """Called when all work has stopped, before the driver gives up its unfinished runs; they do not raise."""
     background_tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
     """Small tasks that belong to no run; cancelled when the driver leaves."""
+
+    def approver_of(self, root_id: RunId) -> Approver:
+        """How calls of a tree that need a person are answered."""
+        return self.approvers.get(root_id, self.approver) if self.approvers else self.approver
 
     def id_field(self, run: Run) -> str:
         """The run's id in front of the message of a log line; empty where the fields of its lines have the id."""

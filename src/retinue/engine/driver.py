@@ -45,14 +45,23 @@ from retinue.core.ports import (
 from retinue.core.state import Run
 from retinue.engine.admission import current_policy, current_windows, with_readable_memory
 from retinue.engine.budgets import Budgets
-from retinue.engine.context import Approver, EngineContext, Tuning
-from retinue.engine.driver_table import DriverTable, end_of_signs, sign_of_life, this_host, this_process
+from retinue.engine.context import Approver, EngineContext, Tuning, WorkerRole
+from retinue.engine.driver_table import (
+    DriverTable,
+    end_of_interruption,
+    end_of_signs,
+    interruption,
+    sign_of_life,
+    this_host,
+    this_process,
+)
 from retinue.engine.hooks import NO_HOOKS, HookSet
-from retinue.engine.journal_writer import Journal
+from retinue.engine.journal_writer import CommitTimes, Journal
 from retinue.engine.live_run import LiveRun
 from retinue.engine.loop import Executor
 from retinue.engine.rate_limiter import SYNC_SECONDS, RateLimiters, SharedRateLimits
 from retinue.engine.registry import EndedRun, RunRegistry
+from retinue.engine.request_gate import RequestGate
 from retinue.engine.run_view import view_of_row
 from retinue.engine.stored import Handles, OpenSessions, Replay
 from retinue.engine.supervisor import Supervisor
@@ -82,7 +91,7 @@ class Recovery:
         adopted: list[RunId] = []
         for tree in _trees(rows):
             try:
-                adopted += await self._adopt_tree(tree)
+                adopted += await self.adopt_runs(tree)
             except (NotAdoptable, StoreError) as obstacle:
                 if root_id is not None or self._engine.journal.broken is not None:
                     raise
@@ -98,16 +107,22 @@ class Recovery:
             await self._continue_tree(tree, await self._replay.runs([row.run_id for row in tree]), stopped_at)
         return [row.run_id for row in stopped]
 
-    async def _adopt_tree(self, rows: list[RunRow]) -> list[RunId]:
-        checked = set[str]()
-        for row in rows:
-            await self._check(row, checked)
+    async def adopt_runs(self, rows: Sequence[RunRow]) -> list[RunId]:
+        """Adopt these runs of one tree; the ids of those that were adopted. Raises `NotAdoptable` if one cannot be."""
+        await self.check_runs(rows)
         ids = tuple(row.run_id for row in rows)
         runs = await self._replay.runs(ids)  # a run that cannot be read is not claimed either
-        (answer,) = await self._engine.journal.commit(Adopt(driver_id=self._driver_id, run_ids=ids))
+        ends = (end_of_interruption({row.root_id for row in rows}),) if self._engine.store.shared else ()
+        answer, *_ = await self._engine.journal.commit(Adopt(driver_id=self._driver_id, run_ids=ids), *ends)
         mine = set(answer) if isinstance(answer, tuple) else set[RunId]()
         await self._continue_tree([row for row in rows if row.run_id in mine], runs)
         return [run_id for run_id in ids if run_id in mine]
+
+    async def check_runs(self, rows: Sequence[RunRow]) -> None:
+        """Raise if one of these runs cannot be continued here."""
+        checked = set[str]()
+        for row in rows:
+            await self._check(row, checked)
 
     async def _check(self, row: RunRow, checked: set[str]) -> None:
         """Raise if a run cannot be continued here; `checked` are the run specs that can."""
@@ -126,6 +141,9 @@ class Recovery:
         missing = [name for name, tool in found.items() if tool is None]
         if missing:
             raise NotAdoptable(row.run_id, f"no tool named {', '.join(missing)} here")
+        worker = self._engine.worker
+        if worker is not None and (lacking := sorted(set(run_spec.tags) - worker.tags)):
+            raise NotAdoptable(row.run_id, f"this worker has no tag {', '.join(lacking)}")
         checked.add(row.run_spec)
 
     async def _continue_tree(self, rows: list[RunRow], runs: dict[RunId, Run], stopped_at: float | None = None) -> None:
@@ -141,7 +159,12 @@ class Recovery:
             self._engine.ids.follow(max(row.run_id for row in tree))
         continued: list[LiveRun] = []
         policies: dict[RunId, Policy] = {}
-        for row in sorted(rows, key=lambda row: (row.depth, row.accepted_at, row.run_id)):
+        mine = {row.run_id for row in rows}
+        for row in sorted(_with_placed(rows, tree, ended), key=lambda row: (row.depth, row.accepted_at, row.run_id)):
+            self._executor.take_back(row.run_id)
+            if row.run_id not in mine:
+                await self._place(row, _live_ancestor(row, ended))
+                continue
             run = runs[row.run_id]
             if run.seq != lengths[row.run_id]:  # another process has driven it meanwhile
                 run = await self._replay.run(row.run_id)
@@ -161,7 +184,7 @@ class Recovery:
             run = live.run
             spent = Amount.of(run.usage + run.estimated, (run.cost or 0) + run.estimated_cost, turns=0)
             self._engine.budgets.recharge(live.run_id, spent)
-        self._charge_ended(ended)
+        self._charge_ended(ended, mine)
         for live in continued:
             if (spent_before := live.run.spent_before) is not None:
                 self._engine.budgets.credit(live.run_id, spent_before)
@@ -188,10 +211,16 @@ class Recovery:
             if outcome is not None and row.run_id not in self._registry.ended:
                 self._registry.remember(EndedRun(None, view_of_row(row, alive=False), None, outcome.exchanges))
 
-    def _charge_ended(self, ended: dict[RunId, RunRow]) -> None:
-        """Charge what ended runs used to their live ancestors."""
+    async def _place(self, row: RunRow, ancestor: RunId | None) -> None:
+        """Keep account of a child of a continued run that another process drives."""
+        run = await self._replay.run(row.run_id)
+        self._engine.budgets.open(run.accepted, above=ancestor)
+        self._executor.place(run.accepted, run.run_spec, ancestor)
+
+    def _charge_ended(self, ended: dict[RunId, RunRow], mine: set[RunId]) -> None:
+        """Charge what ended runs used to those of their ancestors that are continued here."""
         for row in ended.values():
-            if (ancestor := _live_ancestor(row, ended)) is not None:
+            if (ancestor := _live_ancestor(row, ended)) is not None and ancestor in mine:
                 spent = Amount.of(row.progress.usage, row.progress.cost, turns=0)
                 self._engine.budgets.recharge(ancestor, spent)
 
@@ -211,6 +240,19 @@ def _trees(rows: Sequence[RunRow]) -> Collection[list[RunRow]]:
     return trees.values()
 
 
+def _with_placed(rows: Sequence[RunRow], tree: Sequence[RunRow], ended: dict[RunId, RunRow]) -> list[RunRow]:
+    """The rows of runs to continue, and those of their unfinished children that other processes drive."""
+    mine = {row.run_id for row in rows}
+    return [
+        *rows,
+        *(
+            row
+            for row in tree
+            if row.run_id not in mine and row.run_id not in ended and _live_ancestor(row, ended) in mine
+        ),
+    ]
+
+
 def _live_ancestor(row: RunRow, ended: dict[RunId, RunRow]) -> RunId | None:
     parent_id = row.parent_id
     while parent_id in ended:
@@ -223,6 +265,9 @@ POLL_INTERVAL = 0.25
 
 WAKE_UP_PAUSE = 0.01
 """Seconds between two looks at least, however often other processes write."""
+
+WATCH_INTERVAL = 1.0
+"""Seconds between two looks at other drivers at most: a dead one is noticed that soon after its lease."""
 
 
 class Driver:
@@ -257,8 +302,18 @@ class Driver:
         self._watched_at = 0.0
         self._unread = False
         """Whether items from other processes may not have reached their run yet."""
+        self.takeovers = 0
+        """Drivers that this process has declared dead after their lease."""
         self._refused: StoreError | None = None
         """The refusal since which memory may be ahead of the store, until the runs continue from what is stored."""
+
+    def work_as(self, role: WorkerRole) -> None:
+        """Make this driver a worker, before it is registered.
+
+        A worker declares other drivers dead, adopts what it is told to, leaves children to other workers as its role
+        says, and hands its unfinished runs over when it leaves.
+        """
+        self._engine.worker = role
 
     async def register(self) -> None:
         journal = self._engine.journal
@@ -266,26 +321,32 @@ class Driver:
         row = DriverRow(driver_id=self.driver_id, host=this_host(), process=this_process(), lease=self._lease)
         await journal.commit(RegisterDriver(driver=row), *self._sign_of_life())
         if self._engine.store.shared:
+            self._engine.gate.begin_lease(self._lease)
             self._repeat(self._lease / 3, self._heartbeat, "heartbeat")
             self._repeat(POLL_INTERVAL, self._poll_inboxes, "pulse", woken=self._wake_ups())
             limits = SharedRateLimits(self._engine.rate_limiters, journal, self._engine.store, self._engine.clock)
             self._rate_limits = limits
             self._repeat(SYNC_SECONDS, limits.sync, "rate limits", woken=limits.woken)
-            if self._adopts:
-                self._repeat(self._lease / 4, self._watch, "watch")
+            if self._adopts or self._engine.worker is not None:
+                self._repeat(min(self._lease / 4, WATCH_INTERVAL), self._watch, "watch")
         if self._adopts:
             await self._watch()
         for callback in self._engine.on_register:
             await callback()
 
     async def leave(self) -> None:
-        """Stop all work and close the journal: unfinished runs have no driver then and can be resumed."""
+        """Stop all work and close the journal: unfinished runs have no driver then and can be resumed.
+
+        A worker hands its unfinished trees over to other workers; those of any other process are left to a person.
+        """
+        self._engine.gate.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._stop_wake_ups is not None:
             await asyncio.to_thread(self._stop_wake_ups)
         error = self._engine.journal.broken or StoreUnavailable("this retinue was closed")
+        trees = {live.run.accepted.root_id for live in self._registry.live.values()}
         await self._executor.stop_all(error, leaving=True)
         self._registry.fail(error)
         background = tuple(self._engine.background_tasks)
@@ -299,11 +360,35 @@ class Driver:
             if journal.broken is None:
                 ends = (end_of_signs(self.driver_id),) if self._engine.store.shared else ()
                 ends += () if self._rate_limits is None else self._rate_limits.give_back()
+                if trees and self._engine.store.shared and self._engine.worker is None:
+                    ends = (*ends, interruption(trees))
                 await journal.commit(UnregisterDriver(driver_id=self.driver_id), *ends)
         except Fenced as fenced:
             log.warning("%s", fenced)  # for other processes it has left already
         finally:
             await journal.close()
+
+    def drain(self) -> None:
+        """Send no request and start no call any more; those in progress go on, and are recorded."""
+        self._engine.gate.close()
+
+    @property
+    def calls_in_progress(self) -> int:
+        """Model requests and tool calls that could still end; those that wait for other runs are not counted."""
+        return self._engine.gate.requests + self._engine.gate.calls
+
+    @property
+    def seconds_since_heartbeat(self) -> float:
+        """The seconds since the last heartbeat that the store has; more than the lease if this driver may be dead."""
+        return self._engine.gate.seconds_since_renewal()
+
+    @property
+    def commit_times(self) -> CommitTimes:
+        return self._engine.journal.commit_times
+
+    @property
+    def lease(self) -> float:
+        return self._lease
 
     def _wake_ups(self) -> asyncio.Event | None:
         """An event that is set when another process has written; None if the store cannot tell, and polls must do."""
@@ -325,22 +410,28 @@ class Driver:
     ) -> None:
         """Call `do` every so many seconds, and soon after `woken` is set."""
 
+        clock = asyncio.get_running_loop().time
+
         async def again() -> None:
+            took = 0.0
             while True:
                 if woken is None:
                     await asyncio.sleep(seconds)
                 else:
-                    await asyncio.sleep(WAKE_UP_PAUSE)
+                    # Not all the time, if there is much to read and others write often.
+                    await asyncio.sleep(min(seconds, max(WAKE_UP_PAUSE, 3 * took)))
                     with suppress(TimeoutError):
                         async with asyncio.timeout(seconds):
                             await woken.wait()
                     woken.clear()
+                began = clock()
                 try:
                     await do()
                 except StoreError as error:
                     log.warning("%s: %s", name, error)
                 except Exception:
                     log.exception("%s: a bug", name)  # without a heartbeat the driver would lose all its runs
+                took = clock() - began
 
         self._tasks.append(asyncio.get_running_loop().create_task(again(), name=f"retinue-{name}"))
 
@@ -350,11 +441,12 @@ class Driver:
             return
         self._refused = journal.broken or self._refused
         if self._refused is None:
-            journal.write(Heartbeat(driver_id=self.driver_id), *self._sign_of_life())
+            self._engine.gate.renew(journal.write(Heartbeat(driver_id=self.driver_id), *self._sign_of_life()))
         elif await journal.reopen(Heartbeat(driver_id=self.driver_id)):
             # Memory may be ahead of the store by the refused writes: begin again from what is stored.
             log.warning("the store can be written again: runs go on")
             await self._executor.stop_all(self._refused)
+            self._engine.gate.begin_lease(self._lease)
             await self._recovery.resume_own(stopped_at=self._executor.stopped_at)
             self._refused = None
 
@@ -367,6 +459,8 @@ class Driver:
         self._unread = await journal.peek(store.changed) or self._unread
         if not self._unread:
             return
+        for callback in self._engine.on_change:
+            callback()
         waiting = await journal.peek(store.inbox_for, self.driver_id)
         for run_id, item in waiting:
             if (live := registry.live.get(run_id)) is not None:
@@ -375,9 +469,10 @@ class Driver:
         self._unread = any(run_id not in registry.live for run_id, _ in waiting)
         self._handles.clear()
         self._open_sessions.clear()
+        await self._executor.settle_placed()
         for run_id in registry.watched:
             if run_id not in registry.live and run_id not in registry.ended:
-                registry.notify(run_id)
+                registry.notify_change(run_id)
 
     async def _watch(self) -> None:
         """Declare drivers dead whose counter has not changed for their whole lease by our own clock, and adopt."""
@@ -393,13 +488,28 @@ class Driver:
                 beat, since = row.beat, now
             self._beats[row.driver_id] = (beat, since)
             if now - since >= row.lease:
-                await self._engine.drivers.declare_dead(row.driver_id, beat=beat)
-        await self.adopt()
+                if await self._engine.drivers.declare_dead(row.driver_id, beat=beat):
+                    self.takeovers += 1
+                for callback in self._engine.on_change:
+                    callback()
+        if self._adopts:
+            await self.adopt()
 
     async def adopt(self, root_id: RunId | None = None) -> list[RunId]:
         """Adopt unfinished trees without a driver: all of them, or one."""
         await self._engine.drivers.reap()
         return await self._recovery.adopt(root_id)
+
+    async def check_runs(self, rows: Sequence[RunRow]) -> None:
+        """Raise `NotAdoptable` if one of these runs needs what this process does not have."""
+        await self._recovery.check_runs(rows)
+
+    async def adopt_runs(self, rows: Sequence[RunRow]) -> list[RunId]:
+        """Adopt runs of one tree that have no driver; the ids of those that no other process was faster to adopt.
+
+        Raises `NotAdoptable` if one of them needs what this process does not have.
+        """
+        return await self._recovery.adopt_runs(rows)
 
 
 def build_engine(
@@ -433,6 +543,7 @@ def build_engine(
         budgets=Budgets(clock, journal, store),
         drivers=DriverTable(journal, store),
         rate_limiters=RateLimiters(),
+        gate=RequestGate(journal),
         toolbox=toolbox,
         providers=providers,
         clock=clock,

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from collections.abc import Collection, Iterable
 from functools import cache
 from pathlib import Path
 
 from retinue.core.commands import Change, Decision, DeclareDead, DriverRow
-from retinue.core.ids import DriverId
+from retinue.core.ids import DriverId, RunId
 from retinue.core.ports import Store
 from retinue.engine.journal_writer import Journal
 
@@ -29,12 +30,37 @@ def end_of_signs(driver_id: DriverId) -> Change:
     return Change(space=SIGNS_OF_LIFE, decide=lambda _: decision)
 
 
+INTERRUPTED = "interrupted-trees"
+"""The key-value namespace with the roots of trees that their driver left on purpose: a person resumes them."""
+
+
+def interruption(root_ids: Collection[RunId]) -> Change:
+    """The write that goes with the end of a driver whose unfinished trees are left to a person."""
+    decision = Decision(b"", puts=dict.fromkeys(root_ids, b""))
+    return Change(space=INTERRUPTED, decide=lambda _: decision)
+
+
+def end_of_interruption(root_ids: Iterable[RunId]) -> Change:
+    """The write that goes with the adoption of a tree."""
+    decision = Decision(b"", drops=tuple(root_ids))
+    return Change(space=INTERRUPTED, decide=lambda _: decision)
+
+
 class DriverTable:
     """Reads and changes the rows of drivers. A driver that is declared dead loses its runs and can write no more."""
 
     def __init__(self, journal: Journal, store: Store) -> None:
         self._journal = journal
         self._store = store
+
+    async def interrupted(self) -> frozenset[RunId]:
+        """The roots of trees that their driver left on purpose, for a person to resume."""
+        return frozenset(await self._journal.peek(self._store.key_value, INTERRUPTED))
+
+    async def last_beats(self) -> dict[DriverId, float]:
+        """When each driver last wrote a heartbeat, by its own clock."""
+        signs = await self._journal.peek(self._store.key_value, SIGNS_OF_LIFE)
+        return {driver_id: float(at) for driver_id, at in signs.items()}
 
     async def rows(self) -> list[DriverRow]:
         return await self._journal.peek(self._store.drivers)

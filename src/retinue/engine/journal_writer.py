@@ -8,11 +8,13 @@ the journal is broken: it accepts nothing until `reopen` succeeds, because what 
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from sys import getsizeof
+from time import perf_counter
 from typing import ParamSpec, TypeVar
 
 from retinue.core.commands import Accept, Post, Record, Write, WriteResult
@@ -85,6 +87,10 @@ class CommitFuture:
         return self._answers is not None or self._error is not None
 
     @property
+    def is_committed(self) -> bool:
+        return self._answers is not None
+
+    @property
     def answers(self) -> list[WriteResult]:
         """The answers of the store, once they are there; raises the error with which the store refused."""
         if self._error is not None:
@@ -113,6 +119,22 @@ class CommitFuture:
         self._waiting = None
 
 
+class CommitTimes:
+    """How long commits took, for metrics: their number up to each of `BOUNDS`, and the sum of their seconds."""
+
+    BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+
+    __slots__ = ("counts", "seconds")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(self.BOUNDS) + 1)
+        self.seconds = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.counts[bisect_left(self.BOUNDS, seconds)] += 1
+        self.seconds += seconds
+
+
 class Journal:
     """The only way to the store's commits. `broken` is the error that closed it; `awaited` counts waits for a commit.
 
@@ -133,6 +155,7 @@ class Journal:
         self.broken: StoreError | None = None
         self.awaited = 0
         self.commits = 0
+        self.commit_times = CommitTimes()
         self._store = store
         self._commit_at_once = commit_at_once_of(store)
         self._durable = durable
@@ -143,6 +166,8 @@ class Journal:
         self._reader = ThreadPoolExecutor(1, "retinue-reader") if store.blocking else None
         self._timer: asyncio.Handle | None = None
         self._committing: asyncio.Future[list[WriteResult]] | None = None
+        self._began_at = 0.0
+        """When the current commit began."""
         self._urgent = False
         self._singly = 0
         """How many of the queued groups are committed one by one, because their common commit failed."""
@@ -282,6 +307,7 @@ class Journal:
         self._singly = max(0, self._singly - 1)
         self._urgent = self._urgent and bool(self._queue)
         writes = [write for group, _ in batch for write in group]
+        self._began_at = perf_counter()
         if len(writes) <= MAX_INLINE_WRITES and sum(future.size for _, future in batch) <= MAX_INLINE_BYTES:
             self._committing = self._commit_inline(writes)
         if self._committing is None:
@@ -312,6 +338,7 @@ class Journal:
         match commit.exception():
             case None:
                 self.commits += 1
+                self.commit_times.add(perf_counter() - self._began_at)
                 self._answer(batch, commit.result(), None)
             case StoreError() as refusal:
                 self._answer(batch, [], refusal)

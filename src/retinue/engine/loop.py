@@ -13,7 +13,9 @@ from typing import TypeAlias, assert_never
 
 from msgspec.structs import replace
 
-from retinue.core.commands import CancelTree, Post, Unread
+from retinue.core.agent import RunSpec
+from retinue.core.budget import Amount, added
+from retinue.core.commands import CancelTree, Post, RunQuery, RunRow, Unread
 from retinue.core.compaction import ContextOverflow
 from retinue.core.errors import StoreError, UnknownName
 from retinue.core.events import AdviceGiven, ExchangeEnded, RepairAsked, RunAccepted, RunEnded, RunLeft, WrapUpAsked
@@ -47,7 +49,8 @@ from retinue.engine.foreign_errors import repr_of
 from retinue.engine.journal_writer import CommitFuture
 from retinue.engine.live_run import LiveRun, ToolSet, Work, are_payloads_logged, log_first_payload
 from retinue.engine.model_call import ask
-from retinue.engine.registry import RunRegistry
+from retinue.engine.registry import EndedRun, PlacedRun, RunRegistry
+from retinue.engine.run_view import view_of_row
 from retinue.engine.stored import Replay
 from retinue.engine.tool_calls import cut_place, perform, request_approvals
 
@@ -385,7 +388,8 @@ class Executor:
 
     async def ended_dependencies(self, after: Sequence[tuple[RunId, str]]) -> dict[RunId, tuple[RunAccepted, Outcome]]:
         """The stored ends of those runs that are not live here; raises for one that has not ended."""
-        return {run_id: await self._ended(run_id) for run_id, _ in after if run_id not in self._registry.live}
+        here = (self._registry.live, self._registry.placed)
+        return {run_id: await self._ended(run_id) for run_id, _ in after if not any(run_id in each for each in here)}
 
     async def _ended(self, run_id: RunId) -> tuple[RunAccepted, Outcome]:
         run = await self._replay.run(run_id)
@@ -398,6 +402,9 @@ class Executor:
         for run_id, name in accepted.after:
             if (live := self._registry.live.get(run_id)) is not None:
                 live.dependents.append((accepted.run_id, name))
+                continue
+            if (placed := self._registry.placed.get(run_id)) is not None:
+                placed.dependents.append((accepted.run_id, name))
                 continue
             remembered = self._registry.ended.get(run_id)
             known = ended.get(run_id) or (
@@ -469,9 +476,44 @@ class Executor:
             # A child that is being stopped already needs no second cancel, and neither do the runs below it.
             if child is not None and not child.cancelled and child.run.accepted.lifecycle.on_parent_end != "keep":
                 self.queue_cancel(child_id, "parent_ended", "its parent has ended")
+            placed = self._registry.placed.get(child_id)
+            if placed is not None and placed.accepted.lifecycle.on_parent_end != "keep":
+                self.queue_cancel(child_id, "parent_ended", "its parent has ended")
         self._registry.remove(live, outcome, self._engine.clock.now())
         for callback in self._engine.on_end:
             callback(accepted, outcome)
+
+    def place(self, accepted: RunAccepted, run_spec: RunSpec, ancestor: RunId | None) -> None:
+        """Keep account of a child that another process drives, until it ends or is driven here."""
+        self._registry.add_placed(PlacedRun(accepted, run_spec, ancestor))
+
+    def take_back(self, run_id: RunId) -> PlacedRun | None:
+        """Keep no account of a placed run any more, because it was not created, or is driven here from now on."""
+        placed = self._registry.remove_placed(run_id)
+        if placed is not None:
+            self._engine.budgets.close(run_id)
+        return placed
+
+    async def settle_placed(self) -> None:
+        """Learn which placed runs have ended: charge what they used, and notify those that wait for them."""
+        if not self._registry.placed:
+            return
+        store, peek = self._engine.store, self._engine.journal.peek
+        query = RunQuery(run_ids=tuple(self._registry.placed), phase="ended")
+        rows = await peek(store.runs, query)
+        limited = {row.root_id for row in rows if self._engine.budgets.is_capped(row.run_id)}
+        trees = {root_id: await peek(store.runs, RunQuery(root_id=root_id)) for root_id in limited}
+        for row in rows:
+            if row.root_id in trees:
+                self._engine.budgets.recharge(row.run_id, _spent_below(row.run_id, trees[row.root_id]))
+            placed, outcome = self.take_back(row.run_id), row.progress.outcome
+            if placed is None or outcome is None:
+                continue
+            view = view_of_row(row, alive=False)
+            self._registry.remember(EndedRun(placed.accepted, view, None, outcome.exchanges))
+            for waiting, name in placed.dependents:
+                self._hand_over(waiting, handover(placed.accepted, outcome, name, self._engine))
+            self._registry.notify(row.run_id)
 
     def settle_end(self, live: LiveRun) -> bool:
         """Whether the store has accepted the end of a run; if not, the run goes on with what it had not read."""
@@ -515,6 +557,9 @@ class Executor:
             self._engine.budgets.close(live.run_id)
             self._registry.drop(live)
             live.subscriptions.stop(error)
+        ids = {live.run_id for live in stopped}
+        for run_id in [run_id for run_id, placed in self._registry.placed.items() if placed.ancestor in ids]:
+            self.take_back(run_id)
 
     def journal_broken(self, error: StoreError) -> None:
         """The store refused a commit: stop all work, and raise the error in everything that waits."""
@@ -524,6 +569,17 @@ class Executor:
                 live.task.cancel()
             live.subscriptions.stop(error)
         self._registry.fail(error)
+
+
+def _spent_below(run_id: RunId, tree: Sequence[RunRow]) -> Amount:
+    """What a run and all runs below it have used, by the rows of their tree."""
+    below = {run_id}
+    spent = Amount()
+    for row in sorted(tree, key=lambda row: row.depth):
+        if row.run_id in below or row.parent_id in below:
+            below.add(row.run_id)
+            spent = added(spent, Amount.of(row.progress.usage, row.progress.cost, turns=0))
+    return spent
 
 
 def _cancel_item(reason: EndReason, note: str) -> Cancel:

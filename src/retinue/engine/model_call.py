@@ -444,6 +444,9 @@ async def reply_with_retries(
     attempt, throttled, successes = 1, 0, rate_limiter.successes
     while True:
         async with rate_limiter.permit(tree=accepted.root_id, depth=accepted.depth):
+            if not engine.gate.is_open:
+                await engine.gate.wait()
+            engine.gate.requests += 1
             try:
                 reply = await _attempt(provider, request, live, publish, engine.timeouts)
             except ProviderError as error:
@@ -458,6 +461,8 @@ async def reply_with_retries(
             else:
                 rate_limiter.succeeded()
                 return Attempted(reply, failed, failed_cost)
+            finally:
+                engine.gate.requests -= 1
         if failed.total:
             failure.usage, failure.cost = failed, failed_cost
         if not failure.transient:

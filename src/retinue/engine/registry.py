@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Protocol
 
+from retinue.core.agent import RunSpec
 from retinue.core.errors import StoreError
 from retinue.core.events import RunAccepted
 from retinue.core.ids import RunId, SessionId
@@ -52,11 +53,27 @@ class TreeListener(Protocol):
         ...
 
 
+class PlacedRun:
+    """A child of a live run that another process drives, or that waits for one."""
+
+    __slots__ = ("accepted", "ancestor", "dependents", "run_spec")
+
+    def __init__(self, accepted: RunAccepted, run_spec: RunSpec, ancestor: RunId | None) -> None:
+        self.accepted = accepted
+        self.run_spec = run_spec
+        self.ancestor = ancestor
+        """The nearest run above it that has not ended; it is live here."""
+        self.dependents: list[tuple[RunId, str]] = []
+        """The runs that wait for its end, each with the name under which it reads the result."""
+
+
 class RunRegistry:
     """The live runs of a process, by id; parents and children are linked by ids too."""
 
     def __init__(self, remembered_runs: int) -> None:
         self.live: dict[RunId, LiveRun] = {}
+        self.placed: dict[RunId, PlacedRun] = {}
+        """Children of live runs that other processes drive."""
         self.ended: OrderedDict[RunId, EndedRun] = OrderedDict()
         """Runs that ended recently, oldest first."""
         self._remembered_runs = remembered_runs
@@ -86,6 +103,25 @@ class RunRegistry:
         for listener in self._tree_listeners:
             listener.join(live, is_new=live.acceptance is not None)
 
+    def add_placed(self, placed: PlacedRun) -> None:
+        """Add a child of a live run that another process drives: the run above knows it like one of its own."""
+        accepted = placed.accepted
+        self.placed[accepted.run_id] = placed
+        ancestor = self.live.get(placed.ancestor) if placed.ancestor else None
+        if ancestor is not None:
+            is_parent = placed.ancestor == accepted.parent_id
+            ancestor.children_created += is_parent
+            ancestor.children[accepted.run_id] = is_parent and accepted.lifecycle.on_parent_end == "wait"
+
+    def remove_placed(self, run_id: RunId) -> PlacedRun | None:
+        """Remove a placed run, because it has ended, was not created, or is driven here from now on."""
+        placed = self.placed.pop(run_id, None)
+        if placed is not None:
+            ancestor = self.live.get(placed.ancestor) if placed.ancestor else None
+            if ancestor is not None and ancestor.children.pop(run_id, None) is not None:
+                ancestor.wake()
+        return placed
+
     def update_parent(self, live: LiveRun) -> None:
         """An exchange of a kept-alive run has started or ended: its parent's end waits for it while it works."""
         accepted = live.run.accepted
@@ -106,6 +142,10 @@ class RunRegistry:
             # A run that outlives its parent stays below the runs above it, where a cancel has to find it.
             if (child := self.live.get(child_id)) is not None:
                 child.ancestor = live.ancestor
+                if ancestor is not None:
+                    ancestor.children[child_id] = False
+            elif (placed := self.placed.get(child_id)) is not None:
+                placed.ancestor = live.ancestor
                 if ancestor is not None:
                     ancestor.children[child_id] = False
         self.release_ancestor(live)
@@ -204,13 +244,24 @@ class RunRegistry:
             self._tree_listeners.remove(listener)
             listener.leave()
 
-    def watch(self, run_ids: Iterable[RunId]) -> Watch:
-        """Receive every end of an exchange or of one of these runs, for the length of a `with` block."""
-        return Watch(self._watches, tuple(dict.fromkeys(run_ids)))
+    def watch(self, run_ids: Iterable[RunId], *, ends_only: bool = False) -> Watch:
+        """Receive every end of an exchange or of one of these runs, for the length of a `with` block.
+
+        With `ends_only`, of a placed run only its end: a caller that waits for thousands does not look at each of them
+        whenever another process writes.
+        """
+        return Watch(self._watches, tuple(dict.fromkeys(run_ids)), ends_only=ends_only)
 
     def notify(self, run_id: RunId) -> None:
         for watch in self._watches.get(run_id, ()):
             watch.notify(run_id)
+
+    def notify_change(self, run_id: RunId) -> None:
+        """Another process may have changed a run."""
+        is_placed = run_id in self.placed
+        for watch in self._watches.get(run_id, ()):
+            if not (is_placed and watch.ends_only):
+                watch.notify(run_id)
 
     def fail(self, error: StoreError) -> None:
         """Raise `error` in everything that waits: no run can change here any more."""
@@ -230,10 +281,13 @@ def _holds_parent(live: LiveRun) -> bool:
 class Watch:
     """Notifications about some runs, for the length of a `with` block."""
 
-    __slots__ = ("_all", "_changed", "_error", "_future", "_run_ids")
+    __slots__ = ("_all", "_changed", "_error", "_future", "_run_ids", "ends_only")
 
-    def __init__(self, all_watches: dict[RunId, list[Watch]], run_ids: tuple[RunId, ...]) -> None:
+    def __init__(
+        self, all_watches: dict[RunId, list[Watch]], run_ids: tuple[RunId, ...], *, ends_only: bool = False
+    ) -> None:
         self._all = all_watches
+        self.ends_only = ends_only
         self._run_ids = run_ids
         self._changed: list[RunId] = []
         self._future: asyncio.Future[None] | None = None

@@ -113,6 +113,8 @@ def view_of_row(row: RunRow, *, alive: bool, has_awaited_child: bool = False) ->
     waiting: WaitingFor | None = None
     if progress.phase == "ended":
         state = "ended"
+    elif progress.phase == "placed":
+        state = "queued"
     elif not alive:
         state = "interrupted"
     elif progress.phase == "pending":

@@ -27,7 +27,7 @@ from retinue.core.ports import CallContext, Clock, HostedCall, PruneRequest, Spa
 from retinue.core.run import CHAT, Approval, EndReason, Exchange, HandleRef, HistoryRef, Outcome
 from retinue.core.state import Run
 from retinue.engine.admission import SpawnRequest, admit, current_policy, with_readable_memory, with_visible_tools
-from retinue.engine.context import EngineContext, Hook, LogFields, OnAdopt, OnCall, OnEnd, OutcomeTexts
+from retinue.engine.context import Approver, EngineContext, Hook, LogFields, OnAdopt, OnCall, OnEnd, OutcomeTexts
 from retinue.engine.driver_table import DriverTable
 from retinue.engine.hosted_calls import call_for_host
 from retinue.engine.live_run import LiveRun, ToolSet
@@ -127,6 +127,8 @@ class Supervisor:
             key=key,
             engine=self._engine,
         )
+        if parent is not None and self._is_placed(spawn_request, run_spec):
+            return await self._place(spawn_request, accepted, run_spec, parent, caller)
         self._engine.budgets.open(accepted)
         commit_future = self._engine.journal.write(
             commands.Accept(
@@ -157,6 +159,60 @@ class Supervisor:
             return self._started(accepted, answers)
         return StartedRun(accepted.run_id)
 
+    def _is_placed(self, spawn_request: SpawnRequest, run_spec: RunSpec) -> bool:
+        """Whether a new child is left to another worker: its tags are not here, its agent says so, or there is no room.
+
+        Runs that wait do not count, so that parents never keep the room that their children need.
+        """
+        worker = self._engine.worker
+        if worker is None or not self._engine.store.shared or spawn_request.after or spawn_request.stays_here:
+            return False
+        if not worker.tags.issuperset(run_spec.tags):
+            return True
+        if (run_spec.identity or spawn_request.agent) in self.rules.anywhere:
+            return True
+        live = self._registry.live
+        return len(live) > worker.max_runs and sum(each.waiting_for is None for each in live.values()) > worker.max_runs
+
+    async def _place(
+        self,
+        spawn_request: SpawnRequest,
+        accepted: RunAccepted,
+        run_spec: RunSpec,
+        parent: LiveRun,
+        caller: CallContext | None,
+    ) -> StartedRun:
+        """Accept a child without a driver, for another worker to adopt."""
+        accepted = self._engine.budgets.for_elsewhere(accepted)
+        self._engine.budgets.open(accepted)
+        commit_future = self._engine.journal.write(
+            commands.Accept(
+                accepted=accepted,
+                run_spec=run_spec,
+                driver_id=None,
+                handle_space=spawn_request.handle_space,
+                handle_format=spawn_request.handle_format,
+                max_running=spawn_request.max_running,
+            )
+        )
+        self._executor.place(accepted, run_spec, parent.run_id)
+        if accepted.key is not None:
+            parent.children_by_key[accepted.key] = accepted.run_id
+        if caller is not None:
+            if caller.host is not None:
+                caller.host.started.append(accepted.run_id)
+            self.proceed(caller)
+        try:
+            started = self._started(accepted, await commit_future.wait())
+        except BaseException:
+            self._executor.take_back(accepted.run_id)
+            if accepted.key is not None:
+                parent.children_by_key.pop(accepted.key, None)
+            raise
+        for callback in self._engine.on_placed:
+            callback(accepted.run_id)
+        return started
+
     async def accept(self, spawn_request: SpawnRequest, *, session_id: SessionId) -> StartedRun:
         """Create a root run without a driver; it starts when a process adopts it."""
         self._check_open()
@@ -170,7 +226,10 @@ class Supervisor:
             engine=self._engine,
         )
         acceptance = commands.Accept(accepted=accepted, run_spec=run_spec, driver_id=None)
-        return self._started(accepted, await self._engine.journal.commit(acceptance))
+        started = self._started(accepted, await self._engine.journal.commit(acceptance))
+        for callback in self._engine.on_placed:
+            callback(started.run_id)
+        return started
 
     def _started(self, accepted: RunAccepted, answers: list[commands.WriteResult]) -> StartedRun:
         (answer,) = answers
@@ -327,6 +386,11 @@ class Supervisor:
     def _driven(self, run_id: RunId) -> LiveRun | None:
         return None if isinstance(self._engine.journal.broken, Fenced) else self._registry.live.get(run_id)
 
+    def placed_spec(self, run_id: RunId) -> RunSpec | None:
+        """The run spec of an unfinished child of a run of this process that another process drives."""
+        placed = self._registry.placed.get(run_id)
+        return None if placed is None else placed.run_spec
+
     def live_runs(self) -> Collection[LiveView]:
         """All live runs of this process, oldest first; a dynamic view, not to be iterated across an await."""
         return self._registry.live.values()
@@ -334,6 +398,14 @@ class Supervisor:
     def subtree(self, run_id: RunId) -> Iterator[LiveView]:
         """A live run and its live descendants, parents first."""
         return self._registry.subtree(run_id)
+
+    def unfinished_in(self, root_id: RunId) -> Iterator[RunAccepted]:
+        """The unfinished runs of a tree that this process drives, and their children that others drive for it."""
+        for live in self._registry.subtree(root_id):
+            yield live.run.accepted
+            for child_id in live.children:
+                if (placed := self._registry.placed.get(child_id)) is not None:
+                    yield placed.accepted
 
     def ended(self, run_id: RunId) -> RunView | None:
         """A run that ended in this process recently."""
@@ -390,6 +462,9 @@ class Supervisor:
         return row
 
     async def is_driven(self, row: commands.RunRow) -> bool:
+        """Whether a process drives a run, or one is expected to adopt it."""
+        if row.driver_id is None and row.progress.phase == "placed":
+            return True
         return row.driver_id in await self.drivers.living()
 
     async def replay(self, run_id: RunId) -> Run:
@@ -504,7 +579,7 @@ class Supervisor:
         """How runs ended, in the order of their ends: all of them, the first `count`, or those within `timeout`."""
         needed = len(set(run_ids)) if count is None else min(count, len(set(run_ids)))
         ended: dict[RunId, tuple[float, Outcome]] = {}
-        with self._registry.watch(run_ids) as watch:
+        with self._registry.watch(run_ids, ends_only=True) as watch:
             try:
                 with self._engine.timeouts.within(timeout):
                     changed = list(dict.fromkeys(run_ids))
@@ -534,6 +609,8 @@ class Supervisor:
             if durable and ended.commit_future is not None:
                 await ended.commit_future.wait()
             return ended.view.ended_at or 0.0, ended.outcome
+        if run_id in self._registry.placed:
+            return None
         progress = (await self.row(run_id)).progress
         return None if progress.outcome is None else (progress.ended_at or 0.0, progress.outcome)
 
@@ -717,6 +794,18 @@ class Supervisor:
     def on_adopt(self, callback: OnAdopt) -> None:
         """Call `callback` with runs that this process resumes: adopted ones, and its own after the store failed."""
         self._engine.on_adopt.append(callback)
+
+    def on_placed(self, callback: Callable[[RunId], None]) -> None:
+        """Call `callback` with each run that is accepted here without a driver; it must neither raise nor block."""
+        self._engine.on_placed.append(callback)
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Call `callback` when another process may have written; it must neither raise nor block."""
+        self._engine.on_change.append(callback)
+
+    def use_approver(self, root_id: RunId, approver: Approver) -> None:
+        """Answer the questions of one tree in another way than those of others."""
+        self._engine.approvers[root_id] = approver
 
     def on_leave(self, callback: Hook) -> None:
         """Call `callback` when all work has stopped, before the unfinished runs are given up; it must not raise."""

@@ -51,11 +51,16 @@ NO_APPROVER = (
 
 async def perform(live: LiveRun, index: int, engine: EngineContext) -> None:
     """Make the call and record its result, or park it until a person has answered."""
-    call = live.run.open[index]
+    if engine.gate.is_closed:
+        await engine.gate.wait()  # the next driver makes the call
+    call, prepared = live.run.open[index], live.prepared(index)
+    at_work = 0 if prepared is not None and prepared.waits else 1
+    engine.gate.calls += at_work
     stopwatch = Stopwatch()
     try:
         result, crashed, acts = await _outcome(live, call, engine, stopwatch)
     finally:
+        engine.gate.calls -= at_work
         live.proceed(index)
     live.forget_prepared(index)
     if result is None or live.stopping:
@@ -220,7 +225,7 @@ def _permission(live: LiveRun, call: OpenCall, prepared: PreparedCall, engine: E
         return GRANTED
     if call.answer is not None:
         return GRANTED if call.answer.allow else _unapproved(call.answer.note, decision.reason)
-    if engine.approver == "deny":
+    if engine.approver_of(live.run.accepted.root_id) == "deny":
         return _unapproved(NO_APPROVER, decision.reason)
     now = engine.clock.now()
     live.record(CallParked(at=now, turn=live.run.turns, index=call.index, tool=call.call.name, reason=decision.reason))
@@ -329,12 +334,13 @@ def request_approvals(live: LiveRun, engine: EngineContext) -> None:
 
     Without an approver, a question that an earlier process has left is refused.
     """
-    if engine.approver != "wait":
+    approver = engine.approver_of(live.run.accepted.root_id)
+    if approver != "wait":
         for question in live.run.open_questions():
             mark = f"asked/{question.turn}/{question.index}"
             if mark not in live.memo:
                 live.memo[mark] = True
-                engine.start_background(_ask(live, question, engine.approver, engine))
+                engine.start_background(_ask(live, question, approver, engine))
 
 
 async def _ask(live: LiveRun, question: Approval, approver: Approver, engine: EngineContext) -> None:

@@ -28,13 +28,16 @@ from retinue.core.run import Outcome
 QUEUED = Progress(phase="queued")
 PENDING = Progress(phase="pending")
 IDLE = Progress(phase="idle")
+PLACED = Progress(phase="placed")
 
 
-def initial_progress(accepted: RunAccepted) -> Progress:
-    """The progress of a new run: pending if it has dependencies, idle if it is hosted, otherwise queued."""
+def initial_progress(accepted: RunAccepted, driver_id: DriverId | None) -> Progress:
+    """The progress of a new run: idle if hosted, pending with dependencies, placed below another run, else queued."""
     if accepted.lifecycle.hosted:
         return IDLE
-    return PENDING if accepted.after else QUEUED
+    if accepted.after:
+        return PENDING
+    return PLACED if driver_id is None and accepted.parent_id is not None else QUEUED
 
 
 def progress_after(record: Record) -> Progress | None:

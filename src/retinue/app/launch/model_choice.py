@@ -103,6 +103,23 @@ def other_model(model_choice: ModelChoice, model: str, environ: Mapping[str, str
     return ModelChoice(provider_config=chosen, model=named, others=others)
 
 
+def own_providers(settings: Settings, environ: Mapping[str, str]) -> tuple[ProviderConfig, ...]:
+    """The providers of a worker: the one that variables and settings choose first, and those of the settings.
+
+    No model has to be named: each run has its own. Raises `BadInput` if there is no provider at all.
+    """
+    canonical = partial(canonical_name, configured=settings.providers)
+    choice = resolve(Flags(), environ, settings, wires=tuple(WIRES), canonical=canonical)
+    configured = provider_configs(settings)
+    if choice.provider is None and choice.base_url is None:
+        choice = replace(choice, provider=default_provider(settings))
+    chosen = _named(choice, configured) or _by_key(choice, environ)
+    if chosen is None:
+        raise _no_provider(choice, environ)
+    catalog.check_key_address(chosen, configured)
+    return (chosen, *(each for each in configured if each.name != chosen.name))
+
+
 def unpriced(
     model_choice: ModelChoice, agents: Sequence[Agent] = (), fallback: Sequence[str] = (), *, first: bool = True
 ) -> list[str]:

@@ -98,6 +98,8 @@ class LaunchOptions:
     """Whether a limit on cost is accepted for a model whose price is unknown, to which it cannot apply."""
     preset: Preset | None = None
     """Tools, rights and surroundings of programs for one kind of work; `settings_for` has that of the settings."""
+    tags: tuple[str, ...] = ()
+    """Tags that a worker must have to drive the run."""
     no_sandbox: bool = False
     """Programs of the tools run without a sandbox, whatever the settings say now and on resume."""
     mcp_config: tuple[str, ...] = ()
@@ -309,6 +311,7 @@ class Launch:
             label=label,
             ceiling=self.has_ceiling,
             attachments=attachments,
+            tags=self.options.tags,
         )
 
     async def save_message(self, retinue: Retinue, run_id: RunId, text: str, dialects: Sequence[str]) -> None:

@@ -84,6 +84,7 @@ class CallSubagent(DialectTool):
         )
         fallback = ((process_provider_name(families, name), model) for name, model in caller.fallback)
         spawn_request = SpawnRequest(
+            stays_here=True,
             agent=context.agent,
             run_spec=replace(
                 run_spec,

@@ -153,6 +153,7 @@ class SpawnTool(StartTool):
         system = self._usage_text(offered, context) if request.system_prompt is None else request.system_prompt
         run_spec = self._run_spec(context, resolved, agent, system, offered)
         spawn_request = SpawnRequest(
+            stays_here=True,
             agent=agent,
             run_spec=run_spec,
             task=self._first_message(request.prompt, context),
@@ -210,6 +211,7 @@ class ForkTool(StartTool):
         if run_spec.provider == caller.run_spec.provider:
             run_spec = _with_sampling_of(run_spec, caller.run_spec)
         spawn_request = SpawnRequest(
+            stays_here=True,
             agent=FORK_AGENT,
             run_spec=run_spec,
             task=self._first_message(request.prompt, context),

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from retinue.core.agent import Agent, RunSpec, ToolKind, ToolSpec
+from retinue.core.commands import RunQuery
 from retinue.core.errors import BadInput, Refused, RunIsOver
 from retinue.core.events import RunAccepted
 from retinue.core.ids import Key, RunId
@@ -96,6 +97,7 @@ class RunTool(NativeTool):
         cache = ""
         if run_id is None:
             spawn_request, cache = self._spawn_request(request, context)
+            await self._check_elsewhere(context)
             run_id = (await self._dialect_context.spawn(spawn_request, context, key=self._key(request, context))).run_id
         if not request.background:
             await self._supervisor.wait([run_id], timeout=_seconds(request.wait_seconds, context))
@@ -164,9 +166,18 @@ class RunTool(NativeTool):
         last_turns = inherited if isinstance(inherited, int) else None
         return self._supervisor.fork_point(context.run_id, last_turns=last_turns)
 
+    async def _check_elsewhere(self, context: CallContext) -> None:
+        """Count the sub-agents of a tree whose root another process drives: only the store knows them all."""
+        if self._supervisor.live(context.root_id) is None:
+            query = RunQuery(root_id=context.root_id, dialect=NAME, unfinished_only=True)
+            rows = await self._supervisor.stored.runs(query)
+            self._check_number(sum(row.depth > 0 for row in rows))
+
     def _check_running(self, context: CallContext) -> None:
-        runs = (live.run.accepted for live in self._supervisor.subtree(context.root_id))
-        running = sum(accepted.dialect == NAME and accepted.depth > 0 for accepted in runs)
+        runs = self._supervisor.unfinished_in(context.root_id)
+        self._check_number(sum(accepted.dialect == NAME and accepted.depth > 0 for accepted in runs))
+
+    def _check_number(self, running: int) -> None:
         if running >= self._settings.max_running:
             raise CallRefused(f"{running} agents are running, which is the limit: wait for one with wait_agents first.")
 

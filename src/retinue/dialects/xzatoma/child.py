@@ -399,6 +399,9 @@ class Children:
         """End the child's conversation before the call returns, so that no crash leaves it waiting."""
         with suppress(RunIsOver):
             await self._supervisor.post(run_id, Close(key=f"{task.key}/close"))
+        if self._supervisor.placed_spec(run_id) is not None:
+            # The process that drives it may read this later than the caller ends, which would cancel it.
+            await self._supervisor.wait((run_id,))
 
     async def _failure(self, exchange: Exchange, context: CallContext) -> SubagentRefused:
         quota = await self.quotas.why_stopped(exchange, context.root_id)

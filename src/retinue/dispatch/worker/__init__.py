@@ -1,5 +1,6 @@
-"""One call of a model in memory, for `retinue call` and `retinue buzz`: it answers one request with one run."""
+"""Workers: processes that take runs without a driver from a shared store and drive them (`retinue worker`)."""
 
-from retinue.dispatch.worker.answer import PROVIDERS, WorkerCall, command_call, read_call
+from retinue.dispatch.worker.table import LiveWorker, live_workers
+from retinue.dispatch.worker.worker import WorkerOptions, serve
 
-__all__ = ["PROVIDERS", "WorkerCall", "command_call", "read_call"]
+__all__ = ["LiveWorker", "WorkerOptions", "live_workers", "serve"]

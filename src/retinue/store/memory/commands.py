@@ -79,7 +79,7 @@ class StoredRun:
         self.accepted = accepted
         self.driver_id = driver_id
         self.cancelled_at: float | None = None
-        self.progress: commands.Progress = rules.initial_progress(accepted)
+        self.progress: commands.Progress = rules.initial_progress(accepted, driver_id)
         self.events: list[Event] = [accepted]
         self.inbox: dict[Key, Item | None] = {}
         self.children: list[StoredRun] = []
@@ -233,7 +233,7 @@ class MemoryCommands:
             return None
         place = (write.accepted.session_id, write.handle_space)
         running = sum(
-            run.driver_id is not None
+            (run.driver_id is not None or run.progress.phase == "placed")
             and run.progress.phase not in ("pending", "ended")
             and run.accepted.handle is not None
             and (run.accepted.session_id, run.accepted.handle.space) == place

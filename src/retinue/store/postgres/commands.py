@@ -263,7 +263,7 @@ class PostgresCommands:
         return result
 
     def _accept(self, write: commands.Accept) -> Later:
-        accepted = write.accepted
+        accepted, phase = write.accepted, rules.initial_progress(write.accepted, write.driver_id).phase
         handle, n = accepted.handle, None
         if write.handle_space is not None:
             n = int(self.fetch(_NEXT_N, accepted.session_id, write.handle_space)[0][0])
@@ -274,7 +274,7 @@ class PostgresCommands:
             *map(without_surrogates, (accepted.path, accepted.agent, accepted.label)),
             *(accepted.dialect, accepted.key, handle and handle.space, handle and handle.name, n),
             *(accepted.lifecycle.awaited, accepted.run_spec, accepted.inherits and accepted.inherits.run_id),
-            *(write.driver_id, float(accepted.at), accepted.format, rules.initial_progress(accepted).phase),
+            *(write.driver_id, float(accepted.at), accepted.format, phase),
             *(self._spec_body(write), self._store(accepted), write.handle_space, write.max_running),
         )
         rows = self.send(_ACCEPT, *values)

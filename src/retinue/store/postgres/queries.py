@@ -212,6 +212,9 @@ def _conditions(query: RunQuery) -> tuple[str, list[object]]:
     if query.before is not None:
         conditions.append("(accepted_at, run_id) < (%s, %s)")
         values += query.before
+    if query.run_ids is not None:
+        conditions.append("run_id = ANY(%s)")
+        values.append(list(query.run_ids))
     if query.roots_only:
         conditions.append("parent_id IS NULL")
     if query.unfinished_only or query.phase not in (None, "ended"):

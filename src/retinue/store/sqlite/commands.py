@@ -195,7 +195,8 @@ _INITIAL: Final = (0, 0, 0, 0, 0, 0, None, None)
 """The columns of a new run's progress from `turns` to `ended_at`, as the table declares their defaults."""
 _COUNT_RUNNING: Final = """
     SELECT count(*) FROM runs
-    WHERE session_id = ? AND handle_space = ? AND ended = 0 AND phase != 'pending' AND driver_id IS NOT NULL
+    WHERE session_id = ? AND handle_space = ? AND ended = 0 AND phase != 'pending'
+        AND (driver_id IS NOT NULL OR phase = 'placed')
 """
 _REFUSING_ANCESTOR: Final = """
     WITH RECURSIVE above (run_id, parent_id, cancelled_at, ended, level) AS (
@@ -364,7 +365,7 @@ class SqliteCommands:
             self._blobs.put_blob(accepted.run_spec, self._codec.encode(write.run_spec))
         if handle := self._handle(write):
             accepted = replace(accepted, handle=handle)
-        run_id, phase = accepted.run_id, rules.initial_progress(accepted).phase
+        run_id, phase = accepted.run_id, rules.initial_progress(accepted, write.driver_id).phase
         identity = (
             *(run_id, accepted.session_id, accepted.root_id, accepted.parent_id, accepted.depth),
             *map(without_surrogates, (accepted.path, accepted.agent, accepted.label)),

@@ -9,6 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+import msgspec
+
 from retinue.core.agent import RunSpec
 from retinue.core.commands import Charge, DriverRow, Progress, RunQuery, RunRow, SessionRow
 from retinue.core.errors import StoreCorrupt, UnknownFormat
@@ -267,6 +269,9 @@ def _conditions(query: RunQuery) -> tuple[str, list[str | int | float]]:
     if query.before is not None:
         conditions.append("(accepted_at, run_id) < (?, ?)")
         values += query.before
+    if query.run_ids is not None:
+        conditions.append("run_id IN (SELECT value FROM json_each(?))")
+        values.append(msgspec.json.encode(query.run_ids).decode())
     if query.roots_only:
         conditions.append("parent_id IS NULL")
     if query.unfinished_only or query.phase not in (None, "ended"):
@@ -283,7 +288,7 @@ def _order(query: RunQuery) -> str:
 
     A term with a `+` does not tempt SQLite to read all runs in the order of an index instead of those that match.
     """
-    few = query.root_id or query.parent_id or query.driver_id or query.id_part or query.dialect
+    few = query.root_id or query.parent_id or query.driver_id or query.id_part or query.dialect or query.run_ids
     if few or query.unfinished_only or query.undriven_only or query.phase not in (None, "ended"):
         return "+accepted_at DESC, +run_id DESC"
     return "accepted_at DESC, run_id DESC"

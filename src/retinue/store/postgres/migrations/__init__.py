@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 from retinue.core.errors import StoreCorrupt, UnknownFormat
 from retinue.store.postgres.address import PostgresAddress
 from retinue.store.postgres.database import Connection
-from retinue.store.postgres.migrations import m0001_initial, m0002_large_stores, m0003_lost_answers
+from retinue.store.postgres.migrations import m0001_initial, m0002_large_stores, m0003_lost_answers, m0004_placed_runs
 
 Step: TypeAlias = Sequence[str]
 """The SQL statements of one migration."""
@@ -21,6 +21,7 @@ STEPS: Final[tuple[Step, ...]] = (
     m0001_initial.STATEMENTS,
     m0002_large_stores.STATEMENTS,
     m0003_lost_answers.STATEMENTS,
+    m0004_placed_runs.STATEMENTS,
 )
 
 _HAS_SCHEMA: Final = "SELECT 1 FROM pg_namespace WHERE nspname = %s"

@@ -264,7 +264,7 @@ _COMMIT_APPENDS = """
 
 # Creates a run, or says why not: 'accepted', 'existed', 'session_unknown', 'session_archived', 'cancelled', 'too_many',
 # with a name. RT003: the id is taken. RT004: the run spec is neither stored nor brought along.
-_ACCEPT = """
+ACCEPT = """
     CREATE FUNCTION accept(
         new_run_id text, new_session_id text, new_root_id text, new_parent_id text, new_depth integer, new_path text,
         new_agent text, new_label text, new_dialect text, new_key text, new_handle_space text, new_handle_name text,
@@ -347,4 +347,4 @@ _ACCEPT = """
     END $$
 """
 
-STATEMENTS = (*_TABLES, _BEGIN_COMMIT, _APPEND, _APPEND_IF_READ, _COMMIT_APPENDS, _ACCEPT)
+STATEMENTS = (*_TABLES, _BEGIN_COMMIT, _APPEND, _APPEND_IF_READ, _COMMIT_APPENDS, ACCEPT)

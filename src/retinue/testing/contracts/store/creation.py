@@ -247,6 +247,9 @@ class CreationContract(fixtures.StoreTestCase):
         for place, row in enumerate(everything):
             before = RunQuery(before=(row.accepted_at, row.run_id), limit=2)
             assert found(before) == [each.run_id for each in everything[place + 1 : place + 3]]
+        assert found(RunQuery(run_ids=("two", "root", "unknown"))) == ["two", "root"]
+        assert found(RunQuery(run_ids=("two", "root"), phase="ended")) == ["two"]
+        assert found(RunQuery(run_ids=())) == []
         queries = (RunQuery(), RunQuery(session_id="s"), RunQuery(unfinished_only=True), RunQuery(limit=3))
         assert [store.count(query) for query in queries] == [10, 8, 9, 3]
 
@@ -271,6 +274,17 @@ class CreationContract(fixtures.StoreTestCase):
         assert commit_one(store, accept("other", space="other")) == Accepted("other", HandleRef("other", "t_01"))
         end_run(store, "a")
         assert commit_one(store, limited("c", "alice")) == Accepted("c", HandleRef("tasks", "t_04"))
+
+    def test_a_run_that_is_placed_for_another_driver_counts_as_running(self, store: Store) -> None:
+        create_runs(store, accept("root"))
+        placed = replace(accept("placed", parent="root", driver_id=None, space="tasks"), max_running=1)
+        assert commit_one(store, placed) == Accepted("placed", HandleRef("tasks", "t_01"))
+        assert fixtures.run_row(store, "placed").progress.phase == "placed"
+
+        late = replace(accept("late", parent="root", space="tasks"), max_running=1)
+        assert commit_one(store, late) == NotCreated("too_many", "1")
+        assert commit_one(store, commands.Adopt(driver_id="bob", run_ids=("placed",)), "bob") == ("placed",)
+        assert commit_one(store, late) == NotCreated("too_many", "1")
 
 
 class SessionContract(fixtures.StoreTestCase):

@@ -211,7 +211,7 @@ AGENT = "subagent"
 NEEDED_LATER = ("uvloop", "retinue.sandbox.probe")
 
 
-def read_call(stdin: BinaryIO) -> WorkerCall | None:
+def read_call(stdin: BinaryIO) -> OneCall | None:
     """Read the grant and the request; None if the parent left without a grant. Raises `BadInput` for a bad request."""
     granted, usage = child_process.inherited(child_process.GRANT_FD), child_process.inherited(child_process.USAGE_FD)
     grant = None
@@ -227,7 +227,7 @@ def read_call(stdin: BinaryIO) -> WorkerCall | None:
     return _call_without_parent(request)
 
 
-def command_call(request: child_process.CallRequest, *, output: Output | None = None) -> WorkerCall:
+def command_call(request: child_process.CallRequest, *, output: Output | None = None) -> OneCall:
     """The call of a command line; raises `BadInput` for a bad request.
 
     The system prompt may be the name of a prompt. If tools belong to that prompt, the model has them and can delegate.
@@ -241,11 +241,11 @@ def command_call(request: child_process.CallRequest, *, output: Output | None = 
     return call
 
 
-def _call(request: ResolvedCall, grant: child_process.Grant, parent: Parent | None) -> WorkerCall:
-    return WorkerCall(request, grant, _provider(request, grant.reaching), parent)
+def _call(request: ResolvedCall, grant: child_process.Grant, parent: Parent | None) -> OneCall:
+    return OneCall(request, grant, _provider(request, grant.reaching), parent)
 
 
-def _call_without_parent(request: ResolvedCall) -> WorkerCall:
+def _call_without_parent(request: ResolvedCall) -> OneCall:
     """The call of a person or another program; raises `BadInput` for a key that may not go to the address."""
     settings = _settings_here()
     call = _call(request, _default_grant(request, settings), None)
@@ -310,7 +310,7 @@ def _provider(request: ResolvedCall, known: child_process.Reaching | None) -> Pr
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerCall:
+class OneCall:
     """One call, read and checked: open a retinue for it, then answer with that."""
 
     request: ResolvedCall

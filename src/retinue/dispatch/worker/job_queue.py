@@ -1,0 +1,219 @@
+"""The queue of runs that wait for a worker, on procrastinate: it hands each waiting unit to one worker at a time.
+
+The store alone decides who drives a run. The queue is made from it: every worker enqueues the runs without a driver
+that it sees and can drive, once each, and takes one when a job is handed to it. So a job that is lost, delivered twice
+or late drives nothing twice and loses nothing, and a queue that cannot be reached only costs speed. Its tables are in
+the schema of the store; each capability has a queue of its own, from which only workers with that capability fetch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from retinue.core.agent import RunSpec
+from retinue.core.commands import RunRow
+from retinue.core.ids import RunId
+from retinue.core.log_context import logger
+
+if TYPE_CHECKING:
+    from procrastinate import App
+    from procrastinate.jobs import Job
+    from psycopg import AsyncConnection
+
+    from retinue.store.postgres import PostgresAddress
+
+log = logger("retinue.worker")
+
+TASK: Final = "retinue.drive"
+PREFIX: Final = "retinue-"
+TAKEOVER_PRIORITY: Final = 1000
+"""Added for runs that were driven before: what was begun is finished first."""
+
+_HAS_TABLES: Final = """
+    SELECT 1 FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
+    WHERE nspname = %s AND relname = 'procrastinate_workers'
+"""
+
+
+class Needs(Struct, frozen=True):
+    """What a worker must have to drive a unit: providers, tools with their dialects, and tags."""
+
+    providers: tuple[str, ...]
+    tools: tuple[str, ...]
+    dialects: tuple[str, ...]
+    tags: tuple[str, ...]
+
+    @property
+    def queue(self) -> str:
+        """The name of the queue of all units with the same needs."""
+        return PREFIX + hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:16]
+
+
+def needs_of(specs: Collection[RunSpec]) -> Needs:
+    """The needs of runs with these specs.
+
+    >>> needs_of([RunSpec(agent="a", provider="house", tags=("gpu",)), RunSpec(agent="b", provider="house")])
+    Needs(providers=('house',), tools=(), dialects=(), tags=('gpu',))
+    """
+    return Needs(
+        tuple(sorted({spec.provider for spec in specs})),
+        tuple(sorted({name for spec in specs for name in spec.offered})),
+        tuple(sorted({name for spec in specs for name in spec.dialects})),
+        tuple(sorted({tag for spec in specs for tag in spec.tags})),
+    )
+
+
+def priority_of(*, depth: int, is_takeover: bool) -> int:
+    """The priority of a unit: what was begun before goes first, then the deepest children, for which others wait.
+
+    >>> priority_of(depth=0, is_takeover=False), priority_of(depth=2, is_takeover=False)
+    (0, 2)
+    """
+    return min(depth, TAKEOVER_PRIORITY - 1) + (TAKEOVER_PRIORITY if is_takeover else 0)
+
+
+class QueueUnavailable(Exception):
+    """The queue cannot be reached; runs are taken without it meanwhile."""
+
+
+class JobQueue:
+    """The queue of a store, and this worker's place in it; an async context manager."""
+
+    def __init__(self, address: PostgresAddress, *, lease: float) -> None:
+        self._address = address
+        self._lease = lease
+        self._app: App | None = None
+        self._worker_id: int | None = None
+        self._known: set[tuple[RunId, int]] = set()
+        """Runs that were enqueued, with the numbers of their last events; cleared now and then."""
+        self._beat_at = 0.0
+
+    async def __aenter__(self) -> JobQueue:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        app, self._app = self._app, None
+        if app is not None:
+            with suppress(Exception):  # the server may be gone: others notice by the missing heartbeat
+                if self._worker_id is not None:
+                    async with asyncio.timeout(1.0):
+                        await app.job_manager.unregister_worker(self._worker_id)
+            await app.close_async()
+
+    async def enqueue(self, row: RunRow, queue: str, *, is_takeover: bool) -> None:
+        """Enqueue the top run of a unit, unless it is waiting in the queue already."""
+        from procrastinate.exceptions import AlreadyEnqueued
+
+        run_id, known = row.run_id, (row.run_id, row.seq)
+        if known in self._known:
+            return
+        priority = priority_of(depth=row.depth, is_takeover=is_takeover)
+        app = await self._connected()
+        deferrer = app.configure_task(TASK, queue=queue, priority=priority, queueing_lock=f"{queue}/{run_id}")
+        with suppress(AlreadyEnqueued), _translated():
+            await deferrer.defer_async(run_id=run_id)
+        self._known.add(known)
+
+    async def fetch(self, queues: Sequence[str]) -> Job | None:
+        """The next job of these queues, the one of the highest priority first; it is this worker's from now on."""
+        if not queues:
+            return None
+        app = await self._connected()
+        with _translated():
+            return await app.job_manager.fetch_job(queues=list(queues), worker_id=self._worker_id or 0)
+
+    async def finish(self, job: Job) -> None:
+        """Remove a job whose unit was driven, or needs no driver any more."""
+        from procrastinate.jobs import Status
+
+        app = await self._connected()
+        with _translated():
+            await app.job_manager.finish_job(job=job, status=Status.SUCCEEDED, delete_job=True)
+
+    async def maintain(self, held: Mapping[RunId, Job]) -> list[RunId]:
+        """Send a heartbeat, and give the jobs of dead workers to others; the held runs whose job is to be aborted."""
+        now = asyncio.get_running_loop().time()
+        if now - self._beat_at < self._lease / 3:
+            return []
+        self._beat_at = now
+        self._known.clear()
+        app = await self._connected()
+        manager = app.job_manager
+        with _translated():
+            await manager.update_heartbeat(self._worker_id or 0)
+            for job in await manager.get_stalled_jobs(seconds_since_heartbeat=self._lease):
+                await manager.retry_job(job)
+            await manager.prune_stalled_workers(self._lease * 10)
+            if not held:
+                return []
+            aborted = set(await manager.list_jobs_to_abort_async())
+        return [run_id for run_id, job in held.items() if job.id in aborted]
+
+    async def _connected(self) -> App:
+        if self._app is not None:
+            return self._app
+        from procrastinate import App, PsycopgConnector
+
+        with _translated():
+            await asyncio.to_thread(create_tables, self._address)
+            connector = PsycopgConnector(
+                conninfo=self._address.connection_string,
+                configure=self._choose_schema,
+                min_size=1,
+                max_size=2,
+                timeout=5.0,
+            )
+            app = App(connector=connector)
+            await app.open_async()
+            try:
+                self._worker_id = await app.job_manager.register_worker()
+            except BaseException:
+                await app.close_async()
+                raise
+        self._app = app
+        return app
+
+    async def _choose_schema(self, connection: AsyncConnection[Any]) -> None:
+        await connection.execute("SELECT set_config('search_path', %s, false)", (self._address.schema,))
+        await connection.commit()
+
+
+@contextmanager
+def _translated() -> Generator[None]:
+    """Turn the errors of procrastinate and psycopg into `QueueUnavailable`."""
+    import psycopg
+    from procrastinate.exceptions import AlreadyEnqueued, ConnectorException
+
+    try:
+        yield
+    except AlreadyEnqueued:
+        raise
+    except (ConnectorException, psycopg.Error) as error:
+        raise QueueUnavailable(str(error) or str(error.__cause__)) from error
+
+
+def run_of(job: Job) -> RunId:
+    """The run of a job."""
+    return str(job.task_kwargs.get("run_id", ""))
+
+
+def create_tables(address: PostgresAddress) -> None:
+    """Create procrastinate's tables in the schema of the store, unless they exist."""
+    import psycopg
+    from procrastinate.schema import SchemaManager
+
+    with psycopg.connect(address.connection_string) as connection:
+        if connection.execute(_HAS_TABLES, (address.schema,)).fetchone() is not None:
+            return
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", (address.lock_number("jobs"),))
+        if connection.execute(_HAS_TABLES, (address.schema,)).fetchone() is not None:
+            return  # another worker has created them meanwhile
+        connection.execute("SELECT set_config('search_path', %s, true)", (address.schema,))
+        connection.execute(SchemaManager.get_schema().encode())

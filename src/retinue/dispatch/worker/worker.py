@@ -1,0 +1,491 @@
+"""The worker: takes trees without a driver that it can drive, drives them, and hands them over when it stops.
+
+Which runs belong to it the store alone decides: every write of a run checks its driver. Everything here only chooses
+what to ask the store for, and may be told of the same run twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from contextlib import asynccontextmanager, suppress
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
+
+from retinue.app.retinue import Retinue
+from retinue.app.run_spec import LaunchConfig
+from retinue.core.agent import RunSpec
+from retinue.core.commands import RunQuery, RunRow
+from retinue.core.errors import Fenced, RetinueError, StoreError, StoreUnavailable
+from retinue.core.events import RunAccepted
+from retinue.core.ids import RunId
+from retinue.core.log_context import line, logger
+from retinue.core.run import MCP_HOST, Outcome
+from retinue.core.text import plural
+from retinue.dispatch.worker.health import HealthServer
+from retinue.dispatch.worker.job_queue import JobQueue, QueueUnavailable, needs_of, run_of
+from retinue.dispatch.worker.table import WorkerFacts, add_worker, remove_worker
+from retinue.engine import Approver, LiveView
+from retinue.version import __version__
+
+if TYPE_CHECKING:
+    from procrastinate.jobs import Job
+
+    from retinue.store.postgres import PostgresAddress
+
+log = logger("retinue.worker")
+
+LOOK_INTERVAL = 1.0
+"""Seconds between two looks at the store, if no notification comes before."""
+
+LEAST_PAUSE = 0.02
+"""Seconds between two looks at least."""
+
+STOP_SECONDS = 8.0
+"""Seconds that calls in progress get to end when the worker stops; it is gone two seconds later."""
+
+BATCH = 16
+"""Placed children of one tree that are taken together."""
+
+ENQUEUED_AT_ONCE = 100
+"""Units that are enqueued at one look; the others follow when these are taken."""
+
+QUEUE_SECONDS = 1.0
+"""Seconds that a unit waits for its job, before a worker with room takes it without one."""
+
+CHILDREN = "-children"
+"""The end of the names of queues of placed children, for which there is room of another kind than for roots."""
+
+REOPEN_SECONDS = 1.0
+"""Seconds before a worker that was declared dead opens the store again."""
+
+
+class WorkerOptions(Struct, frozen=True, kw_only=True):
+    """How a worker works: trees at once, its tags, runs at work at once, and whether it leaves when nothing waits."""
+
+    concurrency: int = 8
+    tags: frozenset[str] = frozenset()
+    max_runs: int = 256
+    drain: bool = False
+    health: tuple[str, int] | None = None
+
+
+class Unit(Struct, frozen=True):
+    """Runs of a tree that are taken together: one whose parent is driven elsewhere or has ended, and all below it."""
+
+    top: RunRow
+    rows: tuple[RunRow, ...]
+
+    @property
+    def is_root(self) -> bool:
+        return self.top.parent_id is None
+
+    @property
+    def key(self) -> tuple[RunId, int]:
+        """Another one for each time that it is without a driver."""
+        return self.top.run_id, self.top.seq
+
+    @property
+    def is_takeover(self) -> bool:
+        """Whether another process has driven one of the runs before."""
+        return any(row.seq > 1 for row in self.rows)
+
+
+def units_of(rows: Sequence[RunRow]) -> list[Unit]:
+    """Runs without a driver, grouped into what is taken together, the oldest first."""
+    known = {row.run_id: row for row in rows}
+    members: dict[RunId, list[RunRow]] = {}
+    for row in sorted(rows, key=lambda row: (row.depth, row.accepted_at, row.run_id)):
+        top = row
+        while top.parent_id is not None and top.parent_id in known:
+            top = known[top.parent_id]
+        members.setdefault(top.run_id, []).append(row)
+    units = [Unit(known[top_id], tuple(each)) for top_id, each in members.items()]
+    return sorted(units, key=lambda unit: (unit.top.accepted_at, unit.top.run_id))
+
+
+def batches(units: Sequence[Unit]) -> list[list[Unit]]:
+    """Units as they are taken: roots one by one, the oldest first, and placed children in small groups of one tree.
+
+    Placed children come first, because their parents wait. Their order is random: workers then rarely want the same.
+    """
+    placed: dict[RunId, list[Unit]] = {}
+    for unit in units:
+        if not unit.is_root:
+            placed.setdefault(unit.top.root_id, []).append(unit)
+    groups: list[list[Unit]] = []
+    for tree in placed.values():
+        random.shuffle(tree)
+        groups += [tree[first : first + BATCH] for first in range(0, len(tree), BATCH)]
+    return [*groups, *([unit] for unit in units if unit.is_root)]
+
+
+def counted_trees(live: Collection[LiveView]) -> frozenset[RunId]:
+    """The roots of the trees at work; one of which every run waits, and one run for an approval, is not counted."""
+    at_work: set[RunId] = set()
+    waiting: set[RunId] = set()
+    approval: set[RunId] = set()
+    for each in live:
+        root_id = each.run.accepted.root_id
+        if each.waiting_for == "approval":
+            approval.add(root_id)
+        elif each.waiting_for is None and each.state != "idle":
+            at_work.add(root_id)
+        elif each.state != "idle":
+            waiting.add(root_id)
+    return frozenset(at_work | (waiting - approval))
+
+
+class WorkerCounts(Struct):
+    """Numbers of a worker since its start, for metrics."""
+
+    taken: int = 0
+    takeovers: int = 0
+    finished: int = 0
+    waiting: int = 0
+
+
+class Worker:
+    """Takes and drives trees in an open retinue; `report` gets a line when one is taken, refused or handed over."""
+
+    def __init__(
+        self,
+        retinue: Retinue,
+        options: WorkerOptions,
+        counts: WorkerCounts,
+        report: Callable[[str], None],
+        queue: JobQueue | None = None,
+    ) -> None:
+        self._retinue = retinue
+        self._supervisor = retinue.supervisor
+        self._options = options
+        self._counts = counts
+        self._report = report
+        self._refused: dict[RunId, int] = {}
+        """Runs that cannot be driven here, with the number of their last event."""
+        self._queue = queue
+        self._jobs: dict[RunId, Job] = {}
+        """The jobs of units that are driven here, by their top runs."""
+        self._served: dict[str, None] = {}
+        self._unserved: set[str] = set()
+        """The queues of units that can and cannot be driven here."""
+        self._specs: dict[str, RunSpec] = {}
+        self._placed: set[RunId] = set()
+        """Runs that were accepted here for other workers, and are to be enqueued."""
+        self._known_needs: set[frozenset[str]] = set()
+        """The run specs of units whose queue is known here."""
+        self._seen: dict[tuple[RunId, int], float] = {}
+        """Since when each unit has been waiting for its job."""
+        self._woken = asyncio.Event()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Take and drive trees until `stop` is set, until this driver is declared dead, or until nothing is left."""
+        supervisor = self._supervisor
+        supervisor.on_change(self._woken.set)
+        supervisor.on_end(self._ended)
+        supervisor.on_placed(self._note_placed)
+        driver_id = supervisor.driver_id
+        assert driver_id is not None
+        facts = WorkerFacts(
+            version=__version__, tags=tuple(sorted(self._options.tags)), concurrency=self._options.concurrency
+        )
+        await add_worker(supervisor.key_value, driver_id, facts, await supervisor.drivers.living())
+        try:
+            while not stop.is_set() and not supervisor.is_fenced:
+                began = asyncio.get_running_loop().time()
+                is_idle = await self._look_safely()
+                if is_idle and self._options.drain:
+                    break
+                await self._pause(stop, asyncio.get_running_loop().time() - began)
+        finally:
+            if not supervisor.is_fenced:
+                await self._finish_calls()
+                with suppress(StoreError):
+                    await remove_worker(supervisor.key_value, driver_id)
+
+    def _note_placed(self, run_id: RunId) -> None:
+        self._placed.add(run_id)
+        self._woken.set()
+
+    def _ended(self, accepted: RunAccepted, _: Outcome) -> None:
+        if accepted.parent_id is None:
+            self._counts.finished += 1
+        self._woken.set()
+
+    async def _pause(self, stop: asyncio.Event, looked: float) -> None:
+        """Wait until another process has written or a run has ended here, or for a moment.
+
+        The longer the last look took, the longer is the pause: a store with many waiting runs is not read all the time.
+        """
+        await asyncio.sleep(min(LOOK_INTERVAL, max(LEAST_PAUSE, 3 * looked)))
+        stopped = asyncio.ensure_future(stop.wait())
+        woken = asyncio.ensure_future(self._woken.wait())
+        await asyncio.wait({stopped, woken}, timeout=LOOK_INTERVAL, return_when=asyncio.FIRST_COMPLETED)
+        for each in (stopped, woken):
+            each.cancel()
+        self._woken.clear()
+
+    async def _look_safely(self) -> bool:
+        try:
+            return await self._look()
+        except StoreError as error:
+            log.warning("%s", error)  # it may be temporary: a restart of the server, a full disk
+        return False
+
+    async def _look(self) -> bool:
+        """Take what waits, as far as there is room; whether nothing is left to do."""
+        drivers = self._supervisor.drivers
+        await drivers.reap()
+        rows = await self._supervisor.stored.runs(RunQuery(unfinished_only=True, undriven_only=True))
+        interrupted = await drivers.interrupted() if rows else frozenset[RunId]()
+        waiting = [unit for unit in units_of(rows) if self._is_wanted(unit, interrupted)]
+        if self._queue is not None:
+            try:
+                left = await self._take_from_queue(self._queue, waiting)
+            except QueueUnavailable as error:
+                log.warning("the queue of jobs cannot be reached, runs are taken without it: %s", error)
+                left = await self._take_directly(waiting)
+        else:
+            left = await self._take_directly(waiting)
+        self._counts.waiting = left
+        return not left and not counted_trees(self._supervisor.live_runs())
+
+    async def _take_directly(self, waiting: Sequence[Unit]) -> int:
+        """Take what there is room for, without a queue; how many units are left."""
+        left = 0
+        for tree in batches(waiting):
+            if self._has_room(tree[0]):
+                await self._take(tree)
+            else:
+                left += len(tree)
+        return left
+
+    async def _take_from_queue(self, queue: JobQueue, waiting: Sequence[Unit]) -> int:
+        """Enqueue what waits, and take what the queue hands to this worker; how many units are left."""
+        for run_id in await queue.maintain(self._jobs):
+            await self._supervisor.cancel(run_id, note="its job was aborted")
+        await self._finish_jobs(queue)
+        units = {unit.top.run_id: unit for unit in waiting}
+        for unit in [unit for unit in waiting if self._enqueues(unit)][:ENQUEUED_AT_ONCE]:
+            name = await self._queue_of(unit)
+            if name is not None:
+                await queue.enqueue(unit.top, name, is_takeover=unit.is_takeover)
+            self._placed.discard(unit.top.run_id)
+        while units and (jobs := await self._fetched(queue, units)):
+            for tree in batches([unit for _, unit in jobs if unit is not None]):
+                await self._take(tree)
+            for job, unit in jobs:
+                if unit is not None and self._supervisor.live(unit.top.run_id) is not None:
+                    self._jobs[unit.top.run_id] = job
+                else:
+                    await queue.finish(job)  # it has another driver, has ended, or was left alone
+        return await self._take_late(units)
+
+    def _enqueues(self, unit: Unit) -> bool:
+        """Whether this worker enqueues a unit: a new child is enqueued by the worker that placed it."""
+        if unit.is_root or unit.is_takeover or unit.top.run_id in self._placed:
+            return True
+        specs = frozenset(row.run_spec for row in unit.rows)
+        return specs not in self._known_needs and not self._known_needs.add(specs)
+
+    async def _fetched(self, queue: JobQueue, units: dict[RunId, Unit]) -> list[tuple[Job, Unit | None]]:
+        """Some jobs that are handed to this worker, as far as there is room, with what they are about."""
+        jobs: list[tuple[Job, Unit | None]] = []
+        while len(jobs) < BATCH and (served := self._served_queues(len(jobs))):
+            job = await queue.fetch(served)
+            if job is None:
+                break
+            jobs.append((job, units.pop(run_of(job), None) or await self._waiting_unit(run_of(job))))
+        return jobs
+
+    async def _take_late(self, units: dict[RunId, Unit]) -> int:
+        """Take units whose job has not come for a while, perhaps lost with its worker; how many are left."""
+        now = asyncio.get_running_loop().time()
+        self._seen = {unit.key: self._seen.get(unit.key, now) for unit in units.values()}
+        left = 0
+        for unit in units.values():
+            if now - self._seen[unit.key] < QUEUE_SECONDS or not self._has_room(unit):
+                left += 1
+            else:
+                await self._take((unit,))
+        return left
+
+    def _served_queues(self, fetched: int) -> list[str]:
+        """The queues from which a unit may be fetched now: those that this worker serves and has room for."""
+        live = self._supervisor.live_runs()
+        roots = len(counted_trees(live)) + fetched < self._options.concurrency
+        children = sum(each.waiting_for is None for each in live) + fetched < self._options.max_runs
+        return [name for name in self._served if (children if name.endswith(CHILDREN) else roots)]
+
+    async def _queue_of(self, unit: Unit) -> str | None:
+        """The queue of a unit; None if it cannot be driven here."""
+        specs = {row.run_spec: await self._spec(row.run_spec) for row in unit.rows}
+        name = needs_of(tuple(specs.values())).queue + ("" if unit.is_root else CHILDREN)
+        if name not in self._served and name not in self._unserved:
+            try:
+                for spec in specs.values():
+                    self._retinue.load_dialects(spec.dialects)
+                await self._retinue.driver.check_runs(unit.rows)
+            except (StoreUnavailable, Fenced):
+                raise
+            except RetinueError:
+                self._unserved.add(name)
+            else:
+                self._served[name] = None
+        if name in self._unserved:
+            await self._take((unit,))  # refuses it with the reason, once
+            return None
+        return name
+
+    async def _spec(self, digest: str) -> RunSpec:
+        if digest not in self._specs:
+            self._specs[digest] = await self._supervisor.stored.run_spec(digest)
+        return self._specs[digest]
+
+    async def _waiting_unit(self, run_id: RunId) -> Unit | None:
+        """The unit of a run without a driver, as it stands now; None if there is none."""
+        row = await self._supervisor.stored.run(run_id)
+        if row is None or row.driver_id is not None or row.progress.phase == "ended":
+            return None
+        query = RunQuery(root_id=row.root_id, unfinished_only=True, undriven_only=True)
+        units = units_of(await self._supervisor.stored.runs(query))
+        interrupted = await self._supervisor.drivers.interrupted()
+        return next((each for each in units if each.top.run_id == run_id and self._is_wanted(each, interrupted)), None)
+
+    async def _finish_jobs(self, queue: JobQueue) -> None:
+        """Finish the jobs of units that need no place here any more: they have ended, or wait for an approval."""
+        counted = counted_trees(self._supervisor.live_runs())
+        for run_id, job in tuple(self._jobs.items()):
+            live = self._supervisor.live(run_id)
+            if live is None or live.run.accepted.root_id not in counted:
+                del self._jobs[run_id]
+                await queue.finish(job)
+
+    def _is_wanted(self, unit: Unit, interrupted: frozenset[RunId]) -> bool:
+        top = unit.top
+        if top.root_id in interrupted or self._refused.get(top.run_id) == top.seq:
+            return False
+        # A chat waits for its person, and a tree of an MCP host for the next server.
+        return top.progress.phase != "idle" and top.label != MCP_HOST
+
+    def _has_room(self, unit: Unit) -> bool:
+        live = self._supervisor.live_runs()
+        if unit.is_root:
+            return len(counted_trees(live)) < self._options.concurrency
+        return sum(each.waiting_for is None for each in live) < self._options.max_runs
+
+    async def _take(self, units: Sequence[Unit]) -> bool:
+        """Adopt the runs of units of one tree, if they can be driven here and no other worker was faster."""
+        top, rows = units[0].top, [row for unit in units for row in unit.rows]
+        try:
+            for digest in {row.run_spec for row in rows}:
+                self._retinue.load_dialects((await self._supervisor.stored.run_spec(digest)).dialects)
+            if top.root_id == top.run_id or self._supervisor.live(top.root_id) is None:
+                self._supervisor.use_approver(top.root_id, await self._approver(top.root_id))
+            adopted = await self._retinue.driver.adopt_runs(rows)
+        except (StoreUnavailable, Fenced):
+            raise
+        except RetinueError as obstacle:
+            if len(units) > 1:  # one of them is the obstacle, and the others may have none
+                return any([await self._take((unit,)) for unit in units])
+            self._refused[top.run_id] = top.seq
+            log.info("%s", line(event="not_taken", run_id=top.run_id, reason=obstacle))
+            self._report(f"left alone: {obstacle}")
+            return False
+        for unit in units:
+            if unit.top.run_id in adopted:
+                self._note_taken(unit)
+        return bool(adopted)
+
+    def _note_taken(self, unit: Unit) -> None:
+        is_takeover = unit.is_takeover
+        self._counts.taken += 1
+        self._counts.takeovers += is_takeover
+        run_id = unit.top.run_id
+        log.info("%s", line(event="taken", run_id=run_id, root_id=unit.top.root_id, takeover=is_takeover))
+        self._report(f"run {run_id}: {'taken over' if is_takeover else 'taken'}")
+
+    async def _approver(self, root_id: RunId) -> Approver:
+        """How calls of a tree that need approval are answered: as its launch says, else by a person."""
+        root = await self._supervisor.row(root_id)
+        text = (await self._supervisor.stored.run_spec(root.run_spec)).launch_config
+        config = LaunchConfig()
+        if text:
+            with suppress(msgspec.DecodeError):  # written by a newer version
+                config = msgspec.json.decode(text, type=LaunchConfig)
+        match config.detached:
+            case "yes":
+                return lambda _: True
+            case "deny":
+                return "deny"
+            case _:
+                return "wait"
+
+    async def _finish_calls(self) -> None:
+        """Start no further call, and wait for those in progress, as long as there is time."""
+        driver = self._retinue.driver
+        driver.drain()
+        trees = {each.run.accepted.root_id for each in self._supervisor.live_runs()}
+        if trees:
+            self._report(f"worker: stopping; {plural(len(trees), 'tree')} left to other workers")
+        for _ in range(round(STOP_SECONDS / LEAST_PAUSE)):
+            if not driver.calls_in_progress:
+                break
+            await asyncio.sleep(LEAST_PAUSE)
+
+
+async def serve(
+    make: Callable[[], Retinue],
+    options: WorkerOptions,
+    stop: asyncio.Event,
+    report: Callable[[str], None],
+    *,
+    jobs: PostgresAddress | None = None,
+) -> None:
+    """Drive trees of the store until `stop` is set; with `drain`, until nothing is left.
+
+    `jobs` is the address of a PostgreSQL store: the workers then share a queue of jobs, if its package is installed.
+
+    A worker that other workers declared dead, because it was suspended or cut off, begins again as a new driver.
+    """
+    counts = WorkerCounts()
+    opened = False
+    async with HealthServer(options.health, counts) as health:
+        while not stop.is_set():
+            try:
+                async with make() as retinue, _queue_for(jobs, retinue.driver.lease) as queue:
+                    tags = f", tags: {', '.join(sorted(options.tags))}" if options.tags else ""
+                    report(f"worker {retinue.supervisor.driver_id}: up to {plural(options.concurrency, 'tree')}{tags}")
+                    opened = True
+                    health.watch(retinue)
+                    await Worker(retinue, options, counts, report, queue).run(stop)
+                    is_fenced = retinue.supervisor.is_fenced
+            except (StoreUnavailable, Fenced) as error:
+                if not opened:
+                    raise
+                log.warning("%s", error)
+                is_fenced = True
+            finally:
+                health.watch(None)
+            if not is_fenced:
+                break
+            if not stop.is_set():
+                report("worker: other workers took over its runs; it begins again")
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(REOPEN_SECONDS):
+                        await stop.wait()
+    report("worker: stopped")
+
+
+@asynccontextmanager
+async def _queue_for(address: PostgresAddress | None, lease: float) -> AsyncGenerator[JobQueue | None]:
+    """The queue of jobs of a store; None if it is not in PostgreSQL, or the package for it is not installed."""
+    if address is None or find_spec("procrastinate") is None:
+        yield None
+        return
+    async with JobQueue(address, lease=lease) as queue:
+        yield queue

@@ -1,0 +1,137 @@
+"""The queue of jobs: one worker gets a job, those of dead workers go to others, and the store decides who drives."""
+
+from __future__ import annotations
+
+import asyncio
+
+import psycopg
+import pytest
+
+import retinue
+from retinue.core.commands import RunQuery, RunRow
+from retinue.core.events import RunAdopted
+from retinue.dispatch.worker import job_queue
+from retinue.dispatch.worker.job_queue import JobQueue, QueueUnavailable, run_of
+from retinue.providers.scripted import Script, ScriptedProvider, says
+from retinue.store.postgres import PostgresAddress, parse_address
+from tests.dispatch.worker.stage import PATIENCE, worker
+from tests.internals import engine_of
+
+pytestmark = pytest.mark.real_time
+
+
+async def waiting_rows(r: retinue.Retinue, number: int) -> list[RunRow]:
+    """The rows of new runs without a driver, oldest first."""
+    for each in range(number):
+        await r.spawn(f"task {each}", detached=True)
+    return list(reversed(engine_of(r).store.runs(RunQuery(undriven_only=True))))
+
+
+def client(url: str) -> retinue.Retinue:
+    return retinue.open(provider=ScriptedProvider(Script()), dialects=(), store=url)
+
+
+def adoptions(r: retinue.Retinue, run_id: str) -> int:
+    return sum(isinstance(event, RunAdopted) for _, event in engine_of(r).store.events(run_id))
+
+
+def jobs_left(address: PostgresAddress) -> int:
+    with psycopg.connect(address.connection_string) as connection:
+        (count,) = connection.execute(
+            f"SELECT count(*) FROM {address.schema}.procrastinate_jobs".encode()
+        ).fetchone() or (0,)
+    return int(count)
+
+
+async def test_a_run_is_queued_once_and_handed_to_one_worker(postgres_url: str) -> None:
+    address = parse_address(postgres_url)
+    async with client(postgres_url) as r, JobQueue(address, lease=5) as first, JobQueue(address, lease=5) as second:
+        (row,) = await waiting_rows(r, 1)
+        for queue in (first, second, first):
+            await queue.enqueue(row, "a", is_takeover=False)
+        job = await first.fetch(["b", "a"])
+        assert job is not None
+        assert run_of(job) == row.run_id
+        assert await second.fetch(["a"]) is None
+        await first.finish(job)
+        assert jobs_left(address) == 0
+
+
+async def test_a_worker_fetches_from_its_queues_alone_and_by_priority(postgres_url: str) -> None:
+    address = parse_address(postgres_url)
+    async with client(postgres_url) as r, JobQueue(address, lease=5) as queue:
+        new, begun, other = await waiting_rows(r, 3)
+        await queue.enqueue(new, "a", is_takeover=False)
+        await queue.enqueue(begun, "a", is_takeover=True)
+        await queue.enqueue(other, "b", is_takeover=True)
+        fetched = [await queue.fetch(["a"]) for _ in range(3)]
+        assert [None if job is None else run_of(job) for job in fetched] == [begun.run_id, new.run_id, None]
+
+
+async def test_the_jobs_of_a_dead_worker_go_to_another(postgres_url: str) -> None:
+    address = parse_address(postgres_url)
+    async with client(postgres_url) as r, JobQueue(address, lease=0.2) as dead, JobQueue(address, lease=0.2) as other:
+        (row,) = await waiting_rows(r, 1)
+        await dead.enqueue(row, "a", is_takeover=False)
+        assert await dead.fetch(["a"]) is not None
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                await other.maintain({})
+                if (job := await other.fetch(["a"])) is not None:
+                    break
+                await asyncio.sleep(0.05)
+        assert run_of(job) == row.run_id
+
+
+async def test_an_aborted_job_is_reported_to_its_worker(postgres_url: str) -> None:
+    address = parse_address(postgres_url)
+    async with client(postgres_url) as r, JobQueue(address, lease=5) as queue:
+        (row,) = await waiting_rows(r, 1)
+        await queue.enqueue(row, "a", is_takeover=False)
+        job = await queue.fetch(["a"])
+        assert job is not None
+        assert job.id is not None
+        assert queue._app is not None
+        await queue._app.job_manager.cancel_job_by_id_async(job.id, abort=True)
+        queue._beat_at = -1000.0
+        assert await queue.maintain({row.run_id: job}) == [row.run_id]
+
+
+async def test_a_job_that_is_delivered_twice_drives_nothing_twice(postgres_url: str) -> None:
+    address = parse_address(postgres_url)
+    lines = Script().play("main", *[says("done")] * 8)
+    async with client(postgres_url) as r, JobQueue(address, lease=5) as extra:
+        rows = await waiting_rows(r, 4)
+        async with worker(postgres_url, lines) as first, worker(postgres_url, lines) as second:
+            for row in rows:
+                for name in ("a", "b"):  # jobs that no worker asked for
+                    await extra.enqueue(row, name, is_takeover=False)
+                    extra._known.clear()
+            outcomes = await r.wait(*(row.run_id for row in rows), timeout=PATIENCE)
+            assert len(outcomes) == 4
+            assert len(first.provider.asked) + len(second.provider.asked) == 4
+        assert [adoptions(r, row.run_id) for row in rows] == [1] * 4
+
+
+async def test_runs_are_taken_without_a_queue_that_cannot_be_reached(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: PostgresAddress) -> None:
+        raise QueueUnavailable("no rights to create tables")
+
+    monkeypatch.setattr(job_queue, "create_tables", refuse)
+    async with client(postgres_url) as r, worker(postgres_url, Script().play("main", says("done"))):
+        run = await r.spawn("task", detached=True)
+        assert (await run.wait(timeout=PATIENCE)).text == "done"
+
+
+async def test_the_jobs_of_ended_trees_are_removed(postgres_url: str) -> None:
+    address = parse_address(postgres_url)
+    async with client(postgres_url) as r:
+        rows = await waiting_rows(r, 3)
+        async with worker(postgres_url, Script().play("main", *[says("done")] * 3)) as running:
+            await r.wait(*(row.run_id for row in rows), timeout=PATIENCE)
+            async with asyncio.timeout(PATIENCE):
+                while jobs_left(address):  # noqa: ASYNC110 the worker finishes them at its next look
+                    await asyncio.sleep(0.05)
+            assert len(running.reports) == 4

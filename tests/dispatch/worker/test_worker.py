@@ -1,0 +1,275 @@
+"""Workers take runs without a driver, if they can drive them, and hand them over when they stop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+import retinue
+from retinue.app.run_options import SpawnOptions
+from retinue.core.commands import RunQuery
+from retinue.core.events import FORMAT, RunAdopted
+from retinue.dispatch.worker import WorkerOptions, live_workers
+from retinue.dispatch.worker import worker as worker_module
+from retinue.providers.scripted import Script, ScriptedProvider, calls, says
+from tests.dispatch.worker.stage import PATIENCE, at, until, unused_port, worker
+from tests.internals import engine_of
+
+pytestmark = pytest.mark.real_time
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A folder for a SQLite store, or the address of a PostgreSQL store."""
+    return str(tmp_path) if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+
+
+def client(place: str, lines: Script | None = None, **opening: Any) -> retinue.Retinue:
+    """A process that submits runs."""
+    return retinue.open(provider=ScriptedProvider(lines or Script()), dialects=(), **at(place), **opening)
+
+
+async def test_a_detached_run_is_driven_by_a_worker(place: str) -> None:
+    async with client(place) as r, worker(place, Script().play("main", says("Four."))) as running:
+        run = await r.spawn("What is two and two?", detached=True)
+        outcome = await run.wait(timeout=PATIENCE)
+        assert (outcome.result, outcome.text) == ("completed", "Four.")
+        assert running.reports[1] == f"run {run.run_id}: taken"
+
+
+async def test_of_two_workers_one_drives_a_run(place: str) -> None:
+    lines = Script().play("main", *[says("done")] * 20)
+    async with client(place) as r, worker(place, lines) as first, worker(place, lines) as second:
+        runs = [await r.spawn(f"task {number}", detached=True) for number in range(10)]
+        outcomes = await r.wait(*runs, timeout=PATIENCE)
+        assert {outcome.text for outcome in outcomes.values()} == {"done"}
+        assert len(outcomes) == 10
+        assert len(first.provider.asked) + len(second.provider.asked) == 10
+        store = engine_of(r).store
+        adoptions = [sum(isinstance(event, RunAdopted) for _, event in store.events(run.run_id)) for run in runs]
+        assert adoptions == [1] * 10
+
+
+async def test_a_worker_takes_over_the_runs_of_a_dead_driver(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    hold = asyncio.Event()
+
+    @retinue.tool(kind="pure")
+    async def look() -> str:
+        """Look."""
+        await hold.wait()
+        return "seen"
+
+    lines = Script().play("main", calls("look"), says("done"))
+    async with client(place, lines, tools=(look,), lease=0.5) as dying:
+        run = await dying.spawn("look")
+        await until(lambda: len(engine_of(dying).store.events(run.run_id)) == 2)
+        for task in dying.driver._tasks:  # as if the process were suspended
+            task.cancel()
+        await asyncio.gather(*dying.driver._tasks, return_exceptions=True)
+
+        @retinue.tool(name="look", kind="pure")
+        async def look_again() -> str:
+            """Look."""
+            return "seen"
+
+        async with client(place) as r, worker(place, lines, tools=(look_again,), lease=0.5) as running:
+            outcome = await r.handle(run.run_id).wait(timeout=PATIENCE)
+            assert (outcome.result, outcome.text) == ("completed", "done")
+            assert running.reports[1] == f"run {run.run_id}: taken over"
+            assert [asked.turn for asked in running.provider.asked] == [2], "the first reply is not requested again"
+            hold.set()
+
+
+async def test_a_run_that_a_person_interrupted_is_left_to_them(place: str) -> None:
+    release = asyncio.Event()
+
+    @retinue.tool(kind="pure")
+    async def look() -> str:
+        """Look."""
+        await release.wait()
+        return "seen"
+
+    lines = Script().play("main", calls("look"), says("done"), task="look").play("main", says("done"), task="other")
+    async with client(place, lines, tools=(look,)) as stopped:
+        run = await stopped.spawn("look")
+        await until(lambda: len(engine_of(stopped).store.events(run.run_id)) == 2)
+    release.set()
+    async with client(place, lines, tools=(look,)) as r, worker(place, lines, tools=(look,)) as running:
+        other = await r.spawn("other", detached=True)
+        await other.wait(timeout=PATIENCE)
+        assert (await r.handle(run.run_id).look()).state == "interrupted"
+        await r.resume(run.run_id)
+        assert (await r.handle(run.run_id).wait(timeout=PATIENCE)).text == "done"
+        assert not any(run.run_id in line for line in running.reports)
+
+
+async def test_a_worker_that_stops_hands_its_trees_over(place: str) -> None:
+    release = asyncio.Event()
+
+    @retinue.tool(kind="pure", timeout=None)
+    async def look() -> str:
+        """Look."""
+        await release.wait()
+        return "seen"
+
+    lines = Script().play("main", calls("look"), says("done"))
+    async with client(place, tools=(look,)) as r:
+        async with worker(place, lines, tools=(look,)) as first:
+            run = await r.spawn("look", detached=True, tools=["look"])
+            await until(lambda: len(first.provider.asked) == 1)
+            first.stop.set()
+            await until(lambda: "worker: stopping; 1 tree left to other workers" in first.reports)
+            release.set()  # the call in progress may end
+        async with worker(place, lines, tools=(look,)) as second:
+            assert (await run.wait(timeout=PATIENCE)).text == "done"
+            assert [asked.turn for asked in second.provider.asked] == [2]
+
+
+@pytest.mark.parametrize(
+    ("lacking", "reason"),
+    [
+        ({"tags": ("gpu",)}, "this worker has no tag gpu"),
+        ({"tools": ("look",)}, "no tool named look here"),
+        ({"model": "other:fake-1"}, "no provider named 'other' here"),
+    ],
+    ids=["tag", "tool", "provider"],
+)
+async def test_a_worker_leaves_runs_alone_that_it_cannot_drive(
+    tmp_path: Path, lacking: SpawnOptions, reason: str
+) -> None:
+    @retinue.tool
+    async def look() -> str:
+        """Look."""
+        return "seen"
+
+    lines = Script().play("main", says("done"), says("done"))
+    submits = client(str(tmp_path), tools=(look,), providers={"other": ScriptedProvider(lines)})
+    able: dict[str, Any] = {"tools": (look,), "providers": {"other": ScriptedProvider(lines)}}
+    async with submits as r, worker(str(tmp_path), lines) as running:
+        options: SpawnOptions = {"detached": True, "tools": (), **lacking}
+        run = await r.spawn("task", **options)
+        await until(lambda: len(running.reports) > 1)
+        assert running.reports[1] == f"left alone: run {run.run_id} cannot be continued here: {reason}"
+        assert (await run.look()).state == "interrupted"
+        async with worker(str(tmp_path), lines, options=WorkerOptions(tags=frozenset({"gpu"})), **able):
+            assert (await run.wait(timeout=PATIENCE)).text == "done"
+        assert running.provider.asked == []
+
+
+async def test_a_worker_leaves_runs_of_a_newer_format_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with client(str(tmp_path)) as r:
+        await r.spawn("task", detached=True)
+        monkeypatch.setattr("retinue.engine.driver.FORMAT", FORMAT - 1)
+        async with worker(str(tmp_path), Script()) as running:
+            await until(lambda: len(running.reports) == 2)
+            assert f"its events have format {FORMAT}; this retinue knows up to {FORMAT - 1}" in running.reports[1]
+
+
+async def test_concurrency_counts_trees_at_work_and_none_that_waits_for_an_approval(tmp_path: Path) -> None:
+    at_work: list[str] = []
+    most = Counter[str]()
+
+    @retinue.tool(kind="pure")
+    async def look(what: str) -> str:
+        """Look."""
+        at_work.append(what)
+        most["trees"] = max(most["trees"], len(at_work))
+        await asyncio.sleep(0.05)
+        at_work.remove(what)
+        return "seen"
+
+    @retinue.tool
+    async def press() -> str:
+        """Press the button; needs an approval."""
+        return "pressed"
+
+    lines = Script()
+    for number in range(6):
+        lines.play("main", calls("look", what=str(number)), says("done"), task=f"look {number}")
+    for number in range(3):
+        lines.play("main", calls("press"), says("done"), task=f"press {number}")
+    opening: dict[str, Any] = {"tools": (look, press), "policy": retinue.Policy(always_ask=("press",))}
+    options = WorkerOptions(concurrency=2)
+    async with client(str(tmp_path), **opening) as r, worker(str(tmp_path), lines, options=options, **opening):
+        parked = [await r.spawn(f"press {number}", detached=True) for number in range(3)]
+        looking = [await r.spawn(f"look {number}", detached=True) for number in range(6)]
+        assert len(await r.wait(*looking, timeout=PATIENCE)) == 6
+        assert most["trees"] == 2
+        assert len(await r.approvals()) == 3
+        for question in await r.approvals():
+            await r.approve(question)
+        assert len(await r.wait(*parked, timeout=PATIENCE)) == 3
+
+
+async def test_a_worker_with_drain_leaves_when_nothing_waits(tmp_path: Path) -> None:
+    async with client(str(tmp_path)) as r:
+        runs = [await r.spawn(f"task {number}", detached=True) for number in range(5)]
+        lines = Script().play("main", *[says("done")] * 5)
+        options = WorkerOptions(concurrency=1, drain=True)
+        async with worker(str(tmp_path), lines, options=options) as running:
+            await until(lambda: "worker: stopped" in running.reports)
+        assert [(await run.look()).state for run in runs] == ["ended"] * 5
+
+
+async def test_a_worker_that_was_declared_dead_begins_again(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module, "REOPEN_SECONDS", 0.01)
+    async with client(place) as r, worker(place, Script().play("main", says("done"))) as running:
+        await until(lambda: len(running.reports) == 1)
+        first = running.retinue.supervisor.driver_id
+        assert first is not None
+        await r.supervisor.drivers.declare_dead(first)
+        run = await r.spawn("task", detached=True)
+        assert (await run.wait(timeout=PATIENCE)).text == "done"
+        assert len(running.opened) == 2
+        assert "worker: other workers took over its runs; it begins again" in running.reports
+
+
+async def test_the_living_workers_of_a_store_are_listed(place: str) -> None:
+    hold = asyncio.Event()
+
+    @retinue.tool(kind="pure")
+    async def look() -> str:
+        """Look."""
+        await hold.wait()
+        return "seen"
+
+    lines = Script().play("main", calls("look"), says("done"))
+    options = WorkerOptions(tags=frozenset({"gpu", "eu"}))
+    async with client(place, tools=(look,)) as r:
+        assert await live_workers(r.supervisor) == []
+        async with worker(place, lines, options=options, tools=(look,)) as running:
+            run = await r.spawn("look", detached=True)
+            await until(lambda: len(running.provider.asked) == 1)
+            (found,) = await live_workers(r.supervisor)
+            assert found.driver_id == running.retinue.supervisor.driver_id
+            assert (found.version, found.tags, found.runs) == (retinue.__version__, ("eu", "gpu"), (run.run_id,))
+            hold.set()
+            await run.wait(timeout=PATIENCE)
+        assert await live_workers(r.supervisor) == []
+
+
+async def test_health_readiness_and_metrics_are_served(tmp_path: Path) -> None:
+    port = unused_port()
+    options = WorkerOptions(health=("127.0.0.1", port))
+    address = f"http://127.0.0.1:{port}"
+    async with client(str(tmp_path)) as r, worker(str(tmp_path), Script().play("main", says("done")), options=options):
+        run = await r.spawn("task", detached=True)
+        await run.wait(timeout=PATIENCE)
+        async with aiohttp.ClientSession() as session:
+            async with session.get(f"{address}/healthz") as response:
+                assert (response.status, await response.text()) == (200, "ok\n")
+            async with session.get(f"{address}/readyz") as response:
+                assert (response.status, await response.text()) == (200, "ready\n")
+            async with session.get(f"{address}/metrics") as response:
+                metrics = await response.text()
+        values = dict(line.rsplit(" ", 1) for line in metrics.splitlines() if not line.startswith("#"))
+        assert (values["retinue_trees_taken_total"], values["retinue_queue_depth"]) == ("1", "0")
+        assert values['retinue_runs{state="working"}'] == "0"
+        commits = values["retinue_commit_seconds_count"]
+        assert commits == values['retinue_commit_seconds_bucket{le="+Inf"}'] != "0"
+        assert len(await r.supervisor.stored.runs(RunQuery())) == 1
