@@ -45,7 +45,7 @@ ROOT_GROUPS: Groups = {
     "Runs": ("Retinue", "RunHandle", "SyncRetinue", "SyncHandle", "RunView", "Outcome", "Exchange", "Approval"),
     "Loops of other programs": ("surface", "ToolSurface", "SurfaceResult", "ToolHints"),
     "Agents and limits": ("Agent", "Limits", "ModelOptions", "Policy", "Autonomy", "RuntimeProfile", "Usage"),
-    "Hooks": ("Hooks", "Deny"),
+    "Hooks": ("Hooks", "Denial"),
     "Images and files": ("Image", "File"),
     "Tools and providers": (
         "tool",
@@ -62,7 +62,7 @@ ROOT_GROUPS: Groups = {
 }
 PORT_GROUPS: Groups = {
     "Providers": (
-        *("Provider", "Request", "Publish", "Output", "ValidatedOutput", "price_of", "window_of"),
+        *("Provider", "Request", "RequestOptions", "Publish", "Output", "ValidatedOutput", "price_of", "window_of"),
         *("PricedProvider", "ModelPrices", "Rates", "LongContextRates", "BeforeModel"),
     ),
     "Tools": (
@@ -78,6 +78,8 @@ PORT_GROUPS: Groups = {
         "ToolWrapper",
         "FunctionTool",
         "BeforeTool",
+        "Spawner",
+        "ChildRun",
     ),
     "Web pages": ("Fetcher", "Fetched", "Bounds", "Guard"),
     "Approvals, time and ids": ("Approver", "Clock", "Ids"),

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from retinue.core.policy import Policy as Policy
     from retinue.core.policy import RuntimeProfile as RuntimeProfile
     from retinue.core.ports import CallContext as CallContext
-    from retinue.core.ports import Deny as Deny
+    from retinue.core.ports import Denial as Denial
     from retinue.core.ports import Hooks as Hooks
     from retinue.core.run import Approval as Approval
     from retinue.core.run import Exchange as Exchange
@@ -96,7 +96,7 @@ _HOMES = {
     "Approval": "retinue.core.run:Approval",
     "Usage": "retinue.core.usage:Usage",
     "CallContext": "retinue.core.ports:CallContext",
-    "Deny": "retinue.core.ports:Deny",
+    "Denial": "retinue.core.ports:Denial",
     "Hooks": "retinue.core.ports:Hooks",
     "tool": "retinue.tools.function:tool",
     "agent_tool": "retinue.app.child_runs:agent_tool",

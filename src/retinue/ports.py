@@ -60,12 +60,14 @@ from retinue.core.commands import (
     WriteResult,
 )
 from retinue.core.lazy_names import lazy_names
+from retinue.core.model_options import RequestOptions
 from retinue.core.policy import Risk
 from retinue.core.ports import (
     BeforeModel,
     BeforeTool,
     CallContext,
     CallRisk,
+    ChildRun,
     Clock,
     CommitAtOnce,
     HostedCall,
@@ -74,6 +76,7 @@ from retinue.core.ports import (
     Provider,
     Publish,
     Request,
+    Spawner,
     Store,
     Tool,
     ToolLike,
@@ -124,6 +127,7 @@ __all__ = [
     "CancelTree",
     "Change",
     "Charge",
+    "ChildRun",
     "Clock",
     "CloseSession",
     "CommitAtOnce",
@@ -158,12 +162,14 @@ __all__ = [
     "Record",
     "RegisterDriver",
     "Request",
+    "RequestOptions",
     "Retire",
     "Risk",
     "RunQuery",
     "RunRow",
     "RunSpec",
     "SessionRow",
+    "Spawner",
     "Store",
     "Tool",
     "ToolKind",

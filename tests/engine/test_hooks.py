@@ -76,7 +76,7 @@ async def test_hooks_are_called_in_order_before_a_call_and_in_the_opposite_order
 async def test_a_denied_tool_call_is_not_made_and_the_model_reads_the_reason() -> None:
     class Denying(retinue.Hooks):
         async def before_tool(self, call: ToolCall, context: CallContext) -> BeforeTool:
-            return retinue.Deny("not today")
+            return retinue.Denial("not today")
 
     notes: list[str] = []
     async with open_hooked(Denying(), Log("later", notes)) as r:
@@ -163,7 +163,7 @@ async def test_a_reply_of_a_hook_takes_the_place_of_the_model() -> None:
 async def test_a_denied_model_call_ends_the_run_with_the_reason() -> None:
     class Denying(retinue.Hooks):
         async def before_model(self, request: Request) -> BeforeModel:
-            return retinue.Deny("the budget of the team is used up")
+            return retinue.Denial("the budget of the team is used up")
 
     async with open_hooked(Denying()) as r:
         outcome = await r.run("Look.")
@@ -228,7 +228,7 @@ async def test_a_hook_that_returns_something_else_is_told_what_was_expected() ->
     async with open_hooked(Broken("before_tool", answer="no")) as r:
         text = (await r.run("Look.")).text
 
-    expected = "hook Broken.before_tool returned str: expected a ToolCall, ToolResult, Deny or None"
+    expected = "hook Broken.before_tool returned str: expected a ToolCall, ToolResult, Denial or None"
     assert text == f"The call was not made: {expected}"
 
 

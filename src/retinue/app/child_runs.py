@@ -187,7 +187,7 @@ class HandoffTool(Tool):
         return ToolResult(f"You are {self.agent.name} now. Go on with the conversation.")
 
 
-def handoff(agent: Agent, name: str | None = None) -> HandoffTool:
+def handoff(agent: Agent, name: str | None = None) -> Tool:
     """A tool with which a run goes on as another agent: with its system prompt, tools, model and policy.
 
     The run, its history, limits and id stay; the rights of the run bound the new agent. Only an agent that has the tool
@@ -210,7 +210,7 @@ def handoff(agent: Agent, name: str | None = None) -> HandoffTool:
     return HandoffTool(agent, name)
 
 
-def agent_tool(agent: Agent, name: str | None = None) -> AgentTool:
+def agent_tool(agent: Agent, name: str | None = None) -> Tool:
     """A tool that gives a task to an agent, for `tools=` of `retinue.open` or of another agent.
 
     The agent need not be in `agents=`. A call runs it below the caller, under the caller's limits and rights, and

@@ -11,7 +11,7 @@ from retinue.core.errors import ProviderError
 from retinue.core.log_context import logger
 from retinue.core.messages import Reply, ToolCall
 from retinue.core.policy import Policy, Verdict, verdict
-from retinue.core.ports import CallContext, Deny, Hooks, PreparedCall, Request, Tool, ToolResult
+from retinue.core.ports import CallContext, Denial, Hooks, PreparedCall, Request, Tool, ToolResult
 from retinue.core.usage import NO_USAGE
 from retinue.engine.foreign_errors import place_of, type_and_message_of
 
@@ -45,11 +45,13 @@ class HookSet:
         for hook in self.before_model:
             try:
                 answer = await _called(hook, "before_model", lambda: hook.before_model(request))  # noqa: B023 called here
-                if isinstance(answer, Deny):
+                if isinstance(answer, Denial):
                     raise ProviderError(f"{_name(hook)} denied the model call: {answer.reason}", fault="refused")
                 if isinstance(answer, Reply):
                     return answer
-                request = _expected(hook, "before_model", answer, Request, "a Request, Reply, Deny or None") or request
+                request = (
+                    _expected(hook, "before_model", answer, Request, "a Request, Reply, Denial or None") or request
+                )
             except HookError as error:
                 raise ProviderError(str(error), fault="bad_request") from error
         return request
@@ -73,11 +75,11 @@ class HookSet:
         for hook in self.before_tool:
             try:
                 answer = await _called(hook, "before_tool", lambda: hook.before_tool(asked, context))  # noqa: B023
-                if isinstance(answer, Deny):
+                if isinstance(answer, Denial):
                     return ToolResult(answer.reason, failed=True, refused="policy")
                 if isinstance(answer, ToolResult):
                     return answer
-                expected = "a ToolCall, ToolResult, Deny or None"
+                expected = "a ToolCall, ToolResult, Denial or None"
                 asked = _expected(hook, "before_tool", answer, ToolCall, expected) or asked
                 if asked.name != call.name:
                     raise HookError(

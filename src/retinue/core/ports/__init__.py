@@ -1,7 +1,7 @@
 """The interfaces that the engine needs: provider, tool, store, sandbox, clock, key-value, metrics."""
 
 from retinue.core.ports.clock import Clock, Ids, Meter, NoMeter
-from retinue.core.ports.hooks import BeforeModel, BeforeTool, Deny, Hooks
+from retinue.core.ports.hooks import BeforeModel, BeforeTool, Denial, Hooks
 from retinue.core.ports.provider import (
     OutputValidator,
     Provider,
@@ -52,7 +52,7 @@ __all__ = [
     "ChildRun",
     "Clock",
     "CommitAtOnce",
-    "Deny",
+    "Denial",
     "Ended",
     "Hooks",
     "HostedCall",

@@ -11,18 +11,21 @@ from retinue.core.ports.provider import Request
 from retinue.core.ports.tool import CallContext, ToolResult
 
 
-class Deny(Struct, frozen=True, gc=False):
+class Denial(Struct, frozen=True, gc=False):
     """Returned by a hook: the call is not made. The model reads `reason` if it is a tool call.
 
-    >>> Deny("no commits on Fridays").reason
+    >>> Denial("no commits on Fridays").reason
     'no commits on Fridays'
     """
 
     reason: str
 
 
-BeforeModel: TypeAlias = Request | Reply | Deny | None
-BeforeTool: TypeAlias = ToolCall | ToolResult | Deny | None
+BeforeModel: TypeAlias = Request | Reply | Denial | None
+"""What a hook before a model call returns: another request, a reply in place of the call, a refusal, or nothing."""
+
+BeforeTool: TypeAlias = ToolCall | ToolResult | Denial | None
+"""What a hook before a tool call returns: another call, a result in place of it, a refusal, or nothing."""
 
 
 class Hooks:
@@ -45,7 +48,7 @@ class Hooks:
     ...     return f"deployed to {target}"
     >>> class Friday(retinue.Hooks):
     ...     async def before_tool(self, call, context):
-    ...         return retinue.Deny("no deployments on Fridays") if call.name == "deploy" else None
+    ...         return retinue.Denial("no deployments on Fridays") if call.name == "deploy" else None
     >>> model = ScriptedProvider(
     ...     Script().play("main", calls("deploy", target="live"), lambda ask: says(ask.messages[-1].text))
     ... )
@@ -61,7 +64,7 @@ class Hooks:
     async def before_model(self, request: Request) -> BeforeModel:
         """Called before a request is sent, also for fallback models and for summaries (`Request.purpose`).
 
-        Return another `Request` to send that instead, a `Reply` to answer without the model, or a `Deny` to fail the
+        Return another `Request` to send that instead, a `Reply` to answer without the model, or a `Denial` to fail the
         call. Retries of one call do not call it again.
         """
         return None
@@ -77,7 +80,7 @@ class Hooks:
         """Called when a call is permitted, before it is made.
 
         Return another `ToolCall` of the same tool to call it with other arguments, a `ToolResult` to answer without the
-        tool, or a `Deny`. Arguments that need a person's approval are refused: the person would not have seen them.
+        tool, or a `Denial`. Arguments that need a person's approval are refused: the person would not have seen them.
         """
         return None
 
