@@ -194,6 +194,15 @@ def test_fields_without_an_equal_are_named_with_their_lines() -> None:
     ]
 
 
+def test_effort_is_read_if_it_is_a_known_step() -> None:
+    known = read("---\nname: a\ndescription: b\neffort: xhigh\n---\nx")
+    unknown = read("---\nname: a\ndescription: b\neffort: 7000\n---\nx")
+
+    assert (known.settings.effort, known.warnings) == ("xhigh", ())
+    assert unknown.settings.effort is None
+    assert notes(unknown) == [(4, "effort is none of: none, minimal, low, medium, high, xhigh, max; it is ignored")]
+
+
 def test_codex_files_are_read() -> None:
     text = 'name = "explorer"\ndescription = "Explores"\nmodel = "gpt-5-mini"\nsandbox_mode = "danger-full-access"\n'
     agent = read(f'{text}developer_instructions = """\nYou explore.\n"""\n', "explorer.toml")

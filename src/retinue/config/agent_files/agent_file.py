@@ -23,6 +23,7 @@ from retinue.config.agent_files.front_matter import (
 )
 from retinue.config.agent_files.translation import Translation
 from retinue.config.agents import AgentSettings
+from retinue.core.model_options import EFFORTS, Effort
 
 Source: TypeAlias = Literal["claude", "codex", "opencode", "gemini", "copilot", "retinue"]
 
@@ -165,6 +166,7 @@ class _Reader:
             tools=None if tools is None else tuple(tools),
             model=self._model(),
             max_turns=self._max_turns(),
+            effort=self._effort(),
             enabled=not self._is_true("disable"),
         )
         named_by_path = source in ("opencode", "copilot") and not name
@@ -257,6 +259,16 @@ class _Reader:
             self.warn("model", note)
         return model
 
+    def _effort(self) -> Effort | None:
+        for key in ("effort", "model_reasoning_effort"):
+            value = self._values.get(key)
+            known = next((effort for effort in EFFORTS if effort == value), None)
+            if known is None and value is not None:
+                self.warn(key, f"{key} is none of: {', '.join(EFFORTS)}; it is ignored")
+            if known is not None:
+                return known
+        return None
+
     def _max_turns(self) -> int | None:
         for key in ("maxTurns", "max_turns", "steps", "maxSteps"):
             value = self._values.get(key)
@@ -268,7 +280,7 @@ class _Reader:
 
     def _other_fields(self) -> None:
         used = {"name", "description", "tools", "disallowedTools", "model", "disable"}
-        used |= {"maxTurns", "max_turns", "steps", "maxSteps"}
+        used |= {"maxTurns", "max_turns", "steps", "maxSteps", "effort", "model_reasoning_effort"}
         for key in self._values:
             if key in used or key in _SILENT or self._values[key] is None:
                 continue
@@ -326,7 +338,7 @@ def _codex(path: str, text: str, values: Mapping[str, object], translation: Tran
     texts: dict[str, Value] = {
         key: value
         for key, value in values.items()
-        if isinstance(value, str) and key in ("name", "description", "model")
+        if isinstance(value, str) and key in ("name", "description", "model", "model_reasoning_effort")
     }
     reader = _Reader(texts, lambda key: _line(text, key), translation)
     body = values["developer_instructions"]

@@ -29,6 +29,8 @@ def _table(agent: AgentFile) -> Iterator[str]:
         yield f"model = {_text(settings.model)}"
     if settings.max_turns is not None:
         yield f"max_turns = {settings.max_turns}"
+    if settings.effort is not None:
+        yield f"effort = {_text(settings.effort)}"
     if not settings.enabled:
         yield "enabled = false"
 
