@@ -9,7 +9,7 @@ PYTHONS ?= $(PYTHON)
 TARGET ?= sse
 SECONDS ?= 60
 # What measuring is about; it slows tests down, so the others run without.
-MEASURED := tests/core tests/engine tests/dialects tests/config tests/documents
+MEASURED := tests/core tests/engine tests/dialects tests/config tests/documents tests/app
 
 # Where the checkout cannot be written, the environment and what tools leave behind go to the user's cache folder.
 ifeq ($(shell test -w . && echo writable),)
