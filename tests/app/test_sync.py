@@ -10,7 +10,7 @@ from retinue.app.sync import OpenOptions
 from retinue.events import RunEnded
 from retinue.testing import Script, ScriptedProvider, calls, says
 
-NOT_BLOCKING = {"host", "run_spec", "find_tool"}
+NOT_BLOCKING = {"host", "run_spec", "find_tool", "load_dialects"}
 """Parts of `Retinue` for front ends of this package."""
 
 PAIRS = [(retinue.Retinue, retinue.SyncRetinue), (retinue.RunHandle, retinue.SyncHandle)]

@@ -23,6 +23,7 @@ from retinue.core.ports import Clock, Hooks, Ids, Provider, Store, ToolLike
 from retinue.core.run import Approval, Exchange, Outcome
 from retinue.dialects.base import Dialect
 from retinue.engine import Approver, RunView
+from retinue.mcp_client import McpServer
 from retinue.providers.catalog import ProviderConfig
 from retinue.tools.dependencies import ToolOptions
 
@@ -57,6 +58,7 @@ class OpenOptions(TypedDict, total=False):
     store: Store | str | None
     approvals: Approver
     hooks: Sequence[Hooks]
+    mcp_servers: Sequence[McpServer]
     adopt: bool
     durability: Literal["process", "power"]
     lease: float
@@ -69,6 +71,7 @@ class ForkOptions(TypedDict, total=False):
 
     policy: Policy | None
     last_turns: int | None
+    turn: int | None
     keep_alive: bool
 
 

@@ -262,11 +262,11 @@ class _Reader:
     def _effort(self) -> Effort | None:
         for key in ("effort", "model_reasoning_effort"):
             value = self._values.get(key)
-            known = next((effort for effort in EFFORTS if effort == value), None)
-            if known is None and value is not None:
+            for effort in EFFORTS:
+                if effort == value:
+                    return effort
+            if value is not None:
                 self.warn(key, f"{key} is none of: {', '.join(EFFORTS)}; it is ignored")
-            if known is not None:
-                return known
         return None
 
     def _max_turns(self) -> int | None:
