@@ -211,12 +211,7 @@ async def test_a_daemon_executes_a_job_of_an_agent(cli: Cli, folder: Path) -> No
     assert (await cli("runs", "show", row["run_id"], "--json")).json["text"] == "It is the pool."
 
 
-@pytest.mark.parametrize("store", ["sqlite", "postgres"])
-async def test_a_detached_run_left_by_a_killed_process_is_finished(
-    cli: Cli, home: Path, store: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if store == "postgres":
-        monkeypatch.setenv("RETINUE_STORE", request.getfixturevalue("postgres_url"))
+async def test_a_detached_run_left_by_a_killed_process_is_finished(cli: Cli, home: Path) -> None:
     silent = SilentOnce(calls("shared_context", action="list_keys"))
     async with FakeChat(ChatScript().play(silent, silent)) as vendor:
         run_id = await killed_detached_run(cli, vendor, silent)

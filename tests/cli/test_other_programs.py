@@ -15,6 +15,7 @@ from retinue.config.precedence import Flags
 from retinue.config.root import RootDefaults
 from retinue.core.errors import ConfigError
 from retinue.core.policy import Autonomy
+from retinue.providers.catalog import WIRES
 from retinue.providers.scripted import Line, calls, says
 from retinue.testing.fake_chat import Playable
 from tests.cli.conftest import Cli
@@ -146,9 +147,8 @@ def test_an_unsupported_provider_says_what_to_do(cli: Cli, folder: Path) -> None
 
     assert ended.code == 2
     assert ended.stderr.splitlines()[-1] == (
-        "error: config.yaml:2: provider.type: copilot is not supported; set it to one of: anthropic, gemini, llamacpp, "
-        "lmstudio, ollama, openai, openai-chat, openai-responses, scripted, vertexai-anthropic, vllm, "
-        "or give --provider W --model M"
+        "error: config.yaml:2: provider.type: copilot is not supported; set it to one of: "
+        f"{', '.join(sorted({*WIRES, 'openai'}))}, or give --provider W --model M"
     )
 
 

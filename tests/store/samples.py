@@ -360,6 +360,7 @@ EXPECTED: dict[int, dict[str, Event | Item | Outcome | RunSpec]] = {
                 extra_headers=(("X-Team", "search"),),
             ),
         ),
+        "brief.tags": RunSpec(agent="researcher", tags=("gpu", "eu")),
         "brief.ceiling": RunSpec(agent="researcher", tool_ceiling=("search", "spawn")),
         **_ADDED,
     },

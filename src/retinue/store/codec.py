@@ -43,7 +43,7 @@ class Codec:
     >>> codec.encode(TextMessage(key="k", text="hello"))
     b'1{"type":"words","key":"k","text":"hello"}'
     >>> codec.item(_)
-    TextMessage(key='k', text='hello', origin='caller')
+    TextMessage(key='k', text='hello', origin='caller', attachments=())
     """
 
     __slots__ = ("_encode", "_events", "_format", "_items", "_outcomes", "_prefix", "_tag", "_upcasters")
