@@ -240,6 +240,7 @@ async def cling() -> str:
     assert left.code == 130
 
 
+@pytest.mark.stress  # see test_editor.py
 async def test_a_paste_with_line_breaks_is_one_input() -> None:
     async with FakeChat(ChatScript().play(says("Two lines."))) as vendor:
         terminal = start_chat(vendor, TERM="xterm")
@@ -255,6 +256,7 @@ async def test_a_paste_with_line_breaks_is_one_input() -> None:
     assert [sent(heard) for heard in vendor.requests] == [["one\ntwo"]]
 
 
+@pytest.mark.stress  # see test_editor.py
 async def test_inputs_are_in_the_history_of_the_next_chat(home: Path) -> None:
     async with FakeChat(ChatScript().play(says("Hello."))) as vendor:
         for typed in ("Hi there!", "\x1b[A"):
@@ -462,6 +464,7 @@ async def test_ctrl_c_ends_a_chat_that_reads_from_a_pipe() -> None:
     assert (ended.code, len(vendor.requests)) == (130, 1)
 
 
+@pytest.mark.stress  # see test_editor.py
 @pytest.mark.parametrize("columns", [60, 120])
 async def test_running_children_are_drawn_below_the_text_and_removed(columns: int) -> None:
     dug = asyncio.Event()
