@@ -287,3 +287,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
                 break
     with suppress(ProcessLookupError, PermissionError):  # processes that it left behind
         os.killpg(process.pid, signal.SIGKILL)
+    # A pipe that is no longer read never reports its end: asyncio would keep it open.
+    transport: asyncio.SubprocessTransport = cast("Any", process)._transport
+    transport.close()
+    await asyncio.sleep(0)
