@@ -13,10 +13,10 @@ from retinue.sandbox.seatbelt import DEVICES, FILES, SYSTEM, Seatbelt, attack, p
 
 PROGRAM = Program(
     argv=("/bin/sh", "-c", "true"),
-    folder="/Volumes/work/shop",
-    readable=("/opt/python", "/Volumes/work/shop/retinue.toml"),
-    writable=("/Volumes/work/shop",),
-    hidden=("/Volumes/work/shop/.env",),
+    folder="/Volumes/disk/shop",
+    readable=("/opt/python", "/Volumes/disk/shop/retinue.toml"),
+    writable=("/Volumes/disk/shop",),
+    hidden=("/Volumes/disk/shop/.env",),
 )
 
 
@@ -38,9 +38,9 @@ def test_a_profile_denies_all_that_is_not_granted() -> None:
         f'(allow file-read* (literal "/") {system} {files})',
         f"(allow file-read* file-write-data file-ioctl {devices})",
         f"(allow file-read* {granted})",
-        '(allow file-write* (subpath "/Volumes/work/shop") (subpath "/tmp/own"))',
-        '(deny file-write* (subpath "/Volumes/work/shop/retinue.toml"))',
-        '(deny file-read* file-write* (subpath "/Volumes/work/shop/.env"))',
+        '(allow file-write* (subpath "/Volumes/disk/shop") (subpath "/tmp/own"))',
+        '(deny file-write* (subpath "/Volumes/disk/shop/retinue.toml"))',
+        '(deny file-read* file-write* (subpath "/Volumes/disk/shop/.env"))',
     ]
 
 

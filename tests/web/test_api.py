@@ -162,6 +162,7 @@ async def test_an_approval_is_listed_and_answered_by_its_id(folder: Path) -> Non
         ("POST", "/api/v1/runs", {"task": ""}, 400),
         ("POST", "/api/v1/runs", {"task": 7}, 400),
         ("POST", "/api/v1/runs", {"task": "a", "color": "red"}, 400),
+        ("POST", "/api/v1/runs", {"task": "a", "approvals": "deny"}, 400),
         ("POST", "/api/v1/runs", {"task": "a", "agent": "missing"}, 404),
         ("POST", "/api/v1/runs", {"task": "a", "tools": ["missing"]}, 404),
         ("POST", "/api/v1/runs", {"task": "a", "dialects": ["missing"]}, 404),

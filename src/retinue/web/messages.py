@@ -22,7 +22,8 @@ class NewRun(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tools: Names | None = None
     session: Name | None = None
     model: Name | None = None
-    approvals: Literal["wait", "deny"] = "wait"
+    approvals: Literal["wait"] = "wait"
+    """Calls that need approval wait for an answer; `deny` is not supported here yet, and is refused."""
 
 
 class Message(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

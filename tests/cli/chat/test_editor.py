@@ -13,8 +13,8 @@ from retinue.providers.scripted import calls, hangs, says
 from retinue.testing.fake_chat import ChatScript, FakeChat, Playable
 from tests.cli.pty_command import PtyCommand
 
-# Stress: beside the whole suite one of these tests in turn waits for a prompt that was drawn before the words that the
-# test awaited; each passes alone. The prompt stays while an answer streams, so that its beginning marks no order.
+# Stress: in each of two runs of the whole suite one of these tests waited until its timeout, the chat at its prompt;
+# alone they pass. A guess, not proven: the prompt stays while an answer streams, so that its beginning marks no order.
 pytestmark = [pytest.mark.real_time, pytest.mark.stress, pytest.mark.usefixtures("folder")]
 
 ALT_ENTER, UP, TAB, CTRL_C, CTRL_D = "\x1b\r", "\x1b[A", "\t", "\x03", "\x04"

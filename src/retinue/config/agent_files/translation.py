@@ -12,7 +12,7 @@ from retinue.config.section_type import Section
 
 Name = Annotated[str, Meta(min_length=1)]
 
-TODO = ("task_create", "task_get", "task_list", "task_update")
+TO_DO_TOOLS = ("task_create", "task_get", "task_list", "task_update")
 
 DELEGATION: tuple[str, ...] = ()
 """The tools of other programs that start agents: dialects bring those of Retinue."""
@@ -33,8 +33,8 @@ TOOLS: Mapping[str, tuple[str, ...]] = {
     "LS": ("bash_find",),
     "WebFetch": ("fetch",),
     "WebSearch": ("search_web",),
-    "TodoWrite": TODO,
-    "TodoRead": TODO,
+    "TodoWrite": TO_DO_TOOLS,
+    "TodoRead": TO_DO_TOOLS,
     "TaskCreate": ("task_create",),
     "TaskGet": ("task_get",),
     "TaskList": ("task_list",),
@@ -58,7 +58,7 @@ TOOLS: Mapping[str, tuple[str, ...]] = {
     "list_directory": ("bash_find",),
     "web_fetch": ("fetch",),
     "google_web_search": ("search_web",),
-    "write_todos": TODO,
+    "write_todos": TO_DO_TOOLS,
     "save_memory": ("memory_store",),
     # Copilot
     "search": ("grep", "bash_find"),
@@ -74,8 +74,8 @@ TOOLS: Mapping[str, tuple[str, ...]] = {
     "runInTerminal": ("shell",),
     "runTests": ("shell",),
     "web": ("fetch", "search_web"),
-    "todo": TODO,
-    "todos": TODO,
+    "todo": TO_DO_TOOLS,
+    "todos": TO_DO_TOOLS,
     "runSubagent": DELEGATION,
 }
 """The tools of Retinue that stand for a tool of another program; an empty list is a tool that is not needed."""
