@@ -12,15 +12,16 @@ from typing import Any
 
 import pytest
 
-from retinue.core.messages import ToolMessage
+from retinue.core.messages import ToolCall, ToolMessage
 from retinue.core.policy import Autonomy
-from retinue.core.ports import Request
+from retinue.core.ports import CallContext, Hooks, Request
 from retinue.providers.scripted import ScriptedReply, calls, says, together
 from retinue.testing.harness import Harness
 from retinue.tools.coding import HOME, POLICY, CodingPreset, find_toolchain, git_identity, git_settings
 from retinue.tools.dependencies import ToolOptions
 
 CODING = ToolOptions(preset="coding")
+PYTHON = Path(sys.executable).resolve()
 
 
 async def results(*lines: ScriptedReply, options: ToolOptions = CODING) -> list[str]:
@@ -123,6 +124,98 @@ async def test_without_a_sandbox_programs_have_the_path_and_home_of_the_user(pro
     assert show == f"{os.environ['PATH']} {project.parent}/user"
     assert first.startswith(f"{project}/node_modules/.bin:")
     assert first.endswith(show)
+
+
+# ---- programs of the project that are named like harmless ones ---------------------------------------------------
+
+
+def plant(folder: Path, name: str = "ls") -> None:
+    """A program of the project that leaves a mark."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text("#!/bin/sh\ntouch ran\n")
+    (folder / name).chmod(0o755)
+
+
+async def supervised(command: str, options: ToolOptions = CODING) -> tuple[str, bool]:
+    """The result of a command where calls that need an approval are refused, and whether it succeeded."""
+    results: list[ToolMessage] = []
+
+    def collect(request: Request) -> ScriptedReply:
+        results.extend(message for message in request.messages if isinstance(message, ToolMessage))
+        return says("done")
+
+    async with Harness(dialects=(), tools=["shell"], policy=POLICY, tool_options=options) as r:
+        r.script("main", calls("shell", command=command), collect)
+        await r.run("go")
+    (result,) = results
+    return result.text, not result.failed
+
+
+@pytest.mark.real_time
+@pytest.mark.usefixtures("sandbox")
+@pytest.mark.parametrize(
+    ("command", "program"), [("ls", "ls"), ("git status", "git"), ("cat x | sort", "sort"), ("A=1 ls", "ls")]
+)
+@pytest.mark.parametrize("place", ["node_modules/.bin", ".venv/bin"])
+async def test_a_program_of_the_project_that_hides_a_harmless_one_needs_an_approval(
+    project: Path, command: str, program: str, place: str
+) -> None:
+    make_repository()
+    (project / "x").write_text("")
+    link_environment(project, PYTHON)
+    plant(project / place, program)
+
+    text, succeeded = await supervised(command)
+
+    assert (succeeded, (project / "ran").exists()) == (False, False), text
+    assert "approval" in text
+
+
+@pytest.mark.real_time
+@pytest.mark.usefixtures("sandbox")
+async def test_harmless_commands_of_a_project_need_no_approval(project: Path) -> None:
+    make_repository()
+    plant(project / "node_modules" / ".bin", "eslint")
+
+    assert (await supervised("ls"), await supervised("git status --porcelain")) == (
+        ("node_modules", True),
+        ("?? node_modules/", True),
+    )
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("options", [ToolOptions(sandbox="off"), ToolOptions(sandbox="off", preset="coding")])
+@pytest.mark.parametrize("listed", ["{project}/bin", "bin", "."])
+async def test_a_harmless_command_without_a_sandbox_starts_nothing_from_the_workspace(
+    project: Path, monkeypatch: pytest.MonkeyPatch, options: ToolOptions, listed: str
+) -> None:
+    plant(project / "bin")
+    plant(project)
+    monkeypatch.setenv("PATH", f"{listed.format(project=project)}{os.pathsep}{os.environ['PATH']}")
+
+    text, succeeded = await supervised("ls", options)
+
+    assert (succeeded, (project / "ran").exists()) == (False, False), text
+
+
+@pytest.mark.real_time
+@pytest.mark.usefixtures("sandbox")
+async def test_a_program_that_is_planted_after_the_decision_is_not_started(project: Path) -> None:
+    class Planting(Hooks):
+        async def before_tool(self, call: ToolCall, context: CallContext) -> None:
+            plant(project / "node_modules" / ".bin")
+
+    texts: list[str] = []
+
+    def collect(request: Request) -> ScriptedReply:
+        texts.extend(message.text for message in request.messages if isinstance(message, ToolMessage))
+        return says("done")
+
+    async with Harness(dialects=(), tools=["shell"], policy=POLICY, tool_options=CODING, hooks=[Planting()]) as r:
+        r.script("main", calls("shell", command="ls"), collect)
+        await r.run("go")
+
+    assert (texts, (project / "ran").exists()) == (["node_modules"], False)
 
 
 # ---- what is opened --------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from retinue.core.errors import ToolError
 from retinue.core.ports import CallContext, Ended, Program
+from retinue.local.programs import why_untrusted
 from retinue.tools.coding import HOME as CODING_HOME
 from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.files import SETTINGS
@@ -162,6 +163,36 @@ def environment_of(context: CallContext, dependencies: ToolDependencies) -> Mapp
         plain |= coding.environment(context.workspace, plain["PATH"])
         plain |= {"HOME": CODING_HOME} if dependencies.sandboxed else {}
     return plain | passed | _git(passed)
+
+
+class ProgramPath(Struct, frozen=True):
+    """The PATH of a program: all its folders in order, and those in which no agent and no other user can write."""
+
+    folders: tuple[str, ...]
+    trusted: tuple[str, ...]
+    agents_write: tuple[str, ...] = ()
+
+    def is_trusted(self, name: str) -> bool:
+        """Whether no folder offers a program of this name that an agent or another user can have written."""
+        found = (path for folder in self.folders if os.path.lexists(path := os.path.join(folder, name)))
+        return self.folders == self.trusted or not any(
+            why_untrusted(path, agents_write=self.agents_write) for path in found
+        )
+
+
+def program_path(context: CallContext, dependencies: ToolDependencies, folder: str = "") -> ProgramPath:
+    """The PATH of a program that is started in this folder of the workspace."""
+    path = environment_of(context, dependencies)["PATH"]
+    system = tuple(SAFE_PATH.split(os.pathsep))
+    if path == SAFE_PATH:
+        return ProgramPath(system, system)
+    workspace = os.path.abspath(context.workspace or os.curdir)
+    started_in = os.path.join(workspace, folder)
+    agents_write = (workspace, os.getcwd(), *dependencies.agents_write)
+    # An empty entry, like a relative one, is looked up from the folder in which the program is started.
+    folders = tuple(os.path.join(started_in, entry) for entry in path.split(os.pathsep))
+    trusted = tuple(each for each in folders if not why_untrusted(each, agents_write=agents_write))
+    return ProgramPath(folders, trusted or system, agents_write)
 
 
 def files_of(dependencies: ToolDependencies) -> Mapping[str, bytes]:

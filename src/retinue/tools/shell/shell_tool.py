@@ -27,6 +27,7 @@ from retinue.tools.program_access import (
     home_of,
     memory_limits,
     mounts_of,
+    program_path,
     run_in_sandbox,
 )
 from retinue.tools.settings_guard import watch_settings
@@ -130,7 +131,7 @@ class ShellTool(FunctionTool[..., ShellRequest]):
             return PreparedCall(arguments, risk, run, examine=examine, group=group)
         command = parse(call.request.command)
         risk = call_risk(command)
-        examine = partial(self._examine_repository, call, command) if _reads_repository(command, risk) else None
+        examine = partial(self._examine_harmless, call, command) if risk.risk is Risk.LOW else None
         return self._prepared(call, command, risk, examine)
 
     def _prepared(
@@ -148,18 +149,21 @@ class ShellTool(FunctionTool[..., ShellRequest]):
 
     async def _examine_long(self, call: _ShellCall, context: CallContext) -> PreparedCall:
         command, risk = await _read_in_thread(call.request.command)
-        if _reads_repository(command, risk):
-            return await self._examine_repository(call, command, context)
+        if risk.risk is Risk.LOW:
+            return await self._examine_harmless(call, command, context)
         return self._prepared(call, command, risk)
 
-    async def _examine_repository(self, call: _ShellCall, command: ParsedCommand, context: CallContext) -> PreparedCall:
-        """A command with a reading git is of medium risk where the repository's settings may start programs."""
-        home = home_of(self._dependencies)
-        starts = await in_thread(_may_start_programs, command, call.request.folder, context, home)
-        if starts:
+    async def _examine_harmless(self, call: _ShellCall, command: ParsedCommand, context: CallContext) -> PreparedCall:
+        """A command of low risk is of medium risk where files of the workspace decide what its programs are or start.
+
+        Those are programs of a project that have the names of its programs, and for git the settings of a repository.
+        """
+        if command.unreadable:
+            return self._prepared(call, command, call_risk(command))
+        if await in_thread(_starts_other_programs, command, call.request.folder, context, self._dependencies):
             return self._prepared(call, command, CallRisk(Risk.MEDIUM, acts=True))
         prepared = self._prepared(call, command, CallRisk(Risk.LOW, acts=True))
-        return prepared if call.instead else replace(prepared, run=partial(self._run_examined, call.request, command))
+        return prepared if call.instead else replace(prepared, run=partial(self._run_harmless, call.request, command))
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
         return await self.prepare(arguments).run(context)
@@ -167,10 +171,11 @@ class ShellTool(FunctionTool[..., ShellRequest]):
     async def _run_unread(self, request: ShellRequest, context: CallContext) -> ToolResult:
         return await self._run(request, (await _read_in_thread(request.command))[0], context)
 
-    async def _run_examined(self, request: ShellRequest, command: ParsedCommand, context: CallContext) -> ToolResult:
-        """Run a command that needed no approval because of the settings of a repository, which may have changed."""
-        home = home_of(self._dependencies)
-        is_changed = partial(_may_start_programs, command, request.folder, context, home)
+    async def _run_harmless(self, request: ShellRequest, command: ParsedCommand, context: CallContext) -> ToolResult:
+        """Run a command that needed no approval, because of files of the workspace that may have changed since."""
+        is_changed = None
+        if _reads_repository(command):
+            is_changed = partial(_git_starts_programs, command, request.folder, context, self._dependencies)
         return await run_command(
             command,
             context,
@@ -178,6 +183,7 @@ class ShellTool(FunctionTool[..., ShellRequest]):
             seconds=request.seconds,
             folder=request.folder,
             is_changed=is_changed,
+            trusted_path=True,
         )
 
     async def _run(self, request: ShellRequest, command: ParsedCommand, context: CallContext) -> ToolResult:
@@ -204,12 +210,24 @@ def _with_folder(words: str, folder: str) -> str:
     return f"{words} in {folder}" if folder else words
 
 
-def _reads_repository(command: ParsedCommand, risk: CallRisk) -> bool:
-    return risk.risk is Risk.LOW and any(step.name == "git" for step in command.steps)
+def _reads_repository(command: ParsedCommand) -> bool:
+    return any(step.name == "git" for step in command.steps)
 
 
-def _may_start_programs(command: ParsedCommand, folder: str, context: CallContext, home: str) -> bool:
-    passed = context.policy.shell_env_passthrough
+def _starts_other_programs(
+    command: ParsedCommand, folder: str, context: CallContext, dependencies: ToolDependencies
+) -> bool:
+    """Whether a command that reads may start programs of the workspace."""
+    path = program_path(context, dependencies, folder)
+    if not all(path.is_trusted(step.name) for step in command.steps):
+        return True
+    return _reads_repository(command) and _git_starts_programs(command, folder, context, dependencies)
+
+
+def _git_starts_programs(
+    command: ParsedCommand, folder: str, context: CallContext, dependencies: ToolDependencies
+) -> bool:
+    home, passed = home_of(dependencies), context.policy.shell_env_passthrough
     folders = folders_of_git(command)
     if folders is None or "CDPATH" in passed:
         return True
@@ -239,10 +257,12 @@ async def run_command(
     seconds: int | None,
     folder: str,
     is_changed: Callable[[], bool] | None = None,
+    trusted_path: bool = False,
 ) -> ToolResult:
     """Run a command under the caller's policy; a command that fails is a result, not an error.
 
-    `is_changed` is asked immediately before the start: whether what was decided about the command holds no longer.
+    `is_changed` is asked immediately before the start: whether what was decided about the command holds no longer. With
+    `trusted_path`, the programs are looked for only where no agent can have placed them.
     """
     if not command.text.strip():
         raise ToolError("the command is empty")
@@ -254,6 +274,9 @@ async def run_command(
     allowed = limit if seconds is None else max(1, min(seconds, limit))
     memory, memory_of_all = memory_limits(dependencies)
     environment, files = await in_thread(_surroundings, context, dependencies)
+    if trusted_path:
+        path = await in_thread(program_path, context, dependencies, folder)
+        environment = {**environment, "PATH": os.pathsep.join(path.trusted)}
     with ExitStack() as resources:
         mounts = resources.enter_context(closing(await in_thread(mounts_of, context, dependencies, folder=folder)))
         async with watch_settings(mounts.writable, dependencies.settings, dependencies.home) as watch:
