@@ -84,6 +84,11 @@ REASONS: dict[tuple[str, str, str], str] = {
     ): "which files are read; each is opened once, and its descriptor is checked",
     ("sandbox/seatbelt.py", "_real", "realpath"): TEMPORARY,
     ("sandbox/seatbelt.py", "attack", "exists"): TEMPORARY,
+    (
+        "tools/program_access.py",
+        "ProgramPath.is_trusted",
+        "lexists",
+    ): "whether an approval is needed; what needs none is looked up again where agents cannot write",
     ("tools/coding.py", "CodingPreset.toolchain", "realpath"): TOOLCHAIN,
     ("tools/coding.py", "_is_environment", "isfile"): TOOLCHAIN,
     ("tools/coding.py", "_is_environment", "islink"): TOOLCHAIN,
