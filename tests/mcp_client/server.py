@@ -1,8 +1,8 @@
 """An MCP server for tests, in the standard library alone; what it does is written in the JSON file that it is given.
 
 `tools` are listed as they are. A call of `echo` returns its arguments, `crash` ends the process, `hang` never answers,
-`flood` sends progress without end, `huge` sends a line of 20 MB, `env` the names of its variables, `roots` asks the
-client for its roots, `image` returns an image, `count` the number of calls in all processes.
+`flood` sends progress without end, `huge` sends a line of 20 MB, `many` five million empty lists, `env` the names of its
+variables, `roots` asks the client for its roots, `image` returns an image, `count` the number of calls in all processes.
 """
 
 from __future__ import annotations
@@ -46,6 +46,9 @@ def call(name: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
                 send({"method": "notifications/progress", "params": {"progressToken": 1, "progress": 1}})
         case "huge":
             return text("x" * 20_000_000)
+        case "many":
+            sys.stdout.write('{"jsonrpc":"2.0","method":"x","params":{"x":[' + "[]," * 5_000_000 + "1]}}\n")
+            return text("never read")
         case "long":
             return text("y" * 200_000)
         case "env":

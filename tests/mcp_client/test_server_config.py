@@ -77,6 +77,14 @@ def test_a_server_is_a_program_or_an_address() -> None:
         ({"name": "x", "url": "https://host/mcp", "args": ("a",)}, "for a server with a command"),
         ({"name": "x", "command": "a", "headers": {"X-Key": "KEY"}}, "for a server with a url"),
         ({"name": "a__b", "command": "a"}, "no two _ in a row"),
+        (
+            {"name": "x", "url": "http://other.example/mcp", "headers": {"Authorization": "KEY"}},
+            "the header Authorization is not sent to other.example over plain http",
+        ),
+        (
+            {"name": "x", "url": "http://10.0.0.7/mcp", "header_values": {"X-Api-Key": "secret"}},
+            "the header X-Api-Key is not sent to 10.0.0.7 over plain http",
+        ),
     ]
     for options, text in wrong:
         with pytest.raises(BadInput, match=text):

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 import retinue
 from retinue.core.messages import ToolMessage
@@ -234,6 +236,47 @@ async def test_a_message_that_is_too_long_ends_the_server_and_not_the_run(tmp_pa
 
     assert "more than 16777216 bytes" in found[0]
     assert found[1] == "{}"
+
+
+async def test_a_message_of_too_many_values_ends_the_server_before_it_is_decoded(tmp_path: Path) -> None:
+    found = await results([server(tmp_path, "many", "echo")], calls("mcp__test__many"), calls("mcp__test__echo"))
+
+    assert "a message with more than 500000 values" in found[0]
+    assert found[1] == "{}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("application/json", "more than 500000 values"),
+        ("text/event-stream", "ended without a response"),  # the SDK has no more to say of a stream
+    ],
+)
+async def test_an_answer_of_too_many_values_over_http_is_not_decoded(
+    kind: str, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        message = await request.json()
+        result: dict[str, Any] = {"tools": [], "x": [[]] * 600_000}
+        if message["method"] == "initialize":
+            result = {
+                "protocolVersion": message["params"]["protocolVersion"],
+                "capabilities": {"tools": {}},
+                "serverInfo": {"name": "test", "version": "1"},
+            }
+        if "id" not in message:
+            return web.Response(status=202)
+        body = json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}, separators=(",", ":"))
+        text = body if kind == "application/json" else f"event: message\ndata: {body}\n\n"
+        return web.Response(text=text, content_type=kind)
+
+    application = web.Application()
+    application.router.add_post("/mcp", answer)
+    async with TestServer(application) as http:
+        found = await results([McpServer(name="many", url=str(http.make_url("/mcp")), timeout=20.0)])
+
+    assert found == []
+    assert reason in caplog.text
 
 
 async def test_no_process_is_left_when_a_retinue_closes(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ from retinue.dialects.registry import DEFAULT
 from retinue.engine import Approver, build_engine
 from retinue.local.workspaces import FetchedWorkspaces
 from retinue.mcp_client import McpServer, McpTools
+from retinue.net.encryption import check_encrypted
 from retinue.providers.catalog import (
     WIRES,
     ProviderConfig,
@@ -48,7 +49,6 @@ from retinue.providers.catalog import (
     provider_config,
     with_address,
 )
-from retinue.providers.encryption import check_encrypted
 from retinue.telemetry import payloads
 from retinue.tools.builtin import BUILTIN, Builtin
 from retinue.tools.dependencies import MemoryTables, NoKeyValue, ToolDependencies, ToolOptions

@@ -18,6 +18,8 @@ _SCHEME: Final = re.compile(r"([a-z][a-z0-9.-]{0,31})(?:\+([a-z]{2,10}))?://(.*)
 _GIT_TRANSPORTS: Final = ("https", "ssh", "file")
 _REF: Final = re.compile(r"(?!.*\.\.)[A-Za-z0-9_][A-Za-z0-9_./-]{0,199}")
 _MAX_LENGTH: Final = 2000
+_ESCAPED: Final = re.compile(r"/\.\.?/|%2[ef]|%5c|\\", re.IGNORECASE)
+"""Steps out of a folder, and characters with which servers read one."""
 
 
 class WorkspaceUnavailable(RetinueError):
@@ -112,7 +114,9 @@ def needed_tags(workspace: Workspace, host: str) -> tuple[str, ...]:
 def is_allowed(text: str, patterns: tuple[str, ...]) -> bool:
     """Whether an address that another process stored may be fetched: one of the patterns of this process matches.
 
-    >>> is_allowed("s3://team/a", ("s3://team/*",)), is_allowed("s3://team/../b", ("s3://team/*",))
-    (True, False)
+    >>> [is_allowed(f"s3://team/{name}", ("s3://team/*",)) for name in ("a", "../b", "%2e%2e/b", "..\\\\b")]
+    [True, False, False, False]
+
+    An address that can be written in several ways is not allowed: a server may read another path in it.
     """
-    return "/../" not in f"{text}/" and any(fnmatchcase(text, pattern) for pattern in patterns)
+    return _ESCAPED.search(f"{text}/") is None and any(fnmatchcase(text, pattern) for pattern in patterns)

@@ -29,6 +29,9 @@ from retinue.version import __version__
 MAX_MESSAGE = 16 * 1024 * 1024
 """Bytes of one message, and of one answer over HTTP."""
 
+MAX_VALUES = 500_000
+"""Commas, lists and objects of one message: decoding takes time and memory for each of its values."""
+
 MAX_UNASKED = 10_000
 """Messages in a row that answer no request."""
 
@@ -173,6 +176,9 @@ class Connection:
             while line := await stdout.readline():
                 if not line.strip():
                     continue
+                if _values_in(line) > MAX_VALUES:
+                    self.ended_because = f"it sent a message with more than {MAX_VALUES} values"
+                    break
                 try:
                     message = types.jsonrpc_message_adapter.validate_json(line, by_name=False)
                 except ValueError:
@@ -204,6 +210,11 @@ async def _write(stdin: asyncio.StreamWriter, from_client: Any) -> None:
             await stdin.drain()
 
 
+def _values_in(message: bytes) -> int:
+    """At least the number of values of a message of JSON; characters of texts count, too."""
+    return message.count(b",") + message.count(b"[") + message.count(b"{")
+
+
 def _text_of(error: BaseException) -> str:
     while isinstance(error, BaseExceptionGroup):
         error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
@@ -211,27 +222,35 @@ def _text_of(error: BaseException) -> str:
 
 
 class _BoundedTransport(httpx2.AsyncHTTPTransport):
-    """HTTP whose answers have at most `MAX_MESSAGE` bytes, unless they are streams of events."""
+    """HTTP with answers of at most `MAX_MESSAGE` bytes and `MAX_VALUES` values, or events of so many values."""
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         response = await super().handle_async_request(request)
-        if "text/event-stream" not in response.headers.get("content-type", ""):
-            assert isinstance(response.stream, httpx2.AsyncByteStream)
-            response.stream = _BoundedStream(response.stream)
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        is_stream = "text/event-stream" in response.headers.get("content-type", "")
+        response.stream = _BoundedStream(response.stream, is_stream=is_stream)
         return response
 
 
 class _BoundedStream(httpx2.AsyncByteStream):
-    def __init__(self, stream: httpx2.AsyncByteStream) -> None:
+    """The bytes of an answer; of a stream of events, whose size the SDK limits, the values of each event count."""
+
+    def __init__(self, stream: httpx2.AsyncByteStream, *, is_stream: bool) -> None:
         self._stream = stream
+        self._is_stream = is_stream
 
     async def __aiter__(self) -> AsyncGenerator[bytes]:
-        room = MAX_MESSAGE
+        size = values = 0
         async for chunk in self._stream:
-            room -= len(chunk)
-            if room < 0:
+            size += len(chunk)
+            values += _values_in(chunk)
+            if size > MAX_MESSAGE and not self._is_stream:
                 raise httpx2.ReadError(f"the answer has more than {MAX_MESSAGE} bytes")
+            if values > MAX_VALUES:
+                raise httpx2.ReadError(f"the answer has more than {MAX_VALUES} values")
             yield chunk
+            if self._is_stream and (b"\n\n" in chunk or b"\r\n\r\n" in chunk):
+                values = 0
 
     async def aclose(self) -> None:
         await self._stream.aclose()

@@ -16,6 +16,7 @@ from msgspec import Struct
 from retinue.core.errors import BadInput
 from retinue.core.policy import Risk
 from retinue.core.text import NOT_JSON, clean_line
+from retinue.net.encryption import check_encrypted
 
 NAME = re.compile(r"[A-Za-z0-9-]+(?:_[A-Za-z0-9-]+)*")
 """Names of servers; two underscores separate the parts of the name of a tool."""
@@ -65,6 +66,7 @@ class McpServer(Struct, frozen=True, kw_only=True):
             raise BadInput(f"headers of the MCP server {self.name!r} are for a server with a url")
         if self.url and not re.match(r"https?://[^\s/]", self.url):
             raise BadInput(f"the url of the MCP server {self.name!r} has to begin with http:// or https://")
+        check_encrypted(self.url, None, {**self.headers, **self.header_values})
 
     def offers(self, tool: str) -> bool:
         """Whether the settings let agents have a tool of the server."""

@@ -18,9 +18,9 @@ from msgspec.structs import replace
 from retinue.core.errors import BadInput, UnknownName
 from retinue.core.model_options import NO_OPTIONS, ModelOptions, set_options
 from retinue.core.ports import Provider
+from retinue.net.encryption import check_encrypted
 from retinue.net.loopback import is_loopback
 from retinue.providers import anthropic, gemini, openai_chat, openai_responses
-from retinue.providers.encryption import check_encrypted
 from retinue.providers.pricing import ContextWindows, ModelPrices, PricedProvider, Rates
 from retinue.providers.vendors import VENDORS
 from retinue.providers.wire import Family, Wire

@@ -20,10 +20,10 @@ from retinue.core.messages import Reply, StartDelta
 from retinue.core.model_options import NO_OPTIONS, NO_REQUEST_OPTIONS, RequestOptions
 from retinue.core.ports import Publish, Request
 from retinue.core.usage import NO_USAGE
+from retinue.net.encryption import check_encrypted
 from retinue.net.http import CONNECT_SECONDS, Http, ProxyFailed, UnknownProxy
 from retinue.net.http1 import BadResponse, Content, Disconnected, Response
 from retinue.net.sse import MAX_EVENT_BYTES, EventReader, EventTooLarge
-from retinue.providers.encryption import check_encrypted
 from retinue.providers.http_errors import (
     SLIP_CHARS,
     EndpointInfo,
