@@ -1,8 +1,8 @@
 """An MCP server for tests, in the standard library alone; what it does is written in the JSON file that it is given.
 
 `tools` are listed as they are. A call of `echo` returns its arguments, `crash` ends the process, `hang` never answers,
-`flood` sends progress without end, `huge` sends a line of 20 MB, `many` five million empty lists, `env` the names of its
-variables, `roots` asks the client for its roots, `image` returns an image, `count` the number of calls in all processes.
+`flood` sends progress without end, `huge` sends a line of 20 MB, `many` five million empty lists, `env` the names of
+its variables, `roots` asks the client for its roots, `image` returns an image, `count` the number of calls of all.
 """
 
 from __future__ import annotations
