@@ -45,7 +45,6 @@ class TcpProxy:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._server.close()
         self._call(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -72,6 +71,7 @@ class TcpProxy:
             writer.transport.abort()
 
     async def _end(self) -> None:
+        self._server.close()  # in the thread of the loop: it is not safe in any other
         await self._cut()
         for task in tuple(self._tasks):
             task.cancel()

@@ -12,28 +12,38 @@ from msgspec.structs import replace
 import retinue
 from retinue.core.commands import (
     Accepted,
+    Adopt,
+    CallLimit,
+    CancelTree,
     Change,
+    Charge,
+    CloseSession,
     Decision,
     DeclareDead,
+    Forget,
+    NamespaceClosed,
     OpenSession,
     Post,
+    Prune,
     RunQuery,
     Unread,
+    WindowFull,
     Write,
     WriteResult,
 )
 from retinue.core.errors import StoreUnavailable
 from retinue.core.events import ReplyReceived
-from retinue.core.inbox import TextMessage
+from retinue.core.inbox import Cancel, TextMessage
 from retinue.providers.scripted import Script, ScriptedProvider, calls, says
 from retinue.store.postgres import PostgresMemoryTables, PostgresStore, database, parse_address
-from retinue.testing.contracts.store.fixtures import accept, create_tree, record, register, reply
+from retinue.testing.contracts.store.fixtures import accept, create_tree, record, register, reply, run_ended
 from retinue.tools.memory import Note
 from retinue.tools.memory.postgres import PostgresMemory
 from tests.postgres import PostgresServer
 from tests.tcp_proxy import TcpProxy
 
 PREPARED = (register("alice"), OpenSession(session_id="s", at=1.0))
+FULL = Decision(b"", charges=(Charge("w", 1.0, 9.0, calls=1),), within=(CallLimit("w", 0.0, 0),))
 
 
 @pytest.fixture
@@ -87,7 +97,19 @@ def test_a_cut_at_any_point_of_a_commit_neither_loses_nor_repeats_it(proxy: TcpP
         (Post(run_id="nobody", item=TextMessage(key="m", text="hello")), "unknown"),
         (Change(space="s", decide=lambda before: Decision(b"%d" % len(before), puts={"n": b"1"})), b"0"),
         (Change(space="s", decide=lambda before: Decision(b"%d" % len(before)), key="k"), b"0"),
+        (Change(space="s", decide=lambda _: Decision(b""), session_id="archived"), NamespaceClosed("session_archived")),
+        (Change(space="s", decide=lambda _: FULL), WindowFull("w")),
         (DeclareDead(driver_id="bob"), True),
+        (Adopt(driver_id="alice", run_ids=("two", "left", "one")), ("left",)),
+        (Adopt(driver_id="alice", run_ids=("one",)), ()),
+        (CancelTree(run_id="one", item=Cancel(key="c"), at=20.0), ("one", "below")),
+        (CancelTree(run_id="nobody", item=Cancel(key="c"), at=20.0), None),
+        (OpenSession(session_id="new", at=20.0), True),
+        (OpenSession(session_id="s", at=20.0), False),
+        (CloseSession(session_id="archived", how="delete"), True),
+        (CloseSession(session_id="nobody", how="archive"), False),
+        (Prune(before=100.0), 1),
+        (Forget(root_id="over", dialect="mine"), 0),
         (replace(record("root", 2, reply("a")), known=()), None),
         (replace(record("one", 2, reply("a")), known=()), Unread((TextMessage(key="u", text="unread"),))),
     ],
@@ -99,6 +121,10 @@ def test_a_commit_whose_answer_is_cut_off_has_its_result(
     with closing(PostgresStore(url)) as store, closing(PostgresStore(url)) as other:
         store.commit(None, (*PREPARED, register("bob")))
         create_tree(store)
+        store.commit("bob", [accept("over", driver_id="bob"), record("over", 2, run_ended())])
+        store.commit(None, [accept("left", driver_id=None)])
+        store.commit(None, [OpenSession(session_id="archived", at=1.0)])
+        store.commit(None, [CloseSession(session_id="archived", how="archive")])
         other.commit(None, [Post(run_id="one", item=TextMessage(key="u", text="unread"))])
 
         proxy.cut_instead_of(b"COMMIT\0")

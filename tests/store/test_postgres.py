@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from retinue.app import store_copy
 from retinue.core import commands
-from retinue.core.commands import Change, Charge, CloseSession, Decision, OpenSession, Post, RunQuery
+from retinue.core.commands import Change, Charge, Decision, OpenSession, Post, RunQuery
 from retinue.core.errors import BadInput, StoreCorrupt, StoreNotOpened, StoreUnavailable, UnknownFormat
 from retinue.core.events import ReplyReceived
 from retinue.core.inbox import Cancel, TextMessage
@@ -275,7 +275,7 @@ class TestConnections:
         assert (texts(store, "root"), texts(store, "one")) == (["once"], ["once"])
         assert store.commit("alice", [record("root", 3, reply("more"))]) == [None]
 
-    def test_a_commit_whose_results_were_lost_is_an_error_and_was_made(
+    def test_a_refused_acceptance_whose_answer_was_lost_is_an_error_and_created_nothing(
         self, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         commit = store._commit
@@ -288,11 +288,9 @@ class TestConnections:
         monkeypatch.setattr(store, "_commit", lose_connection)
 
         with pytest.raises(StoreUnavailable, match="results"):
-            store.commit(None, [CloseSession(session_id="s", how="archive")])
+            store.commit(None, [accept("root", session_id="unknown")])
 
-        session = store.session("s")
-        assert session is not None
-        assert session.state == "archived"
+        assert store.runs(RunQuery()) == []
 
     def test_a_stopped_writer_does_not_keep_others_waiting(self, postgres_url: str, store: PostgresStore) -> None:
         create_tree(store)

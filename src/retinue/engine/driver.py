@@ -48,6 +48,7 @@ from retinue.engine.budgets import Budgets
 from retinue.engine.context import Approver, EngineContext, Tuning, WorkerRole
 from retinue.engine.driver_table import (
     DriverTable,
+    begin_of_marking,
     end_of_interruption,
     end_of_signs,
     interruption,
@@ -319,8 +320,10 @@ class Driver:
         journal = self._engine.journal
         journal.driver_id = self.driver_id
         row = DriverRow(driver_id=self.driver_id, host=this_host(), process=this_process(), lease=self._lease)
-        await journal.commit(RegisterDriver(driver=row), *self._sign_of_life())
-        if self._engine.store.shared:
+        shared = self._engine.store.shared
+        marking = (begin_of_marking(self._engine.clock.now()),) if shared else ()
+        await journal.commit(RegisterDriver(driver=row), *self._sign_of_life(), *marking)
+        if shared:
             self._engine.gate.begin_lease(self._lease)
             self._repeat(self._lease / 3, self._heartbeat, "heartbeat")
             self._repeat(POLL_INTERVAL, self._poll_inboxes, "pulse", woken=self._wake_ups())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -46,6 +46,19 @@ def end_of_interruption(root_ids: Iterable[RunId]) -> Change:
     return Change(space=INTERRUPTED, decide=lambda _: decision)
 
 
+MARKING = "interruption-marks"
+"""The key-value namespace with the time since when drivers mark the trees that they leave on purpose."""
+
+
+def begin_of_marking(now: float) -> Change:
+    """The write that goes with the start of a driver: the first one in a store notes the time."""
+
+    def decide(content: Mapping[str, bytes]) -> Decision:
+        return Decision(b"", puts={} if "since" in content else {"since": repr(now).encode()})
+
+    return Change(space=MARKING, decide=decide)
+
+
 class DriverTable:
     """Reads and changes the rows of drivers. A driver that is declared dead loses its runs and can write no more."""
 
@@ -56,6 +69,11 @@ class DriverTable:
     async def interrupted(self) -> frozenset[RunId]:
         """The roots of trees that their driver left on purpose, for a person to resume."""
         return frozenset(await self._journal.peek(self._store.key_value, INTERRUPTED))
+
+    async def marking_since(self) -> float:
+        """The time since when drivers mark the trees that they leave on purpose; 0 if none has begun here."""
+        content = await self._journal.peek(self._store.key_value, MARKING)
+        return float(content.get("since", b"0"))
 
     async def last_beats(self) -> dict[DriverId, float]:
         """When each driver last wrote a heartbeat, by its own clock."""

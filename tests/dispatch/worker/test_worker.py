@@ -12,10 +12,11 @@ import pytest
 
 import retinue
 from retinue.app.run_options import SpawnOptions
-from retinue.core.commands import RunQuery
+from retinue.core.commands import Decision, RunQuery
 from retinue.core.events import FORMAT, RunAdopted
 from retinue.dispatch.worker import WorkerOptions, live_workers
 from retinue.dispatch.worker import worker as worker_module
+from retinue.engine.driver_table import INTERRUPTED, MARKING
 from retinue.providers.scripted import Script, ScriptedProvider, calls, says
 from tests.dispatch.worker.stage import PATIENCE, at, until, unused_port, worker
 from tests.internals import engine_of
@@ -106,6 +107,44 @@ async def test_a_run_that_a_person_interrupted_is_left_to_them(place: str) -> No
         await r.resume(run.run_id)
         assert (await r.handle(run.run_id).wait(timeout=PATIENCE)).text == "done"
         assert not any(run.run_id in line for line in running.reports)
+
+
+async def test_a_run_that_was_interrupted_before_drivers_marked_that_is_left_to_a_person(place: str) -> None:
+    hold = asyncio.Event()
+
+    @retinue.tool(kind="pure", timeout=None)
+    async def look() -> str:
+        """Look."""
+        await hold.wait()
+        return "seen"
+
+    @retinue.tool(name="look", kind="pure")
+    async def look_again() -> str:
+        """Look."""
+        return "seen"
+
+    lines = Script().play("main", calls("look"), says("done"), task="look")
+    lines.play("main", says("done"), task="waiting").play("main", says("done"), task="other")
+    async with client(place, lines, tools=(look,)) as older:
+        run = await older.spawn("look")
+        waiting = await older.spawn("waiting", detached=True)
+        await until(lambda: len(engine_of(older).store.events(run.run_id)) == 2)
+    async with client(place, tools=(look,)) as r:
+        for space in (INTERRUPTED, MARKING):  # as an older version leaves a store
+            await r.supervisor.key_value.change(space, lambda content: Decision(b"", drops=tuple(content)))
+        async with worker(place, lines, tools=(look_again,)) as running:
+            assert (await r.handle(waiting.run_id).wait(timeout=PATIENCE)).text == "done"
+            await (await r.spawn("other", detached=True)).wait(timeout=PATIENCE)
+            assert (await r.handle(run.run_id).look()).state == "interrupted"
+            assert not any(run.run_id in line for line in running.reports)
+        async with client(place, lines, tools=(look,), lease=0.5) as dying:
+            await dying.resume(run.run_id)
+            for task in dying.driver._tasks:  # as if the process were suspended
+                task.cancel()
+            await asyncio.gather(*dying.driver._tasks, return_exceptions=True)
+            async with worker(place, lines, tools=(look_again,), lease=0.5):
+                assert (await r.handle(run.run_id).wait(timeout=PATIENCE)).text == "done"
+            hold.set()
 
 
 async def test_a_worker_that_stops_hands_its_trees_over(place: str) -> None:

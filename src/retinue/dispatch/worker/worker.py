@@ -21,7 +21,7 @@ from retinue.app.run_spec import LaunchConfig
 from retinue.core.agent import RunSpec
 from retinue.core.commands import RunQuery, RunRow
 from retinue.core.errors import Fenced, RetinueError, StoreError, StoreUnavailable
-from retinue.core.events import RunAccepted
+from retinue.core.events import RunAccepted, RunLeft
 from retinue.core.ids import RunId
 from retinue.core.log_context import line, logger
 from retinue.core.run import MCP_HOST, Outcome
@@ -180,6 +180,9 @@ class Worker:
         """The run specs of units whose queue is known here."""
         self._seen: dict[tuple[RunId, int], float] = {}
         """Since when each unit has been waiting for its job."""
+        self._marking_since: float | None = None
+        self._older: dict[RunId, bool] = {}
+        """Trees from before drivers marked what they leave, and whether they were left then."""
         self._woken = asyncio.Event()
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -241,7 +244,7 @@ class Worker:
         drivers = self._supervisor.drivers
         await drivers.reap()
         rows = await self._supervisor.stored.runs(RunQuery(unfinished_only=True, undriven_only=True))
-        interrupted = await drivers.interrupted() if rows else frozenset[RunId]()
+        interrupted = await self._interrupted(rows)
         waiting = [unit for unit in units_of(rows) if self._is_wanted(unit, interrupted)]
         if self._queue is not None:
             try:
@@ -352,8 +355,8 @@ class Worker:
         if row is None or row.driver_id is not None or row.progress.phase == "ended":
             return None
         query = RunQuery(root_id=row.root_id, unfinished_only=True, undriven_only=True)
-        units = units_of(await self._supervisor.stored.runs(query))
-        interrupted = await self._supervisor.drivers.interrupted()
+        rows = await self._supervisor.stored.runs(query)
+        units, interrupted = units_of(rows), await self._interrupted(rows)
         return next((each for each in units if each.top.run_id == run_id and self._is_wanted(each, interrupted)), None)
 
     async def _finish_jobs(self, queue: JobQueue) -> None:
@@ -364,6 +367,28 @@ class Worker:
             if live is None or live.run.accepted.root_id not in counted:
                 del self._jobs[run_id]
                 await queue.finish(job)
+
+    async def _interrupted(self, rows: Sequence[RunRow]) -> frozenset[RunId]:
+        """The roots of trees that are left to a person: marked ones, and those from before there were marks.
+
+        Such a tree was begun, and its driver has left it, before the first driver that marks trees came to the store.
+        """
+        if not rows:
+            return frozenset()
+        marked = await self._supervisor.drivers.interrupted()
+        if self._marking_since is None:
+            self._marking_since = await self._supervisor.drivers.marking_since()
+        for row in rows:
+            if row.accepted_at < self._marking_since and row.root_id not in self._older:
+                self._older[row.root_id] = await self._left_before_marks(row.root_id, self._marking_since)
+        return marked | {root_id for root_id, was_left in self._older.items() if was_left}
+
+    async def _left_before_marks(self, root_id: RunId, since: float) -> bool:
+        if (await self._supervisor.row(root_id)).progress.phase == "ended":
+            return False  # what runs in the background is left by no person
+        begun = [event for _, event in await self._supervisor.stored.events(root_id)]
+        driven = [event.at for event in begun if not isinstance(event, RunAccepted | RunLeft)]
+        return bool(driven) and max(driven) < since
 
     def _is_wanted(self, unit: Unit, interrupted: frozenset[RunId]) -> bool:
         top = unit.top

@@ -31,7 +31,7 @@ from retinue.store.postgres.appends import ARRAYS, appends_of
 from retinue.store.postgres.commands import PostgresCommands, may_share, only_appends, rejection, wakes_others
 from retinue.store.postgres.database import Connection, Database
 from retinue.store.postgres.errors import translated_error
-from retinue.store.postgres.lost_results import UnknownResult, answers_to_keep, found_results, is_change
+from retinue.store.postgres.lost_results import UnknownResult, found_results, is_kept, results_to_keep
 from retinue.store.postgres.memory_tables import PostgresMemoryTables
 from retinue.store.postgres.migrations import migrate
 from retinue.store.postgres.prune import Statements, prune_in_steps
@@ -178,16 +178,17 @@ class PostgresStore(PostgresQueries):
             except _LargeBody:
                 pass
         commands = PostgresCommands(connection, self._codec, self._spec_bodies)
+        kept: dict[int, WriteResult] = {}
         is_new = driver_id is not None and rules.registers(writes, driver_id)
         with self._transaction(connection, driver_id, number, alone=not all(map(may_share, writes)), is_new=is_new):
             results = commands.write_all(driver_id, writes)
-            if any(map(is_change, writes)):
-                # The results of changes are known already; those of other writes are read after the commit.
-                known = [result() if is_change(write) else None for write, result in zip(writes, results, strict=True)]
-                commands.send(_KEEP_ANSWERS, answers_to_keep(writes, known), self._writer_id)
+            if any(map(is_kept, writes)):
+                # Most of these results are known already; those of other writes are read after the commit.
+                kept = {number: results[number]() for number, write in enumerate(writes) if is_kept(write)}
+                commands.send(_KEEP_ANSWERS, results_to_keep(tuple(kept.values())), self._writer_id)
             if any(map(wakes_others, writes)):
                 connection.execute("SELECT pg_notify(%s, %s)", (self.address.channel, str(self._writer_id)))
-        return [result() for result in results]
+        return [kept[number] if number in kept else result() for number, result in enumerate(results)]
 
     def _small_body(self, value: Event | Item | Outcome) -> bytes:
         body = self._codec.encode(value)
