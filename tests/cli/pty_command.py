@@ -8,7 +8,15 @@ import pty
 import signal
 import subprocess
 import sys
+import termios
 from typing import NamedTuple
+
+from tests.cli.screen import drawn
+
+COLUMNS = 80
+"""What a terminal without a size of its own is taken to have."""
+
+LINE_MODE = termios.ICANON | termios.ECHO
 
 
 class PtyResult(NamedTuple):
@@ -17,6 +25,8 @@ class PtyResult(NamedTuple):
     code: int
     stdout: str
     terminal: str
+    delivers_lines: bool
+    """Whether the terminal was left as it was: it delivers whole lines, and echoes keys."""
 
 
 class PtyCommand:
@@ -61,6 +71,13 @@ class PtyCommand:
         self._read = found + len(words)
         return self._written[: self._read]
 
+    async def expect_at_end(self, line: str) -> None:
+        """Wait until this is the last line on the screen, of a terminal on which nothing scrolls away."""
+        while next((drawn_line for drawn_line in reversed(drawn(self._written, COLUMNS)) if drawn_line), "") != line:
+            assert not self._is_over, f"{line!r} was not the last line: {self._written}"
+            self._news.clear()
+            await self._news.wait()
+
     def type_line(self, line: str, end: str = "\n") -> None:
         """Type a line."""
         os.write(self._terminal, f"{line}{end}".encode())
@@ -75,5 +92,6 @@ class PtyCommand:
         while not self._is_over:
             self._news.clear()
             await self._news.wait()
+        delivers_lines = termios.tcgetattr(self._terminal)[3] & LINE_MODE == LINE_MODE
         os.close(self._terminal)
-        return PtyResult(self._process.returncode, (stdout or b"").decode(), self._written)
+        return PtyResult(self._process.returncode, (stdout or b"").decode(), self._written, delivers_lines)

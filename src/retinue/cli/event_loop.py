@@ -91,11 +91,26 @@ def threads_remain(prefix: str) -> bool:
     return False
 
 
+_undos: list[Callable[[], object]] = []
+"""What `exit_now` undoes: changes of the terminal's mode."""
+
+
+@contextmanager
+def undone_at_exit(undo: Callable[[], object]) -> Generator[None]:
+    """Call `undo` at the end of the block, and if `exit_now` ends the process before."""
+    _undos.append(undo)
+    try:
+        yield
+    finally:
+        _undos.remove(undo)
+        undo()
+
+
 def exit_now(code: int) -> NoReturn:
-    """End the process immediately; output is flushed, and the cursor of the terminal is shown again."""
-    for flush in (sys.stdout.flush, show_cursor, sys.stderr.flush):
+    """End the process immediately; output is flushed, and the terminal is as it was, with its cursor."""
+    for finish in (sys.stdout.flush, show_cursor, sys.stderr.flush, *reversed(_undos)):
         with suppress(OSError, ValueError):
-            flush()
+            finish()
     os._exit(code)
 
 

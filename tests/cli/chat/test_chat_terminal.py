@@ -240,23 +240,20 @@ async def cling() -> str:
     assert left.code == 130
 
 
-@pytest.mark.stress  # see test_editor.py
 async def test_a_paste_with_line_breaks_is_one_input() -> None:
     async with FakeChat(ChatScript().play(says("Two lines."))) as vendor:
         terminal = start_chat(vendor, TERM="xterm")
-        await terminal.expect("\x1b[?2004h")
+        await terminal.expect(BEGINS)
         terminal.type_line("\x1b[200~one\ntwo\x1b[201~", end="")
         await terminal.expect("two")
         terminal.type_line("", end="\r")
         await terminal.expect("Two lines.")
-        await terminal.expect(BEGINS)
         terminal.type_line("/quit")
         await terminal.result()
 
     assert [sent(heard) for heard in vendor.requests] == [["one\ntwo"]]
 
 
-@pytest.mark.stress  # see test_editor.py
 async def test_inputs_are_in_the_history_of_the_next_chat(home: Path) -> None:
     async with FakeChat(ChatScript().play(says("Hello."))) as vendor:
         for typed in ("Hi there!", "\x1b[A"):
@@ -265,7 +262,6 @@ async def test_inputs_are_in_the_history_of_the_next_chat(home: Path) -> None:
             await terminal.expect(">")
             terminal.type_line(typed, end="\r")
             await terminal.expect("Hello.")
-            await terminal.expect(BEGINS)
             terminal.type_line(EOF, end="")
             await terminal.result()
     file = home / "chat_history"
@@ -464,7 +460,6 @@ async def test_ctrl_c_ends_a_chat_that_reads_from_a_pipe() -> None:
     assert (ended.code, len(vendor.requests)) == (130, 1)
 
 
-@pytest.mark.stress  # see test_editor.py
 @pytest.mark.parametrize("columns", [60, 120])
 async def test_running_children_are_drawn_below_the_text_and_removed(columns: int) -> None:
     dug = asyncio.Event()
@@ -483,7 +478,6 @@ async def test_running_children_are_drawn_below_the_text_and_removed(columns: in
         await terminal.expect("main [dig]")
         terminal.send_signal(signal.SIGINT)
         whole = await terminal.expect("stopped; the chat continues")
-        await terminal.expect(BEGINS)
         terminal.type_line("/quit", end="\r")
         left = await terminal.result()
 

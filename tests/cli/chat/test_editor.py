@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from pathlib import Path
 
 import pytest
@@ -13,17 +15,12 @@ from retinue.providers.scripted import calls, hangs, says
 from retinue.testing.fake_chat import ChatScript, FakeChat, Playable
 from tests.cli.pty_command import PtyCommand
 
-# Stress: in each of two runs of the whole suite one of these tests waited until its timeout, the chat at its prompt;
-# alone they pass. A guess, not proven: the prompt stays while an answer streams, so that its beginning marks no order.
-pytestmark = [pytest.mark.real_time, pytest.mark.stress, pytest.mark.usefixtures("folder")]
+pytestmark = [pytest.mark.real_time, pytest.mark.usefixtures("folder")]
 
 ALT_ENTER, UP, TAB, CTRL_C, CTRL_D = "\x1b\r", "\x1b[A", "\t", "\x03", "\x04"
 
 READY = ">"
 """The blank after it is a movement of the cursor."""
-
-BEGINS = "\x1b[?2004h"
-"""What a prompt writes when it begins; keys between two prompts are not read."""
 
 
 def start_chat(vendor: FakeChat, *flags: str) -> PtyCommand:
@@ -42,7 +39,9 @@ def script(*lines: Playable) -> ChatScript:
 
 async def test_an_input_that_is_entered_during_an_answer_is_answered_next(folder: Path) -> None:
     (folder / "wait.py").write_text("import os, time\nwhile not os.path.exists('go'):\n    time.sleep(0.02)\n")
-    async with FakeChat(script(calls("shell", command="python3 wait.py"), says("One."), says("Two."))) as vendor:
+    async with FakeChat(
+        script(calls("shell", command="python3 wait.py"), says("One."), says("Two."), says("Three."))
+    ) as vendor:
         terminal = start_chat(vendor, "--tools", "shell", "--no-sandbox", "--yes")
         await terminal.expect(READY)
         terminal.type_line("First?")
@@ -53,13 +52,13 @@ async def test_an_input_that_is_entered_during_an_answer_is_answered_next(folder
         (folder / "go").touch()
         await terminal.expect("One.")
         await terminal.expect("Two.")
-        await terminal.expect(BEGINS)
-        terminal.type_line(CTRL_C, end="")  # clears what was typed of a third one
+        terminal.type_line("rd?")
+        await terminal.expect("Three.")
         terminal.type_line(CTRL_D, end="")
         left = await terminal.result()
 
     assert left.code == 0
-    assert [text for text in inputs(vendor) if text.endswith("?")] == ["First?", "Second?"]
+    assert [text for text in inputs(vendor) if text.endswith("?")] == ["First?", "Second?", "Third?"]
 
 
 async def test_ctrl_c_stops_an_answer_and_gives_the_waiting_inputs_back() -> None:
@@ -72,10 +71,9 @@ async def test_ctrl_c_stops_an_answer_and_gives_the_waiting_inputs_back() -> Non
         await terminal.expect("next: Second?")
         terminal.type_line(CTRL_C, end="")
         await terminal.expect("stopped; the chat continues")
-        await terminal.expect("Second?")
+        await terminal.expect_at_end("> Second?")
         terminal.type_line("")
         await terminal.expect("Two.")
-        await terminal.expect(BEGINS)
         terminal.type_line(CTRL_D, end="")
         await terminal.result()
 
@@ -92,7 +90,8 @@ async def test_a_second_ctrl_c_during_an_answer_ends_the_process_and_restores_th
         left = await terminal.result()
 
     assert left.code == 130
-    assert left.terminal.rindex("\x1b[?2004l") > left.terminal.rindex(BEGINS)
+    assert left.terminal.rindex("\x1b[?2004l") > left.terminal.rindex("\x1b[?2004h")
+    assert left.delivers_lines
 
 
 async def test_an_input_of_several_lines() -> None:
@@ -105,7 +104,6 @@ async def test_an_input_of_several_lines() -> None:
         await terminal.expect("Two.")
         terminal.type_line('"""\na\\\n\nblock\n"""')
         await terminal.expect("Three.")
-        await terminal.expect(BEGINS)
         terminal.type_line(CTRL_D, end="")
         await terminal.result()
 
@@ -122,7 +120,6 @@ async def test_a_question_is_asked_above_the_prompt_and_keeps_what_is_typed(fold
         await terminal.expect("One.")
         terminal.type_line("Thanks.")
         await terminal.expect("Two.")
-        await terminal.expect(BEGINS)
         terminal.type_line(CTRL_D, end="")
         await terminal.result()
 
@@ -130,31 +127,68 @@ async def test_a_question_is_asked_above_the_prompt_and_keeps_what_is_typed(fold
     assert inputs(vendor)[-1] == "Thanks."
 
 
-async def test_earlier_inputs_come_back_with_the_arrow_keys_and_commands_with_tab() -> None:
+async def test_earlier_inputs_come_back_with_the_arrow_keys() -> None:
     async with FakeChat(script(says("One."), says("Two."))) as vendor:
         terminal = start_chat(vendor)
         await terminal.expect(READY)
         terminal.type_line("First?")
         await terminal.expect("One.")
-        await terminal.expect(BEGINS)
         terminal.type_line(CTRL_D, end="")
         await terminal.result()
         terminal = start_chat(vendor)
         await terminal.expect(READY)
         terminal.type_line(UP, end="")
-        await terminal.expect("First?")
+        await terminal.expect_at_end("> First?")
         terminal.type_line(" Again.")
         await terminal.expect("One.")
-        await terminal.expect(BEGINS)
-        terminal.type_line("/stat", end="")
-        await terminal.expect("model, session, run")  # about the command, in the menu
-        terminal.type_line(TAB)
-        await terminal.expect("Subagents:")
-        await terminal.expect(BEGINS)
         terminal.type_line(CTRL_D, end="")
         await terminal.result()
 
     assert inputs(vendor) == ["First?", "First? Again."]
+
+
+async def test_commands_are_completed_with_tab() -> None:
+    async with FakeChat(script()) as vendor:
+        terminal = start_chat(vendor)
+        await terminal.expect(READY)
+        terminal.type_line("/stat", end="")
+        await terminal.expect("model, session, run")  # about the command, in the menu
+        terminal.type_line(TAB)
+        await terminal.expect("Subagents:")
+        terminal.type_line(CTRL_D, end="")
+        left = await terminal.result()
+
+    assert left.code == 0
+
+
+async def test_ctrl_c_clears_what_was_typed() -> None:
+    async with FakeChat(script(says("One."))) as vendor:
+        terminal = start_chat(vendor)
+        await terminal.expect(READY)
+        terminal.type_line(f"Firs{CTRL_C}", end="")
+        await terminal.expect_at_end(">")
+        terminal.type_line("Second?")
+        await terminal.expect("One.")
+        terminal.type_line(CTRL_D, end="")
+        left = await terminal.result()
+
+    assert (left.code, inputs(vendor)) == (0, ["Second?"])
+
+
+async def test_keys_between_two_prompts_are_read_by_the_next_one(folder: Path) -> None:
+    os.mkfifo(folder / "gate")
+    async with FakeChat(script(says("One."))) as vendor:
+        terminal = start_chat(vendor, "--tools", "shell", "--no-sandbox", "--yes")
+        await terminal.expect(READY)
+        terminal.type_line("!cat gate")
+        gate = await asyncio.to_thread((folder / "gate").open, "w")  # the command reads: there is no prompt
+        terminal.type_line(f"First?\r{CTRL_D}", end="")
+        gate.close()
+        await terminal.expect("One.")
+        left = await terminal.result()
+
+    assert (left.code, [text.partition("\n")[0] for text in inputs(vendor)]) == (0, ["First?"])
+    assert left.delivers_lines
 
 
 async def test_ctrl_c_twice_on_an_empty_line_leaves() -> None:
@@ -163,7 +197,7 @@ async def test_ctrl_c_twice_on_an_empty_line_leaves() -> None:
         await terminal.expect(READY)
         terminal.type_line(CTRL_C, end="")
         await terminal.expect("(press Ctrl-C again, or Ctrl-D, to leave)")
-        await terminal.expect(BEGINS)
+        await terminal.expect_at_end(">")
         terminal.type_line(CTRL_C, end="")
         left = await terminal.result()
 
@@ -177,7 +211,6 @@ async def test_without_colours_nothing_is_coloured(monkeypatch: pytest.MonkeyPat
         await terminal.expect(READY)
         terminal.type_line("First?")
         await terminal.expect("One")
-        await terminal.expect(BEGINS)
         terminal.type_line(CTRL_D, end="")
         left = await terminal.result()
 

@@ -35,7 +35,7 @@ from rich.text import Text
 from retinue.app.engine_types import RunView
 from retinue.cli.chat.commands import COMMANDS
 from retinue.cli.chat.input import BLOCK, MORE, PROMPT, HistoryFile, is_continued
-from retinue.cli.event_loop import exit_now
+from retinue.cli.event_loop import exit_now, undone_at_exit
 from retinue.cli.output.format import one_line
 from retinue.cli.output.live import NO_TASKS, TreeFrames
 from retinue.cli.output.terminal import INTERRUPTED, write_styled
@@ -64,12 +64,16 @@ class Editor:
         self._plain = plain
         self._queue: list[str | None] = []
         """Inputs that were entered during an answer; None leaves the chat."""
+        self._given_back: list[str] = []
+        """Inputs that waited when Ctrl-C stopped the answer: they come back into the line."""
         self._typed = Document()
         """What is typed and not entered yet."""
         self._stop: Callable[[], object] | None = None
         """Stops the current answer."""
         self._presses = 0
         self._interrupted = False
+        self._interrupts_next = False
+        """Whether Ctrl-C arrived between two prompts; the next one receives it."""
         self._frame: StyleAndTextTuples = []
         self._above = _AbovePrompt()
         self._session: PromptSession[str | None] = PromptSession(
@@ -79,13 +83,13 @@ class Editor:
             complete_while_typing=Condition(_completes_while_typing),
             reserve_space_for_menu=MENU,
             multiline=True,
-            prompt_continuation=[("class:prompt", MORE)],
+            prompt_continuation=[("class:sign", MORE)],
             key_bindings=self._bindings(),
             enable_history_search=False,
             enable_suspend=True,
             erase_when_done=True,
             color_depth=ColorDepth.DEPTH_1_BIT if plain else ColorDepth.DEPTH_4_BIT,
-            style=PromptStyle([] if plain else [("prompt", "bold"), ("waiting", "dim")]),
+            style=PromptStyle([] if plain else [("sign", "bold"), ("waiting", "dim")]),
         )
         # A terminal that does not report the position of its cursor is no reason for a warning.
         self._session.app.renderer.cpr_not_supported_callback = lambda: None
@@ -114,8 +118,21 @@ class Editor:
 
     def interrupt(self) -> None:
         """Do what Ctrl-C does; called by the handler of SIGINT."""
-        if self._loop is not None:
+        if self._loop is None:
+            self._interrupts_next = True
+        else:
             self._loop.call_soon_threadsafe(self._interrupt)
+
+    @contextmanager
+    def keeping_keys(self) -> Generator[None]:
+        """Keep keys that are pressed between two prompts for the next one, without an echo, while the block lasts.
+
+        A terminal that delivers lines would hold them back, and would take Ctrl-D as the end of its input. Ctrl-C stays
+        a signal.
+        """
+        terminal = sys.stdin.fileno()
+        with undone_at_exit(_read_by_key(terminal)):
+            yield
 
     def printing_above(self) -> AbstractContextManager[None]:
         """Print what is written to the terminal above the prompt for as long as the block lasts."""
@@ -130,16 +147,17 @@ class Editor:
             self._stop, self._frame = None, []
         if left:
             exit_now(INTERRUPTED)
-        if self._presses:  # a stopped answer does not start the next one
-            waiting = [text for text in self._queue if text is not None]
-            text = "\n".join([*waiting, *filter(None, [self._typed.text])])
-            self._queue.clear()
+        if self._given_back:
+            text = "\n".join([*self._given_back, *filter(None, [self._typed.text])])
+            self._given_back.clear()
             self._typed = Document(text, len(text))
 
     async def _read(self) -> str | None:
         self._loop = asyncio.get_running_loop()
         try:
-            text = await self._session.prompt_async(default=self._typed, handle_sigint=False)
+            text = await self._session.prompt_async(
+                default=self._typed, handle_sigint=False, pre_run=self._receive_interrupt
+            )
         finally:
             self._loop = None
             self._typed = Document()
@@ -154,6 +172,7 @@ class Editor:
         def begin() -> None:
             self._above.attach(loop, app)
             drawn.set_result(None)
+            self._receive_interrupt()
 
         prompting = asyncio.ensure_future(
             self._session.prompt_async(default=self._typed, handle_sigint=False, pre_run=begin)
@@ -226,11 +245,19 @@ class Editor:
             buffer.reset()
             self._queue.append(text)
 
+    def _receive_interrupt(self) -> None:
+        """At the beginning of a prompt: the Ctrl-C that came before it."""
+        if self._interrupts_next:
+            self._interrupts_next = False
+            asyncio.get_running_loop().call_soon(self._interrupt)
+
     def _interrupt(self) -> None:
         app = self._session.app
         if self._stop is not None:
             self._presses += 1
-            if self._presses == 1:
+            if self._presses == 1:  # a stopped answer does not start the next one
+                self._given_back = [text for text in self._queue if text is not None]
+                self._queue.clear()
                 self._stop()
             elif self._above.is_suspended:
                 exit_now(INTERRUPTED)
@@ -246,7 +273,7 @@ class Editor:
 
     def _message(self) -> StyleAndTextTuples:
         waiting = [f"next: {one_line(text, 70)}" if text is not None else LEAVING for text in self._queue]
-        return [*self._frame, *(("class:waiting", f"{line}\n") for line in waiting), ("class:prompt", PROMPT)]
+        return [*self._frame, *(("class:waiting", f"{line}\n") for line in waiting), ("class:sign", PROMPT)]
 
     def area(self, terminal: Console) -> PromptArea:
         """The lines above the prompt, for the display of one answer on this terminal."""
@@ -260,6 +287,23 @@ class Editor:
     def suspended(self) -> AbstractContextManager[None]:
         """Leave the terminal to a question for as long as the block lasts; from the other thread."""
         return self._above.suspended()
+
+
+def _read_by_key(terminal: int) -> Callable[[], None]:
+    """Have a terminal deliver single keys without an echo; the result restores it."""
+    try:
+        import termios
+    except ImportError:
+        return lambda: None  # Windows keeps keys by itself
+    before = termios.tcgetattr(terminal)
+    by_key = [*before[:3], before[3] & ~(termios.ECHO | termios.ICANON), *before[4:]]
+    termios.tcsetattr(terminal, termios.TCSANOW, by_key)
+
+    def restore() -> None:
+        with suppress(termios.error):  # the terminal was closed
+            termios.tcsetattr(terminal, termios.TCSANOW, before)
+
+    return restore
 
 
 def _set(ended: asyncio.Future[None], loop: asyncio.AbstractEventLoop) -> None:
@@ -348,6 +392,9 @@ class _AbovePrompt:
         self._pending = ""
         self._is_scheduled = False
         self._drawn: tuple[asyncio.AbstractEventLoop, Application[Any]] | None = None
+        self._has_begun = threading.Event()
+        """Whether the prompt is drawn, was drawn, or will not be."""
+        self._has_begun.set()
         self.is_suspended = False
 
     @contextmanager
@@ -355,19 +402,23 @@ class _AbovePrompt:
         """Replace `sys.stdout` and `sys.stderr` for as long as the block lasts."""
         before = sys.stdout, sys.stderr
         self._terminal = sys.stdout
+        self._has_begun.clear()
         sys.stdout, sys.stderr = (_Stream(self.write, stream) for stream in before)
         try:
             yield
         finally:
             sys.stdout, sys.stderr = before
+            self._has_begun.set()
             self._print_all()
 
     def attach(self, loop: asyncio.AbstractEventLoop, app: Application[Any]) -> None:
         """The prompt is drawn from now on."""
         self._drawn = loop, app
+        self._has_begun.set()
 
     def detach(self) -> None:
         """The prompt is gone."""
+        self._has_begun.set()
         with self._lock:
             self._drawn = None
             self._print_all()
@@ -405,6 +456,7 @@ class _AbovePrompt:
     @contextmanager
     def suspended(self) -> Generator[None]:
         """Remove the prompt, and let the terminal deliver lines, for as long as the block lasts."""
+        self._has_begun.wait()  # a prompt that begins now would read the answer to the question
         if self._drawn is None:
             yield
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -91,7 +92,8 @@ def _chat(
             output=output,
             person=PersonCalls(retinue, launch),
         )
-        code = repl.run()
+        with prompt.keeping_keys() if prompt else nullcontext():
+            code = repl.run()
         repl.leave()
         return code
     finally:
