@@ -18,7 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from retinue.app.open import builtin_tools
 from retinue.cli.main import app
-from retinue.config.agent_files.translation import CLAUDE_MODELS, TOOLS
+from retinue.config.agent_files.translation import TOOLS
 from retinue.config.profiles import RISK_PROFILES, RUNTIME_PROFILES
 from retinue.config.template import description_and_example, fields_of, toml
 from retinue.core.agent import Agent
@@ -28,7 +28,7 @@ from retinue.core.model_options import ModelOptions
 from retinue.core.policy import DEFAULT_AUTO_APPROVE, Policy, narrow
 from retinue.core.ports import Tool
 from retinue.dialects import registry
-from retinue.providers.catalog import WIRES
+from retinue.providers.catalog import CLAUDE_MODELS, WIRES
 from retinue.testing.harness import dialect_context
 
 sys.path.insert(0, str(Path(__file__).parent.parent))

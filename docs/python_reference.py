@@ -36,6 +36,8 @@ SETTINGS = (
     "XzatomaSettings",
     "BuzzllmSettings",
     "NativeSettings",
+    "ClaudeSettings",
+    "CodexSettings",
 )
 FIELDS_ONLY = {*SETTINGS, "FunctionTool"}
 """Classes whose methods are not part of the interface."""

@@ -59,6 +59,8 @@ if TYPE_CHECKING:
     from retinue.core.usage import Usage as Usage
     from retinue.dialects.base import Dialect as Dialect
     from retinue.dialects.buzzllm import BuzzllmSettings as BuzzllmSettings
+    from retinue.dialects.claude import ClaudeSettings as ClaudeSettings
+    from retinue.dialects.codex import CodexSettings as CodexSettings
     from retinue.dialects.meerkat import ConcurrencyLimits as ConcurrencyLimits
     from retinue.dialects.meerkat import MeerkatSettings as MeerkatSettings
     from retinue.dialects.native import NativeSettings as NativeSettings
@@ -105,6 +107,8 @@ _HOMES = {
     "ProviderConfig": "retinue.providers.catalog:ProviderConfig",
     "Dialect": "retinue.dialects.base:Dialect",
     "BuzzllmSettings": "retinue.dialects.buzzllm:BuzzllmSettings",
+    "ClaudeSettings": "retinue.dialects.claude:ClaudeSettings",
+    "CodexSettings": "retinue.dialects.codex:CodexSettings",
     "ConcurrencyLimits": "retinue.dialects.meerkat:ConcurrencyLimits",
     "McpServer": "retinue.mcp_client:McpServer",
     "MeerkatSettings": "retinue.dialects.meerkat:MeerkatSettings",

@@ -17,8 +17,8 @@ PAGES = [read(DOCS / "reference" / name) for name in sorted(set(PAGE_OF.values()
 ENTRY = re.compile(r"^#{3,} (retinue\.[\w.]*|\w+)$(.*?)(?=^#|\Z)", re.MULTILINE | re.DOTALL)
 BLOCK = re.compile(r"```.*?```", re.DOTALL)
 
-NOT_PUBLIC = {"DialectContext", "ForkOptions", "OpenOptions", "Run"}
-"""What a dialect is given, and types of keyword arguments that another signature explains."""
+NOT_PUBLIC = {"DialectContext", "ForkOptions", "OpenOptions", "Run", "Task"}
+"""What a dialect is given, types of keyword arguments that another signature explains, and the name of a tool."""
 
 
 def entries() -> dict[str, str]:

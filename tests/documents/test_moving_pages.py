@@ -59,7 +59,7 @@ def names_in_tables(page: Path) -> set[str]:
     return names
 
 
-WITHOUT_A_PROGRAM = ("native",)
+WITHOUT_A_PROGRAM = ("native", "codex", "claude")
 """Dialects of retinue itself: there is no other program to move from."""
 
 

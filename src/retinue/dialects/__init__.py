@@ -9,6 +9,8 @@ __all__ = [
     "base",
     "buzzllm",
     "child_process",
+    "claude",
+    "codex",
     "context",
     "meerkat",
     "native",

@@ -27,6 +27,8 @@ PACKAGES: dict[str, str] = {
     "buzzllm": "retinue.dialects.buzzllm",
     "zeroclaw": "retinue.dialects.zeroclaw",
     "native": "retinue.dialects.native",
+    "codex": "retinue.dialects.codex",
+    "claude": "retinue.dialects.claude",
 }
 """The package of each dialect, by the dialect's name."""
 

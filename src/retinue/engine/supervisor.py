@@ -26,6 +26,7 @@ from retinue.core.policy import Policy, Rules, within_tools
 from retinue.core.ports import CallContext, Clock, HostedCall, PruneRequest, Spawner, ToolResult, prune_in_steps_of
 from retinue.core.run import CHAT, Approval, EndReason, Exchange, HandleRef, HistoryRef, Outcome
 from retinue.core.state import Run
+from retinue.core.step import READ_AT_TURN_BOUNDARY
 from retinue.engine.admission import SpawnRequest, admit, current_policy, with_readable_memory, with_visible_tools
 from retinue.engine.context import Approver, EngineContext, Hook, LogFields, OnAdopt, OnCall, OnEnd, OutcomeTexts
 from retinue.engine.driver_table import DriverTable
@@ -291,6 +292,7 @@ class Supervisor:
         live = await self._registered(run_id)
         if live is not None:
             new = live.deliver(item)
+            self._registry.notify(run_id)
             if live.run.accepted.lifecycle.keep_alive:
                 self._registry.update_parent(live)
             commit_future = self._engine.journal.write(commands.Post(run_id=run_id, item=item))
@@ -596,6 +598,28 @@ class Supervisor:
         # Runs that had ended before the call were found in the order of `run_ids`.
         first = sorted(ended.items(), key=lambda item: item[1][0])[:needed]
         return {run_id: outcome for run_id, (_, outcome) in first}
+
+    async def wait_for_mail(self, run_id: RunId, of: Sequence[RunId], *, timeout: float | None = None) -> bool:
+        """Whether a live run has mail for its next turn, or one of the runs `of` has ended, within `timeout`.
+
+        False at once if there is no mail and `of` is empty.
+        """
+        with self._registry.watch((run_id, *of), ends_only=True) as watch:
+            try:
+                with self._engine.timeouts.within(timeout):
+                    while True:
+                        live = self._registry.live.get(run_id)
+                        if live is None or any(isinstance(item, READ_AT_TURN_BOUNDARY) for item in live.inbox):
+                            return True
+                        if not of:
+                            return False
+                        for other in of:
+                            if await self._end(other, durable=False) is not None:
+                                return True
+                        self._check_open()
+                        await watch.changed()
+            except TimeoutError:
+                return False
 
     async def outcome(self, run_id: RunId, *, durable: bool = False) -> Outcome | None:
         """How a run ended, or None if it has not."""

@@ -62,6 +62,14 @@ WIRES: dict[str, Wire] = {
 
 LOCAL_SERVERS = tuple(name for name, wire in WIRES.items() if wire.kind == "local")
 
+CLAUDE_MODELS: Mapping[str, str] = {
+    "sonnet": "claude-sonnet-4-5",
+    "opus": "claude-opus-4-5",
+    "haiku": "claude-haiku-4-5",
+    "fable": "claude-fable-5",
+}
+"""The aliases of Claude Code, as models of Anthropic."""
+
 ALIASES: dict[str, str] = {alias: name for name, wire in reversed(WIRES.items()) for alias in wire.aliases}
 """Other names of vendors, each with the first name in `WIRES` of its wire."""
 

@@ -10,7 +10,6 @@ from retinue.core.events import CallReturned, RunAccepted
 from retinue.core.messages import Message, ToolMessage
 from retinue.core.ports import Request, Store, ToolLike
 from retinue.core.run import Outcome
-from retinue.dialects.native import NativeSettings
 from retinue.providers.scripted import Line, LineFunction, Script, ScriptedReply, calls, streams
 from retinue.testing.harness import Harness
 from tests.dialects.recording import RecordedRequest, RecordingProvider, conversation
@@ -72,20 +71,25 @@ def grep(pattern: str = "") -> str:
 class NativeHarness(Harness):
     """A harness with the dialect; `lines` are the root's, `tasks` the lines of general agents by their tasks."""
 
+    dialect = "native"
+    general = "general"
+
     def __init__(
         self,
         *lines: Line | LineFunction,
         tasks: Lines | None = None,
-        settings: NativeSettings | None = None,
+        settings: object = None,
         tools: Iterable[ToolLike] = (fetch, grep),
         store: Store | None = None,
         **options: Any,
     ) -> None:
         self.recorder = RecordingProvider(Script().play("main", *lines))
         for task, played in (tasks or {}).items():
-            self.recorder.script.play("general", *played, task=task)
-        given: dict[str, Any] = {} if settings is None else {"dialect_settings": {"native": settings}}
-        super().__init__(store=store, tools=tools, dialects=("native",), provider=self.recorder, **(given | options))
+            self.recorder.script.play(self.general, *played, task=task)
+        given: dict[str, Any] = {} if settings is None else {"dialect_settings": {self.dialect: settings}}
+        super().__init__(
+            store=store, tools=tools, dialects=(self.dialect,), provider=self.recorder, **(given | options)
+        )
 
     async def play(self, **how: Any) -> Outcome:
         """Run the root with its lines."""

@@ -101,18 +101,40 @@ def value(rng: random.Random, depth: int) -> object:
             return {rng.choice(NAMES): value(rng, depth - 1) for _ in range(rng.randint(0, 4))}
 
 
-TEXTS = ("", " ", "helper", "lead", "a" * 3000, "\0", "\ud7ff\ue000", "🦆", "../../etc", "{}", "[1]", "a\n[b] c", "-1")
+TEXTS = (
+    "",
+    " ",
+    "/root",
+    "/root/a",
+    "worktree",
+    "helper",
+    "lead",
+    "a" * 3000,
+    "\0",
+    "\ud7ff\ue000",
+    "🦆",
+    "../../etc",
+    "{}",
+    "[1]",
+    "a\n[b] c",
+    "-1",
+)
 NAMES = """
     action agent agent_name agent_id task task_prompt prompt label name handle handles ids id run_id task_id message
     content text to kind key value version prefix tools allowed_tools tool_subset model provider system_prompt max_turns
     timeout timeout_ms wait background mode context depends_on output summary_prompt readable_by writable_by budget
     limits max_tokens fork host_mode inherit filter limit offset ttl reason tasks messages intent params peer command
-    query status all policy max_depth if_version
+    query status all policy max_depth if_version task_name fork_turns reasoning_effort service_tier target path_prefix
+    description subagent_type run_in_background isolation summary
 """.split()  # noqa: SIM905  # a list of that many names is easier to read like this
 
 TARGET = Target(
     check=check,
-    seeds=tuple(bytes([which, tool]) + b'{"task": "a", "agent": "helper"}' for which in range(5) for tool in range(6)),
+    seeds=tuple(
+        bytes([which, tool]) + b'{"task": "a", "agent": "helper"}'
+        for which in range(len(DIALECTS))
+        for tool in range(6)
+    ),
     words=(*(f'"{name}":'.encode() for name in NAMES), b"null", b"[]", b"{}", b'"a"', b"1e999", b"-1", b'"\\ud800"'),
     generate=generate,
     seconds=30.0,

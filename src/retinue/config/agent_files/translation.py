@@ -9,6 +9,7 @@ from typing import Annotated, NamedTuple
 from msgspec import Meta, Struct
 
 from retinue.config.section_type import Section
+from retinue.providers.catalog import CLAUDE_MODELS
 
 Name = Annotated[str, Meta(min_length=1)]
 
@@ -79,14 +80,6 @@ TOOLS: Mapping[str, tuple[str, ...]] = {
     "runSubagent": DELEGATION,
 }
 """The tools of Retinue that stand for a tool of another program; an empty list is a tool that is not needed."""
-
-CLAUDE_MODELS: Mapping[str, str] = {
-    "sonnet": "claude-sonnet-4-5",
-    "opus": "claude-opus-4-5",
-    "haiku": "claude-haiku-4-5",
-    "fable": "claude-fable-5",
-}
-"""The aliases of Claude Code, as models of Anthropic."""
 
 INHERIT = "inherit"
 

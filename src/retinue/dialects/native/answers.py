@@ -8,6 +8,7 @@ from retinue.core.agent import Agent
 from retinue.core.run import Outcome
 from retinue.core.text import cut, name_list, quote_headers
 from retinue.core.usage import dollars
+from retinue.dialects.agent_names import agent_list
 from retinue.dialects.arguments import compact
 from retinue.dialects.error_codes import CallRefused, JsonObject
 from retinue.dialects.native.requests import RESULT, WAIT
@@ -15,6 +16,9 @@ from retinue.engine import RunView
 
 PAGE = 16_000
 """Characters of an answer that one result carries."""
+
+MAX_LISTED = 50
+"""Runs that a list shows, the newest ones."""
 
 TASK_SHOWN = 200
 """Characters of a task that a list and a notice repeat."""
@@ -39,7 +43,7 @@ work, and do not state its result before you have it.
 
 def usage_text(agents: Sequence[Agent]) -> str:
     """The part of a root's system text about the tools, with the configured agents."""
-    listed = "".join(f"\n- {agent.name}: {agent.description}".rstrip(": ") for agent in agents)
+    listed = agent_list(agents)
     return f"{USAGE}\n\nAgents:{listed}" if listed else USAGE
 
 
@@ -86,6 +90,11 @@ def reported(run_id: str, view: RunView, page: int = 1) -> JsonObject:
         if error := error_of(view.outcome):
             answer["error"] = error
     return answer
+
+
+def row(run_id: str, view: RunView, task: str) -> JsonObject:
+    """A run as a list shows it."""
+    return {"run": run_id, "agent": view.agent, "task": task[:TASK_SHOWN], "state": state_of(view)}
 
 
 def with_next(answer: JsonObject, view: RunView, *, announced: bool = False) -> JsonObject:

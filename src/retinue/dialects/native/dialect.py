@@ -5,29 +5,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from msgspec.structs import replace
-
-from retinue.core.agent import Agent, RunSpec, ToolKind, ToolSpec
-from retinue.core.commands import RunQuery
+from retinue.core.agent import Agent, ToolKind, ToolSpec
 from retinue.core.errors import BadInput, Refused, RunIsOver
 from retinue.core.events import RunAccepted
 from retinue.core.ids import Key, RunId
 from retinue.core.inbox import TextMessage
-from retinue.core.policy import Policy, intersect
+from retinue.core.policy import Policy
 from retinue.core.ports import CallContext, Tool, ToolResult
-from retinue.core.run import HistoryRef, Lifecycle, Limits, Outcome
+from retinue.core.run import Lifecycle, Limits, Outcome
 from retinue.dialects.arguments import compact
 from retinue.dialects.base import Dialect, DialectTool
 from retinue.dialects.context import DialectContext
 from retinue.dialects.error_codes import CallRefused, JsonObject
+from retinue.dialects.named_runs import NamedRun, NamedRuns
 from retinue.dialects.native import NAME, answers, requests
 from retinue.dialects.native.requests import MAX_SECONDS, TOOL_NAMES, RunArguments, parsed
-from retinue.dialects.native.runs import NamedRun, Runs, name_in_notice, space_of
 from retinue.dialects.native.settings import DEFAULTS, NativeSettings
-from retinue.engine import SpawnRequest
-
-GENERAL = "general"
-"""The name of a sub-agent that is none of the configured agents."""
+from retinue.dialects.sub_agents import ChildRequest, ChildRules, PlannedChild, SubAgents
 
 CANCEL_SECONDS = 10.0
 """How long `cancel_agent` waits for the end of a run."""
@@ -41,6 +35,7 @@ class NativeDialect(Dialect):
     def __init__(self, dialect_context: DialectContext, settings: NativeSettings = DEFAULTS) -> None:
         made = (RunTool, WaitTool, MessageTool, ResultTool, CancelTool, ListTool)
         self._tools: dict[str, Tool] = {kind.tool: kind(dialect_context, settings) for kind in made}
+        self._runs = NamedRuns(dialect_context.supervisor, NAME)
 
     def tools(self) -> Mapping[str, Tool]:
         return self._tools
@@ -49,7 +44,19 @@ class NativeDialect(Dialect):
         return answers.usage_text(agents) if requests.RUN in offered else ""
 
     def notice(self, accepted: RunAccepted, outcome: Outcome) -> str:
-        return answers.notice(name_in_notice(accepted), accepted.task, outcome)
+        return answers.notice(self._runs.name_in_notice(accepted), accepted.task, outcome)
+
+
+def rules_of(settings: NativeSettings) -> ChildRules:
+    """What holds for all sub-agents of the dialect."""
+    return ChildRules(
+        dialect=NAME,
+        tool_names=TOOL_NAMES,
+        max_depth=settings.max_depth,
+        max_running=settings.max_running,
+        max_turns=settings.max_turns,
+        too_many="wait for one with wait_agents first.",
+    )
 
 
 class NativeTool(DialectTool):
@@ -62,7 +69,8 @@ class NativeTool(DialectTool):
         self._dialect_context = dialect_context
         self._settings = settings
         self._supervisor = dialect_context.supervisor
-        self._runs = Runs(dialect_context.supervisor)
+        self._children = SubAgents(dialect_context, rules_of(settings))
+        self._runs = self._children.runs
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
         try:
@@ -72,6 +80,14 @@ class NativeTool(DialectTool):
 
     async def _answer(self, arguments: str, context: CallContext) -> JsonObject:
         raise NotImplementedError
+
+    async def _find(self, run_id: RunId, context: CallContext) -> NamedRun:
+        """The run of that id below the caller; raises `CallRefused` with the ids that are valid."""
+        named = await self._runs.find(run_id, context)
+        if named is None:
+            known = await self._runs.all(context)
+            raise answers.unknown_run(run_id, [each.run_id for each in known[: answers.MAX_LISTED]])
+        return named
 
     def _mark_read(self, named: NamedRun, context: CallContext) -> None:
         """Drop the notice about the end of a child that the caller has read about."""
@@ -96,9 +112,11 @@ class RunTool(NativeTool):
         run_id = await self._begun(request, context)
         cache = ""
         if run_id is None:
-            spawn_request, cache = self._spawn_request(request, context)
-            await self._check_elsewhere(context)
-            run_id = (await self._dialect_context.spawn(spawn_request, context, key=self._key(request, context))).run_id
+            planned = self._plan(request, context)
+            cache = planned.cache
+            await self._children.check_elsewhere(context)
+            key = self._key(request, context)
+            run_id = (await self._dialect_context.spawn(planned.spawn_request, context, key=key)).run_id
         if not request.background:
             await self._supervisor.wait([run_id], timeout=_seconds(request.wait_seconds, context))
         named = NamedRun(run_id, await self._runs.latest(run_id, context))
@@ -127,78 +145,29 @@ class RunTool(NativeTool):
 
     # ---- the request ------------------------------------------------------------------------------------------------
 
-    def _spawn_request(self, request: RunArguments, context: CallContext) -> tuple[SpawnRequest, str]:
-        """The run to start, and for a fork whether it shares the provider's cache."""
+    def _plan(self, request: RunArguments, context: CallContext) -> PlannedChild:
         if not request.task.strip():
             raise CallRefused("The task is empty. Valid: a text that says what to do.")
         inherited = requests.context_of(request.context)
         agent = None if not request.agent else requests.agent_named(request.agent, self._dialect_context.agents)
-        caller = self._dialect_context.run_spec_of(context.run_id)
         is_fork = inherited != "none" and agent is None
-        offered = self._offered(request, agent, context, is_fork=is_fork)
-        system = caller.system if is_fork else _system(agent, request.instructions)
-        run_spec = self._run_spec(request, agent, caller, system, offered)
-        policy, windows = (None, ()) if agent is None else self._dialect_context.grant(agent.name, context.policy)
-        task = f"{request.instructions}\n\n{request.task}" if is_fork and request.instructions else request.task
-        bounded = request.wait_seconds is not None
-        spawn_request = SpawnRequest(
-            agent=run_spec.agent,
-            run_spec=run_spec,
-            task=task,
-            limits=self._limits(request, agent),
-            policy=policy,
-            windows=windows,
+        schema = request.output_schema
+        child = ChildRequest(
+            task=f"{request.instructions}\n\n{request.task}" if is_fork and request.instructions else request.task,
+            system=_system(agent, request.instructions),
+            agent=agent,
+            inherited=inherited,
+            tools=request.tools,
+            model=request.model or "",
+            output=None if schema is None else self._dialect_context.make_output(schema),
+            limits=Limits(max_turns=request.turns, max_cost=request.cost),
             lifecycle=Lifecycle(
                 awaited=not request.background,
-                announce=context.host is None and (bool(request.background) or bounded),
+                announce=context.host is None and (bool(request.background) or request.wait_seconds is not None),
                 on_parent_end="wait",
             ),
-            inherits=self._history(inherited, context),
-            dialect=NAME,
-            max_depth=self._settings.max_depth,
-            check=lambda: self._check_running(context),
         )
-        return spawn_request, "" if inherited == "none" else _cache(run_spec, caller, inherited)
-
-    def _history(self, inherited: int | str, context: CallContext) -> HistoryRef | None:
-        if inherited == "none":
-            return None
-        last_turns = inherited if isinstance(inherited, int) else None
-        return self._supervisor.fork_point(context.run_id, last_turns=last_turns)
-
-    async def _check_elsewhere(self, context: CallContext) -> None:
-        """Count the sub-agents of a tree whose root another process drives: only the store knows them all."""
-        if self._supervisor.live(context.root_id) is None:
-            query = RunQuery(root_id=context.root_id, dialect=NAME, unfinished_only=True)
-            rows = await self._supervisor.stored.runs(query)
-            self._check_number(sum(row.depth > 0 for row in rows))
-
-    def _check_running(self, context: CallContext) -> None:
-        runs = self._supervisor.unfinished_in(context.root_id)
-        self._check_number(sum(accepted.dialect == NAME and accepted.depth > 0 for accepted in runs))
-
-    def _check_number(self, running: int) -> None:
-        if running >= self._settings.max_running:
-            raise CallRefused(f"{running} agents are running, which is the limit: wait for one with wait_agents first.")
-
-    def _offered(
-        self, request: RunArguments, agent: Agent | None, context: CallContext, *, is_fork: bool
-    ) -> tuple[str, ...]:
-        """The tools of the child: those that the call names, else those of its agent, else those of the caller."""
-        valid = self._tools_of(agent, context)
-        chosen = valid if request.tools is None else tuple(dict.fromkeys(request.tools))
-        if unknown := [name for name in chosen if name not in valid]:
-            listed = requests.name_list(valid)
-            raise CallRefused(f"Unknown tool {unknown[0][:100]!r}. Valid: {listed}.")
-        if is_fork and request.tools is None:  # the same tools in the same order, for the provider's cache
-            return tuple(name for name in context.offered if name in valid or name in TOOL_NAMES)
-        nests = context.depth + 1 < self._settings.max_depth
-        return (*chosen, *(name for name in TOOL_NAMES if name in context.offered)) if nests else chosen
-
-    def _tools_of(self, agent: Agent | None, context: CallContext) -> tuple[str, ...]:
-        allowed = self._dialect_context.tools_within(context.policy)
-        named = context.offered if agent is None or not (agent.tools or agent.no_tools) else agent.tools
-        return tuple(name for name in named if name in allowed)
+        return self._children.plan(child, context)
 
     def _tool_names(self, offered: tuple[str, ...], policy: Policy) -> tuple[str, ...]:
         """The tools that a call may name: the caller's own, and those of the agents."""
@@ -208,39 +177,6 @@ class RunTool(NativeTool):
 
     def _agent_names(self) -> tuple[str, ...]:
         return tuple(agent.name for agent in self._dialect_context.agents)
-
-    def _run_spec(
-        self, request: RunArguments, agent: Agent | None, caller: RunSpec, system: str, offered: tuple[str, ...]
-    ) -> RunSpec:
-        model = request.model or ("" if agent is None else agent.model)
-        # A general agent works for its caller, also if the settings have an agent of the same name.
-        run_spec = self._dialect_context.run_spec_for(
-            caller,
-            agent=(caller.identity or caller.agent) if agent is None else agent.name,
-            system=system,
-            offered=offered,
-            model=model,
-            fallback=() if agent is None or request.model else agent.fallback,
-        )
-        if request.model and (complaint := self._dialect_context.families.complaint(run_spec.provider)):
-            names = requests.name_list(tuple(self._dialect_context.families.names()))
-            raise CallRefused(f"The model {request.model[:100]!r} cannot be used: {complaint}. Providers: {names}.")
-        if agent is None:
-            run_spec = replace(run_spec, agent=GENERAL)
-        if request.output_schema is not None:
-            run_spec = replace(run_spec, output=self._dialect_context.make_output(request.output_schema))
-        return run_spec
-
-    def _limits(self, request: RunArguments, agent: Agent | None) -> Limits:
-        """The limits of the agent and of the call, whichever is narrower; the last turn is set aside for an answer."""
-        own = Limits() if agent is None else agent.limits_with(agent.max_turns)
-        asked = None if request.max_turns is None else min(request.max_turns, requests.MAX_TURNS)
-        return replace(
-            own,
-            max_turns=_least(own.max_turns, asked) or self._settings.max_turns,
-            max_cost=_least(own.max_cost, request.cost),
-            wrap_up=True,
-        )
 
 
 class WaitTool(NativeTool):
@@ -254,7 +190,7 @@ class WaitTool(NativeTool):
         request = parsed(self.tool, arguments, requests.WaitArguments)
         if not request.run_ids:
             raise CallRefused("The list of runs is empty. Valid: at least one run id.")
-        found = [await self._runs.find(run_id, context) for run_id in request.run_ids]
+        found = [await self._find(run_id, context) for run_id in request.run_ids]
         missing = request.needed - sum(named.view.outcome is not None for named in found)
         # A run without a driver does not end while this process waits for it.
         driven = [named.view.run_id for named in found if named.view.state not in ("ended", "interrupted")]
@@ -289,7 +225,7 @@ class MessageTool(NativeTool):
         if not request.text.strip():
             raise CallRefused("The text is empty. Valid: a message to the agent.")
         async with self._lock:
-            named = await self._runs.find(request.run, context)
+            named = await self._find(request.run, context)
             if await self._dialect_context.begun(context) is None and not await self._posted(
                 named, request.text, context
             ):
@@ -308,22 +244,8 @@ class MessageTool(NativeTool):
     async def _continue(self, named: NamedRun, text: str, context: CallContext) -> None:
         if named.view.outcome is not None and named.view.outcome.result == "cancelled":
             raise CallRefused(f"Run {named.run_id} was cancelled, which is final. Valid: a new run with run_agent.")
-        origin = await self._supervisor.replay(named.view.run_id)
-        policy = intersect(context.policy, await self._supervisor.current_policy(origin))
-        spawn_request = SpawnRequest(
-            agent=origin.accepted.agent,
-            run_spec=origin.run_spec,
-            task=text,
-            limits=origin.accepted.limits,
-            policy=policy,
-            windows=origin.accepted.windows,
-            lifecycle=Lifecycle(announce=context.host is None, on_parent_end="wait"),
-            inherits=HistoryRef(origin.run_id, origin.seq),
-            dialect=NAME,
-            handle_space=space_of(named.run_id),
-            max_depth=self._settings.max_depth,
-        )
-        await self._dialect_context.spawn(spawn_request, context)
+        lifecycle = Lifecycle(announce=context.host is None, on_parent_end="wait")
+        await self._children.continue_run(named, text, lifecycle, context)
 
 
 class ResultTool(NativeTool):
@@ -334,7 +256,7 @@ class ResultTool(NativeTool):
 
     async def _answer(self, arguments: str, context: CallContext) -> JsonObject:
         request = parsed(self.tool, arguments, requests.ResultArguments)
-        named = await self._runs.find(request.run, context)
+        named = await self._find(request.run, context)
         answer = answers.page_of(named.run_id, named.view, request.page or 1)
         self._mark_read(named, context)
         return answer
@@ -348,7 +270,7 @@ class CancelTool(NativeTool):
 
     async def _answer(self, arguments: str, context: CallContext) -> JsonObject:
         request = parsed(self.tool, arguments, requests.OneRunArguments)
-        named = await self._runs.find(request.run, context)
+        named = await self._find(request.run, context)
         if named.view.outcome is None:
             await self._supervisor.cancel(named.view.run_id, note=f"cancelled by {context.agent}")
             await self._supervisor.wait([named.view.run_id], timeout=CANCEL_SECONDS)
@@ -369,7 +291,13 @@ class ListTool(NativeTool):
     async def _answer(self, arguments: str, context: CallContext) -> JsonObject:
         parsed(self.tool, arguments, requests.NoArguments)
         agents = [{"name": agent.name, "description": agent.description} for agent in self._dialect_context.agents]
-        return {"agents": agents, "runs": await self._runs.rows(context)}
+        return {"agents": agents, "runs": await self._rows(context)}
+
+    async def _rows(self, context: CallContext) -> list[JsonObject]:
+        """The caller's runs, each with its first task."""
+        listed = (await self._runs.all(context))[: answers.MAX_LISTED]
+        tasks = await self._supervisor.stored.tasks([named.run_id for named in listed])
+        return [answers.row(named.run_id, named.view, tasks.get(named.run_id, "")) for named in listed]
 
 
 def _system(agent: Agent | None, instructions: str | None) -> str:
@@ -378,25 +306,8 @@ def _system(agent: Agent | None, instructions: str | None) -> str:
     return "\n\n".join(text for text in texts if text)
 
 
-def _cache(run_spec: RunSpec, caller: RunSpec, inherited: int | str) -> str:
-    """Whether a fork shares the prompt cache of its parent, and if not, why."""
-    if (run_spec.provider, run_spec.model) != (caller.provider, caller.model):
-        return "lost: another model"
-    if run_spec.system != caller.system:
-        return "lost: another system prompt"
-    if run_spec.offered != caller.offered:
-        return "lost: other tools"
-    if run_spec.output != caller.output:
-        return "lost: another form of answer"
-    return "shared" if inherited == "all" else "lost: a part of the conversation"
-
-
 def _seconds(asked: float | None, context: CallContext) -> float | None:
     """How long a call waits: as long as it asks for, and as long as its caller lets it."""
     limits = (asked, None if context.host is None else context.host.max_wait)
     given = [limit for limit in limits if limit is not None]
     return min(*given, MAX_SECONDS) if given else None
-
-
-def _least(one: int | None, other: int | None) -> int | None:
-    return min((limit for limit in (one, other) if limit is not None), default=None)

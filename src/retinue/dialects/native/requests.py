@@ -5,7 +5,7 @@ Whatever a model writes raises nothing but `CallRefused`, whose text lists what 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from msgspec import Meta, Struct
@@ -13,6 +13,7 @@ from msgspec import Meta, Struct
 from retinue.core.agent import Agent, ToolSpec
 from retinue.core.text import name_list
 from retinue.core.usage import MAX_COST, NANO
+from retinue.dialects import agent_names
 from retinue.dialects.arguments import compact, decode, list_of, name_schema, typed
 from retinue.dialects.error_codes import CallRefused
 
@@ -55,6 +56,11 @@ class RunArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     background: bool | None = None
     key: str | None = None
     wait_seconds: BOUNDED | None = None
+
+    @property
+    def turns(self) -> int | None:
+        """The turn limit, at most the largest that is stored."""
+        return None if self.max_turns is None else min(self.max_turns, MAX_TURNS)
 
     @property
     def cost(self) -> int | None:
@@ -154,26 +160,18 @@ def _number(asked: str | int, least: int, name: str, valid: str) -> int:
     return min(number, MAX_TURNS)
 
 
-def agent_named(name: str, agents: Iterable[Agent]) -> Agent:
-    """The agent of that name, in any case and with any of the signs `-`, `_` and blank; raises `CallRefused`.
+def agent_named(name: str, agents: Sequence[Agent]) -> Agent:
+    """The agent of that name, leniently; raises `CallRefused`.
 
-    >>> agent_named("Log Reader", [Agent(name="log_reader")]).name
-    'log_reader'
     >>> agent_named("writer", [Agent(name="log_reader")])
     Traceback (most recent call last):
     retinue.dialects.error_codes.CallRefused: Unknown agent 'writer'. Valid: log_reader; or leave agent out.
     """
-    known = {agent.name: agent for agent in agents}
-    if name in known:
-        return known[name]
-    alike = [agent for agent in known.values() if _plain(agent.name) == _plain(name)]
-    if len(alike) != 1:
-        raise CallRefused(f"Unknown agent {name[:100]!r}. Valid: {name_list(tuple(known))}; or leave agent out.")
-    return alike[0]
-
-
-def _plain(name: str) -> str:
-    return name.strip().lower().replace("_", "-").replace(" ", "-")
+    agent = agent_names.agent_named(name, agents)
+    if agent is None:
+        known = name_list(tuple(agent.name for agent in agents))
+        raise CallRefused(f"Unknown agent {name[:100]!r}. Valid: {known}; or leave agent out.")
+    return agent
 
 
 def specs(agents: Sequence[str] = (), tools: Sequence[str] = ()) -> dict[str, ToolSpec]:

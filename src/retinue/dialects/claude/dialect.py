@@ -1,0 +1,286 @@
+"""The `claude` dialect and its four tools."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
+
+from retinue.core.agent import Agent, ToolKind, ToolSpec
+from retinue.core.errors import BadInput, Refused, RunIsOver
+from retinue.core.events import RunAccepted
+from retinue.core.ids import RunId
+from retinue.core.inbox import TextMessage
+from retinue.core.policy import Autonomy, Policy
+from retinue.core.ports import CallContext, Tool, ToolResult
+from retinue.core.run import Lifecycle, Limits, Outcome
+from retinue.core.text import name_list
+from retinue.dialects.arguments import compact
+from retinue.dialects.base import Dialect, DialectTool
+from retinue.dialects.claude import NAME, answers, requests
+from retinue.dialects.claude.requests import MAIN, READ_ONLY, AgentArguments, parsed
+from retinue.dialects.claude.settings import DEFAULTS, ClaudeSettings
+from retinue.dialects.context import DialectContext
+from retinue.dialects.error_codes import CallRefused, JsonObject
+from retinue.dialects.named_runs import NamedRun, NamedRuns
+from retinue.dialects.sub_agents import ChildRequest, ChildRules, SubAgents
+from retinue.providers.catalog import CLAUDE_MODELS
+
+STOP_SECONDS = 10.0
+"""How long `TaskStop` waits for the end of a run."""
+
+MAX_LISTED = 50
+"""Sub-agents that a list shows, the newest ones."""
+
+MAX_MAIL = 1024
+"""Messages that an agent may have without having read them."""
+
+
+class ClaudeDialect(Dialect):
+    """The four tools; a sub-agent at the greatest depth can send messages."""
+
+    name = NAME
+
+    def __init__(self, dialect_context: DialectContext, settings: ClaudeSettings = DEFAULTS) -> None:
+        made = (AgentTool, SendTool, StopTool, ListTool)
+        tools = [kind(dialect_context, settings) for kind in made]
+        self._tools: dict[str, Tool] = {tool.spec.name: tool for tool in tools}
+        self._agent_tool = settings.agent_tool
+        self._runs = NamedRuns(dialect_context.supervisor, NAME)
+
+    def tools(self) -> Mapping[str, Tool]:
+        return self._tools
+
+    def system_text(self, agents: Sequence[Agent], offered: tuple[str, ...]) -> str:
+        return answers.USAGE if self._agent_tool in offered else ""
+
+    def notice(self, accepted: RunAccepted, outcome: Outcome) -> str:
+        return answers.notification(self._runs.name_in_notice(accepted), accepted.task, outcome)
+
+
+class ClaudeTool(DialectTool):
+    """Base class of the tools: an answer is one JSON object, and a refusal a text."""
+
+    tool = ""
+
+    def __init__(self, dialect_context: DialectContext, settings: ClaudeSettings) -> None:
+        self._name = settings.agent_tool if self.tool == requests.AGENT else self.tool
+        self.spec: ToolSpec = requests.specs(agent_tool=settings.agent_tool)[self._name]
+        self._dialect_context = dialect_context
+        self._settings = settings
+        self._supervisor = dialect_context.supervisor
+        self._children = SubAgents(
+            dialect_context,
+            ChildRules(
+                dialect=NAME,
+                tool_names=(settings.agent_tool, requests.SEND, requests.STOP, requests.LIST),
+                max_depth=settings.max_depth,
+                max_running=settings.max_running,
+                max_turns=settings.max_turns,
+                too_many="wait for the message about the end of one.",
+                last_tools=(requests.SEND,),
+            ),
+        )
+
+    async def call(self, arguments: str, context: CallContext) -> ToolResult:
+        try:
+            return ToolResult(compact(await self._answer(arguments, context)))
+        except (Refused, BadInput) as refusal:
+            return ToolResult(str(refusal), failed=True)
+
+    async def _answer(self, arguments: str, context: CallContext) -> JsonObject:
+        raise NotImplementedError
+
+    async def _find(self, reference: str, context: CallContext, unknown: str) -> NamedRun:
+        """The sub-agent of that id or name below the caller; raises `CallRefused` with the valid ones."""
+        known = await self._children.runs.all(context)
+        wanted = reference.strip()
+        by_id = next((each for each in known if wanted in (each.run_id, each.view.run_id)), None)
+        found = by_id or next((each for each in known if wanted and each.view.label == wanted), None)
+        if found is None:
+            listed = name_list(tuple(each.view.label or each.run_id for each in known), 20)
+            raise CallRefused(f"{unknown}{wanted[:100]}. Valid: {listed}.")
+        return found
+
+
+class AgentTool(ClaudeTool):
+    """`Agent`: start a sub-agent, and wait for its answer unless it works in the background."""
+
+    tool = requests.AGENT
+    waits = True
+    effect = "starts"
+
+    def spec_for(self, offered: tuple[str, ...], policy: Policy) -> ToolSpec:
+        return requests.specs(self._dialect_context.agents, agent_tool=self._name)[self._name]
+
+    async def _answer(self, arguments: str, context: CallContext) -> JsonObject:
+        request = parsed(self._name, arguments, AgentArguments)
+        row = await self._dialect_context.begun(context)
+        run_id = await self._start(request, context) if row is None else row.run_id
+        if not request.run_in_background:
+            await self._supervisor.wait([run_id])
+        view = await self._children.runs.latest(run_id, context)
+        if view.outcome is None or request.run_in_background:
+            return answers.launched(run_id, view, request.description[: requests.MAX_NAME])
+        return answers.ended(run_id, view, view.outcome)
+
+    async def _start(self, request: AgentArguments, context: CallContext) -> RunId:
+        prompt = requests.text_of("prompt", request.prompt)
+        if request.isolation is not None:
+            raise CallRefused(f"Isolation {request.isolation[:100]!r} is not available. Valid: leave isolation out.")
+        kind = requests.type_named(request.subagent_type, self._dialect_context.agents)
+        configured = kind if any(kind is agent for agent in self._dialect_context.agents) else None
+        name = await self._free_name(request, context)
+        turns = self._children.turns_of(configured, Limits())
+        child = ChildRequest(
+            task=prompt,
+            system="\n\n".join(text for text in (kind.system_prompt, answers.child_text(turns)) if text),
+            agent=configured,
+            general_name=kind.name,
+            policy=replace(context.policy, autonomy=Autonomy.READONLY) if kind.name in READ_ONLY else None,
+            model=_model(request.model),
+            effort=request.effort,
+            label=name,
+            lifecycle=Lifecycle(
+                awaited=not request.run_in_background,
+                announce=context.host is None and bool(request.run_in_background),
+                on_parent_end="wait",
+            ),
+        )
+        planned = self._children.plan(child, context)
+        await self._children.check_elsewhere(context)
+        return (await self._dialect_context.spawn(planned.spawn_request, context)).run_id
+
+    async def _free_name(self, request: AgentArguments, context: CallContext) -> str:
+        """The name of the new sub-agent; raises `CallRefused` for one that is taken or not valid."""
+        name = (request.name or "").strip()
+        if not name:
+            return ""
+        if len(name) > requests.MAX_NAME or not name.isprintable() or name == MAIN or "/" in name or ":" in name:
+            valid = f"at most {requests.MAX_NAME} characters without / and :, and not {MAIN}"
+            raise CallRefused(f"Invalid name {name[:100]!r}. Valid: {valid}.")
+        if name in {each.view.label for each in await self._children.runs.all(context)}:
+            raise CallRefused(f"The name {name!r} is taken. Valid: another name, or SendMessage to it.")
+        return name
+
+
+class SendTool(ClaudeTool):
+    """`SendMessage`: a message to a sub-agent, which continues one that has ended; or from one to the top."""
+
+    tool = requests.SEND
+    ordered = True
+    effect = "starts"
+
+    def __init__(self, dialect_context: DialectContext, settings: ClaudeSettings) -> None:
+        super().__init__(dialect_context, settings)
+        self._lock = asyncio.Lock()  # of two messages to an ended run, one continues it and the other one follows
+
+    async def _answer(self, arguments: str, context: CallContext) -> JsonObject:
+        request = parsed(self._name, arguments, requests.MessageArguments)
+        text = requests.text_of("message", request.message)
+        if request.to.strip() == MAIN and context.depth > 0:
+            await self._post_to_main(text, context)
+            return {"success": True, "message": "Message queued for main."}
+        async with self._lock:
+            named = await self._find(request.to, context, "No agent found with name or ID: ")
+            who = named.view.label or named.run_id
+            if await self._dialect_context.begun(context) is None:
+                if await self._posted(named, text, context):
+                    return {"success": True, "message": f"Message queued for {who}: it is read at its next turn."}
+                await self._continue(named, text, context)
+        how = "You get a message when it ends." if context.host is None else "ListAgents shows its result."
+        sentence = f"{who} had ended and goes on in the background with your message. {how}"
+        return {"success": True, "message": sentence, "resumedAgentId": named.run_id}
+
+    async def _posted(self, named: NamedRun, text: str, context: CallContext) -> bool:
+        """Whether the run could take the message; one that has ended cannot."""
+        live = self._supervisor.live(named.view.run_id)
+        if live is not None and len(live.inbox) >= MAX_MAIL:
+            raise CallRefused(f"The agent has {MAX_MAIL} unread messages, which is the limit.")
+        try:
+            await self._supervisor.post(named.view.run_id, TextMessage(key=context.key, text=text))
+        except RunIsOver:
+            return False
+        return True
+
+    async def _continue(self, named: NamedRun, text: str, context: CallContext) -> None:
+        outcome = named.view.outcome
+        if outcome is not None and outcome.result == "cancelled" and not answers.is_stopped(outcome):
+            raise CallRefused("The agent was cancelled, which is final. Valid: a new agent.")
+        lifecycle = Lifecycle(announce=context.host is None, on_parent_end="wait")
+        await self._children.continue_run(named, text, lifecycle, context)
+
+    async def _post_to_main(self, text: str, context: CallContext) -> None:
+        root = await self._supervisor.acceptance(context.root_id)
+        if root is None or root.lifecycle.hosted:
+            raise CallRefused("main is a program that reads no messages: put what it has to know into your answer.")
+        live = self._supervisor.live(context.run_id)
+        own = live.run.accepted.label if live is not None else ""
+        item = TextMessage(key=f"peer/{context.key}", text=answers.message(own or context.run_id, text), origin="peer")
+        try:
+            await self._supervisor.post(context.root_id, item)
+        except RunIsOver as over:
+            raise CallRefused("main has ended and reads no messages.") from over
+
+
+class StopTool(ClaudeTool):
+    """`TaskStop`: stop a sub-agent and all below it; a message continues it."""
+
+    tool = requests.STOP
+    effect = "stops"
+
+    async def _answer(self, arguments: str, context: CallContext) -> JsonObject:
+        request = parsed(self._name, arguments, requests.StopArguments)
+        named = await self._find(request.task_id, context, "No task found with ID: ")
+        run_id = named.view.run_id
+        if named.view.outcome is not None and not context.again:
+            status = answers.status_of(named.view.outcome)
+            raise CallRefused(f"Task {named.run_id} is not running (status: {status}).")
+        await self._supervisor.cancel(run_id, note=f"{answers.STOPPED_BY}{context.agent}")
+        ended = await self._supervisor.wait([run_id], timeout=STOP_SECONDS)
+        if named.view.parent_id == context.run_id and ended:
+            self._supervisor.mark_read(context.run_id, run_id)
+        tasks = await self._supervisor.stored.tasks([named.run_id])
+        command = named.view.label or tasks.get(named.run_id, "")[: answers.TASK_SHOWN]
+        answer: JsonObject = {
+            "message": f"Successfully stopped task: {named.run_id} ({command})",
+            "task_id": named.run_id,
+            "task_type": "local_agent",
+            "command": command,
+        }
+        if run_id in ended and ended[run_id].unstopped:
+            answer["unstopped"] = list(ended[run_id].unstopped)
+        return answer
+
+
+class ListTool(ClaudeTool):
+    """`ListAgents`: the sub-agents of the caller, newest first."""
+
+    tool = requests.LIST
+    kind: ToolKind = "pure"
+
+    async def _answer(self, arguments: str, context: CallContext) -> JsonObject:
+        parsed(self._name, arguments, requests.NoArguments)
+        listed = (await self._children.runs.all(context))[:MAX_LISTED]
+        tasks = await self._supervisor.stored.tasks([named.run_id for named in listed])
+        is_outside = context.host is not None
+        return {
+            "agents": [
+                answers.row(each.run_id, each.view.label, each.view, tasks.get(each.run_id, ""), with_result=is_outside)
+                for each in listed
+            ]
+        }
+
+
+def _model(name: str | None) -> str:
+    """The model that a call names; an alias of Claude Code means a model of Anthropic, `inherit` that of the caller.
+
+    >>> _model("Haiku"), _model("inherit"), _model("openai-chat:gpt-5-mini")
+    ('anthropic:claude-haiku-4-5', '', 'openai-chat:gpt-5-mini')
+    """
+    asked = (name or "").strip()
+    alias = CLAUDE_MODELS.get(asked.lower())
+    if alias is not None:
+        return f"anthropic:{alias}"
+    return "" if asked.lower() == "inherit" else asked
