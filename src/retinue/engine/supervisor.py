@@ -214,22 +214,25 @@ class Supervisor:
             callback(accepted.run_id)
         return started
 
-    async def accept(self, spawn_request: SpawnRequest, *, session_id: SessionId) -> StartedRun:
-        """Create a root run without a driver; it starts when a process adopts it."""
+    async def accept(self, spawn_request: SpawnRequest, *, session_id: SessionId, key: Key | None = None) -> StartedRun:
+        """Create a root run without a driver; it starts when a process adopts it. The same key gives the same run."""
         self._check_open()
+        if key is not None and (known := await self._known(key, None)) is not None:
+            return known
         accepted, run_spec = admit(
             spawn_request,
             run_id=self._engine.ids.new(),
             session_id=session_id,
             parent=None,
             running=0,
-            key=None,
+            key=key,
             engine=self._engine,
         )
         acceptance = commands.Accept(accepted=accepted, run_spec=run_spec, driver_id=None)
         started = self._started(accepted, await self._engine.journal.commit(acceptance))
-        for callback in self._engine.on_placed:
-            callback(started.run_id)
+        if not started.existed:
+            for callback in self._engine.on_placed:
+                callback(started.run_id)
         return started
 
     def _started(self, accepted: RunAccepted, answers: list[commands.WriteResult]) -> StartedRun:

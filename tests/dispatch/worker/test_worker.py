@@ -43,6 +43,16 @@ async def test_a_detached_run_is_driven_by_a_worker(place: str) -> None:
         assert running.reports[1] == f"run {run.run_id}: taken"
 
 
+async def test_a_detached_run_is_started_once_by_its_key(place: str) -> None:
+    async with client(place) as r, worker(place, Script().play("main", says("done"))) as running:
+        first = await r.spawn("task", detached=True, key="k")
+        again = await r.spawn("task", detached=True, key="k")
+        assert first.run_id == again.run_id
+        assert (await again.wait(timeout=PATIENCE)).text == "done"
+        assert (await r.spawn("task", detached=True, key="k")).run_id == first.run_id
+        assert len(running.provider.asked) == 1
+
+
 async def test_of_two_workers_one_drives_a_run(place: str) -> None:
     lines = Script().play("main", *[says("done")] * 20)
     async with client(place) as r, worker(place, lines) as first, worker(place, lines) as second:
