@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -51,11 +51,16 @@ class PostgresServer:
     """
 
     def __init__(
-        self, folder: Path, *, port: int = 5432, standby_of: PostgresServer | None = None, **settings: str
+        self,
+        folder: Path,
+        settings: Mapping[str, str],
+        *,
+        port: int = 5432,
+        standby_of: PostgresServer | None = None,
     ) -> None:
         self.folder = folder
         self.port = port
-        self._settings = _FAST | settings
+        self._settings = {**_FAST, **settings}
         self._user = NOBODY if os.geteuid() == 0 else None
         self._groups: list[int] | None = None if self._user is None else []
         self._process: subprocess.Popen[bytes] | None = None
@@ -217,7 +222,7 @@ def running_server(**settings: str) -> Generator[PostgresServer]:
     with server_folder() as folder:
         server = None
         try:
-            server = PostgresServer(folder, **settings)
+            server = PostgresServer(folder, settings)
             yield server
         finally:
             if server is not None:
@@ -231,8 +236,8 @@ def replicated_server(ports: tuple[int, int], **settings: str) -> Generator[Repl
     servers: list[PostgresServer] = []
     with server_folder() as first, server_folder() as second:
         try:
-            servers.append(PostgresServer(first, port=ports[0], **settings))
-            servers.append(PostgresServer(second, port=ports[1], standby_of=servers[0], **settings))
+            servers.append(PostgresServer(first, settings, port=ports[0]))
+            servers.append(PostgresServer(second, settings, port=ports[1], standby_of=servers[0]))
             yield ReplicatedServer(*servers)
         finally:
             for server in servers:

@@ -359,6 +359,7 @@ class RunQuery(Struct, frozen=True, kw_only=True, gc=False):
     """Only runs with a handle in this space, in any session."""
     dialect: str | None = None
     phase: Phase | None = None
+    except_phase: Phase | None = None
     run_ids: tuple[RunId, ...] | None = None
     """Only these runs."""
     id_part: str | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 
 from msgspec.structs import replace
@@ -29,6 +29,7 @@ from retinue.core.commands import (
 from retinue.core.errors import BadInput, Fenced, NotAdoptable, StoreError, StoreUnavailable
 from retinue.core.events import FORMAT, RunAdopted, RunLeft
 from retinue.core.ids import DriverId, RandomIds, RunId
+from retinue.core.inbox import Item
 from retinue.core.log_context import logger
 from retinue.core.policy import Policy, Rules
 from retinue.core.ports import (
@@ -151,11 +152,10 @@ class Recovery:
         """Rebuild a tree from the root down, then start all its runs; `runs` are as they were read before."""
         if not rows:
             return
-        tree = await self._engine.journal.read(self._engine.store.runs, RunQuery(root_id=rows[0].root_id))
+        tree = await self._tree_of(rows)
         ended = {row.run_id: row for row in tree if row.progress.phase == "ended"}
         lengths = {row.run_id: row.seq for row in tree}
-        store = self._engine.store
-        inboxes = await self._engine.journal.read(lambda: {row.run_id: store.inbox(row.run_id) for row in rows})
+        inboxes = await self._inboxes(rows)
         if isinstance(self._engine.ids, RandomIds):
             self._engine.ids.follow(max(row.run_id for row in tree))
         continued: list[LiveRun] = []
@@ -205,6 +205,32 @@ class Recovery:
         for callback in self._engine.on_adopt:
             await callback([live.run for live in continued])
 
+    async def _tree_of(self, rows: Sequence[RunRow]) -> list[RunRow]:
+        """The rows that matter for continuing these runs of a tree: all, or of new placed children those above them."""
+        read, store = self._engine.journal.read, self._engine.store
+        if all(row.parent_id is not None and row.seq == 1 for row in rows):
+            found = {row.run_id: row for row in await read(store.runs, _these(row.run_id for row in rows))}
+            above = {row.parent_id for row in rows if row.parent_id is not None} - set(found)
+            while above:
+                parents = await read(store.runs, _these(above))
+                found.update((row.run_id, row) for row in parents)
+                above = {row.parent_id for row in parents if row.parent_id is not None} - set(found)
+            if all(found[row.run_id].seq == 1 for row in rows):  # no process has driven them: nothing is below them
+                return list(found.values())
+        return await read(store.runs, RunQuery(root_id=rows[0].root_id))
+
+    async def _inboxes(self, rows: Sequence[RunRow]) -> dict[RunId, list[Item]]:
+        """What waits for runs that this process drives."""
+        store = self._engine.store
+        if len(rows) == 1:
+            (row,) = rows
+            return {row.run_id: await self._engine.journal.read(store.inbox, row.run_id)}
+        inboxes: dict[RunId, list[Item]] = {row.run_id: [] for row in rows}
+        for run_id, item in await self._engine.journal.read(store.inbox_for, self._driver_id):
+            if run_id in inboxes:
+                inboxes[run_id].append(item)
+        return inboxes
+
     def _remember(self, ended: dict[RunId, RunRow]) -> None:
         latest = sorted(ended.values(), key=lambda row: (row.progress.ended_at or 0.0, row.run_id))
         for row in latest[-REMEMBERED_IN_TREE:]:
@@ -231,6 +257,10 @@ class Recovery:
             accepted = live.run.accepted
             if accepted.parent_id in ended and accepted.lifecycle.on_parent_end != "keep":
                 await self._executor.cancel(accepted.run_id, "parent_ended", "its parent has ended")
+
+
+def _these(run_ids: Iterable[RunId]) -> RunQuery:
+    return RunQuery(run_ids=tuple(run_ids))
 
 
 def _trees(rows: Sequence[RunRow]) -> Collection[list[RunRow]]:
@@ -422,7 +452,7 @@ class Driver:
                     await asyncio.sleep(seconds)
                 else:
                     # Not all the time, if there is much to read and others write often.
-                    await asyncio.sleep(min(seconds, max(WAKE_UP_PAUSE, 3 * took)))
+                    await asyncio.sleep(min(seconds, max(WAKE_UP_PAUSE, 8 * took)))
                     with suppress(TimeoutError):
                         async with asyncio.timeout(seconds):
                             await woken.wait()
@@ -472,7 +502,7 @@ class Driver:
         self._unread = any(run_id not in registry.live for run_id, _ in waiting)
         self._handles.clear()
         self._open_sessions.clear()
-        await self._executor.settle_placed()
+        self._unread = not await self._executor.settle_placed() or self._unread
         for run_id in registry.watched:
             if run_id not in registry.live and run_id not in registry.ended:
                 registry.notify_change(run_id)

@@ -100,6 +100,10 @@ async def pause_deadline(live: LiveRun, engine: EngineContext) -> None:
 
 log = logger("retinue.engine")
 
+MANY_PLACED = 64
+SETTLE_INTERVAL = 0.2
+"""Seconds between two looks for the ends of placed runs, if there are more than `MANY_PLACED`."""
+
 WRAP_UP = (
     "You have reached the {what} of this task. Do not call any tools. "
     "Give your final answer now, from what you have, and say what is left undone."
@@ -355,6 +359,8 @@ class Executor:
         self._tool_sets: dict[tuple[tuple[str, ...], tuple[str, ...], Policy], ToolSet] = {}
         self.stopped_at: float | None = None
         """When the store last refused a commit, so that all work stopped."""
+        self._settled_at = 0.0
+        """When it was last asked which placed runs have ended, by the time of the loop."""
 
     def prepare(self, run: Run, acceptance: CommitFuture | None = None) -> LiveRun:
         """A live run for a folded run; it is not started yet."""
@@ -494,10 +500,17 @@ class Executor:
             self._engine.budgets.close(run_id)
         return placed
 
-    async def settle_placed(self) -> None:
-        """Learn which placed runs have ended: charge what they used, and notify those that wait for them."""
+    async def settle_placed(self) -> bool:
+        """Learn which placed runs have ended: charge what they used, and notify those that wait for them.
+
+        With many of them it looks now and then only; False says that it has to be called again.
+        """
         if not self._registry.placed:
-            return
+            return True
+        now = asyncio.get_running_loop().time()
+        if len(self._registry.placed) > MANY_PLACED and now - self._settled_at < SETTLE_INTERVAL:
+            return False
+        self._settled_at = now
         store, peek = self._engine.store, self._engine.journal.peek
         query = RunQuery(run_ids=tuple(self._registry.placed), phase="ended")
         rows = await peek(store.runs, query)
@@ -514,6 +527,7 @@ class Executor:
             for waiting, name in placed.dependents:
                 self._hand_over(waiting, handover(placed.accepted, outcome, name, self._engine))
             self._registry.notify(row.run_id)
+        return True
 
     def settle_end(self, live: LiveRun) -> bool:
         """Whether the store has accepted the end of a run; if not, the run goes on with what it had not read."""

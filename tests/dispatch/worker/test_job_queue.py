@@ -11,7 +11,7 @@ import retinue
 from retinue.core.commands import RunQuery, RunRow
 from retinue.core.events import RunAdopted
 from retinue.dispatch.worker import job_queue
-from retinue.dispatch.worker.job_queue import JobQueue, QueueUnavailable, run_of
+from retinue.dispatch.worker.job_queue import JobQueue, QueueUnavailable, runs_of
 from retinue.providers.scripted import Script, ScriptedProvider, says
 from retinue.store.postgres import PostgresAddress, parse_address
 from tests.dispatch.worker.stage import PATIENCE, worker
@@ -48,31 +48,46 @@ async def test_a_run_is_queued_once_and_handed_to_one_worker(postgres_url: str) 
     async with client(postgres_url) as r, JobQueue(address, lease=5) as first, JobQueue(address, lease=5) as second:
         (row,) = await waiting_rows(r, 1)
         for queue in (first, second, first):
-            await queue.enqueue(row, "a", is_takeover=False)
+            await queue.enqueue([row], "a", is_takeover=False)
         job = await first.fetch(["b", "a"])
         assert job is not None
-        assert run_of(job) == row.run_id
+        assert runs_of(job) == (row.run_id,)
         assert await second.fetch(["a"]) is None
         await first.finish(job)
+        await first.finish(job)
         assert jobs_left(address) == 0
+
+
+async def test_several_runs_are_one_job(postgres_url: str) -> None:
+    address = parse_address(postgres_url)
+    async with client(postgres_url) as r, JobQueue(address, lease=5) as queue:
+        rows = await waiting_rows(r, 3)
+        await queue.enqueue(rows[:1], "a", is_takeover=False)
+        await queue.enqueue(rows, "a", is_takeover=False)
+        jobs = [await queue.fetch(["a"]) for _ in range(3)]
+        assert [None if job is None else runs_of(job) for job in jobs] == [
+            (rows[0].run_id,),
+            (rows[1].run_id, rows[2].run_id),
+            None,
+        ]
 
 
 async def test_a_worker_fetches_from_its_queues_alone_and_by_priority(postgres_url: str) -> None:
     address = parse_address(postgres_url)
     async with client(postgres_url) as r, JobQueue(address, lease=5) as queue:
         new, begun, other = await waiting_rows(r, 3)
-        await queue.enqueue(new, "a", is_takeover=False)
-        await queue.enqueue(begun, "a", is_takeover=True)
-        await queue.enqueue(other, "b", is_takeover=True)
+        await queue.enqueue([new], "a", is_takeover=False)
+        await queue.enqueue([begun], "a", is_takeover=True)
+        await queue.enqueue([other], "b", is_takeover=True)
         fetched = [await queue.fetch(["a"]) for _ in range(3)]
-        assert [None if job is None else run_of(job) for job in fetched] == [begun.run_id, new.run_id, None]
+        assert [None if job is None else runs_of(job) for job in fetched] == [(begun.run_id,), (new.run_id,), None]
 
 
 async def test_the_jobs_of_a_dead_worker_go_to_another(postgres_url: str) -> None:
     address = parse_address(postgres_url)
     async with client(postgres_url) as r, JobQueue(address, lease=0.2) as dead, JobQueue(address, lease=0.2) as other:
         (row,) = await waiting_rows(r, 1)
-        await dead.enqueue(row, "a", is_takeover=False)
+        await dead.enqueue([row], "a", is_takeover=False)
         assert await dead.fetch(["a"]) is not None
         async with asyncio.timeout(PATIENCE):
             while True:
@@ -80,14 +95,14 @@ async def test_the_jobs_of_a_dead_worker_go_to_another(postgres_url: str) -> Non
                 if (job := await other.fetch(["a"])) is not None:
                     break
                 await asyncio.sleep(0.05)
-        assert run_of(job) == row.run_id
+        assert runs_of(job) == (row.run_id,)
 
 
 async def test_an_aborted_job_is_reported_to_its_worker(postgres_url: str) -> None:
     address = parse_address(postgres_url)
     async with client(postgres_url) as r, JobQueue(address, lease=5) as queue:
         (row,) = await waiting_rows(r, 1)
-        await queue.enqueue(row, "a", is_takeover=False)
+        await queue.enqueue([row], "a", is_takeover=False)
         job = await queue.fetch(["a"])
         assert job is not None
         assert job.id is not None
@@ -105,7 +120,7 @@ async def test_a_job_that_is_delivered_twice_drives_nothing_twice(postgres_url: 
         async with worker(postgres_url, lines) as first, worker(postgres_url, lines) as second:
             for row in rows:
                 for name in ("a", "b"):  # jobs that no worker asked for
-                    await extra.enqueue(row, name, is_takeover=False)
+                    await extra.enqueue([row], name, is_takeover=False)
                     extra._known.clear()
             outcomes = await r.wait(*(row.run_id for row in rows), timeout=PATIENCE)
             assert len(outcomes) == 4

@@ -98,6 +98,26 @@ async def test_children_of_an_agent_that_can_be_anywhere_are_spread(place: str) 
             assert len(drivers_of(r, rows[f"dig {number}"].run_id)) == 1, "it was accepted without a driver"
 
 
+async def test_hundreds_of_children_are_taken_in_groups_and_each_once(place: str) -> None:
+    number = 300
+    async with AsyncExitStack() as stack, client(place) as r:
+        opening: dict[str, Any] = {
+            "agents": AGENTS,
+            "dialect_settings": {"native": retinue.NativeSettings(max_running=number)},
+        }
+        script = lines(children=number)
+        found = [await stack.enter_async_context(worker(place, script, **opening)) for _ in range(3)]
+        await until(lambda: all(each.reports for each in found))
+        run = await r.spawn("lead them", agent="lead", detached=True)
+        outcome = await run.wait(timeout=PATIENCE)
+
+        assert (outcome.result, outcome.text) == ("completed", "all done")
+        asked = Counter((one.path, one.turn) for each in found for one in each.provider.asked)
+        assert set(asked.values()) == {1}
+        assert len(asked) == number + 2
+        assert all(each.provider.asked for each in found), "every worker had a share"
+
+
 async def test_a_child_goes_to_a_worker_with_its_tags(place: str) -> None:
     script = lines(delegates(0, agent="trainer"))
     async with AsyncExitStack() as stack, client(place) as r:

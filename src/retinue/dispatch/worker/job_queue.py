@@ -25,6 +25,7 @@ from retinue.core.log_context import logger
 if TYPE_CHECKING:
     from procrastinate import App
     from procrastinate.jobs import Job
+    from procrastinate.types import JSONValue
     from psycopg import AsyncConnection
 
     from retinue.store.postgres import PostgresAddress
@@ -107,19 +108,21 @@ class JobQueue:
                         await app.job_manager.unregister_worker(self._worker_id)
             await app.close_async()
 
-    async def enqueue(self, row: RunRow, queue: str, *, is_takeover: bool) -> None:
-        """Enqueue the top run of a unit, unless it is waiting in the queue already."""
+    async def enqueue(self, rows: Sequence[RunRow], queue: str, *, is_takeover: bool) -> None:
+        """Enqueue the top runs of units as one job, without those that are waiting in the queue already."""
         from procrastinate.exceptions import AlreadyEnqueued
 
-        run_id, known = row.run_id, (row.run_id, row.seq)
-        if known in self._known:
+        rows = [row for row in rows if (row.run_id, row.seq) not in self._known]
+        if not rows:
             return
-        priority = priority_of(depth=row.depth, is_takeover=is_takeover)
+        first = rows[0].run_id
+        others: list[JSONValue] = [row.run_id for row in rows[1:]]
+        priority = priority_of(depth=rows[0].depth, is_takeover=is_takeover)
         app = await self._connected()
-        deferrer = app.configure_task(TASK, queue=queue, priority=priority, queueing_lock=f"{queue}/{run_id}")
+        deferrer = app.configure_task(TASK, queue=queue, priority=priority, queueing_lock=f"{queue}/{first}")
         with suppress(AlreadyEnqueued), _translated():
-            await deferrer.defer_async(run_id=run_id)
-        self._known.add(known)
+            await deferrer.defer_async(run_id=first, others=others)
+        self._known.update((row.run_id, row.seq) for row in rows)
 
     async def fetch(self, queues: Sequence[str]) -> Job | None:
         """The next job of these queues, the one of the highest priority first; it is this worker's from now on."""
@@ -130,12 +133,19 @@ class JobQueue:
             return await app.job_manager.fetch_job(queues=list(queues), worker_id=self._worker_id or 0)
 
     async def finish(self, job: Job) -> None:
-        """Remove a job whose unit was driven, or needs no driver any more."""
+        """Remove a job whose unit was driven, or needs no driver any more; another worker may have done it already."""
+        import psycopg
+        from procrastinate.exceptions import ConnectorException
         from procrastinate.jobs import Status
 
         app = await self._connected()
         with _translated():
-            await app.job_manager.finish_job(job=job, status=Status.SUCCEEDED, delete_job=True)
+            try:
+                await app.job_manager.finish_job(job=job, status=Status.SUCCEEDED, delete_job=True)
+            except ConnectorException as error:
+                # The job went to another worker, because a heartbeat of this one was late: there is none any more.
+                if not isinstance(error.__cause__, psycopg.errors.RaiseException):
+                    raise
 
     async def maintain(self, held: Mapping[RunId, Job]) -> list[RunId]:
         """Send a heartbeat, and give the jobs of dead workers to others; the held runs whose job is to be aborted."""
@@ -196,12 +206,13 @@ def _translated() -> Generator[None]:
     except AlreadyEnqueued:
         raise
     except (ConnectorException, psycopg.Error) as error:
-        raise QueueUnavailable(str(error) or str(error.__cause__)) from error
+        raise QueueUnavailable(str(error.__cause__ or error).strip()) from error
 
 
-def run_of(job: Job) -> RunId:
-    """The run of a job."""
-    return str(job.task_kwargs.get("run_id", ""))
+def runs_of(job: Job) -> tuple[RunId, ...]:
+    """The runs of a job: the top runs of the units that are taken together."""
+    others = job.task_kwargs.get("others")
+    return tuple(map(str, (job.task_kwargs.get("run_id", ""), *(others if isinstance(others, list) else ()))))
 
 
 def create_tables(address: PostgresAddress) -> None:

@@ -11,10 +11,12 @@ import random
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 from importlib.util import find_spec
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from retinue.app.retinue import Retinue
 from retinue.app.run_spec import LaunchConfig
@@ -27,7 +29,7 @@ from retinue.core.log_context import line, logger
 from retinue.core.run import MCP_HOST, Outcome
 from retinue.core.text import plural
 from retinue.dispatch.worker.health import HealthServer
-from retinue.dispatch.worker.job_queue import JobQueue, QueueUnavailable, needs_of, run_of
+from retinue.dispatch.worker.job_queue import JobQueue, QueueUnavailable, needs_of, runs_of
 from retinue.dispatch.worker.table import WorkerFacts, add_worker, remove_worker
 from retinue.engine import Approver, LiveView
 from retinue.version import __version__
@@ -51,11 +53,17 @@ STOP_SECONDS = 8.0
 BATCH = 16
 """Placed children of one tree that are taken together."""
 
-ENQUEUED_AT_ONCE = 100
+ENQUEUED_AT_ONCE = 500
 """Units that are enqueued at one look; the others follow when these are taken."""
 
 QUEUE_SECONDS = 1.0
 """Seconds that a unit waits for its job, before a worker with room takes it without one."""
+
+LONGEST_QUEUE_SECONDS = 10.0
+"""The same while the queue has other jobs."""
+
+PAGE = 256
+"""New placed children that are read at one look; the others follow when these are taken."""
 
 CHILDREN = "-children"
 """The end of the names of queues of placed children, for which there is room of another kind than for roots."""
@@ -124,6 +132,29 @@ def batches(units: Sequence[Unit]) -> list[list[Unit]]:
     return [*groups, *([unit] for unit in units if unit.is_root)]
 
 
+def is_new_child(row: RunRow) -> bool:
+    """Whether a run was placed for another worker and no process has driven it: nothing is below it."""
+    return row.progress.phase == "placed" and row.seq == 1
+
+
+def groups(units: Sequence[Unit]) -> list[list[Unit]]:
+    """Units as they are enqueued: new children of one tree with the same run spec are one job, all others single.
+
+    Of few children each is a job, so that they are spread over workers.
+    """
+    alike: dict[tuple[RunId, str], list[Unit]] = {}
+    found: list[list[Unit]] = []
+    for unit in units:
+        if is_new_child(unit.top) and not unit.is_root:
+            alike.setdefault((unit.top.root_id, unit.top.run_spec), []).append(unit)
+        else:
+            found.append([unit])
+    for children in alike.values():
+        size = min(BATCH, 1 + len(children) // 8)
+        found += [children[first : first + size] for first in range(0, len(children), size)]
+    return found
+
+
 def counted_trees(live: Collection[LiveView]) -> frozenset[RunId]:
     """The roots of the trees at work; one of which every run waits, and one run for an approval, is not counted."""
     at_work: set[RunId] = set()
@@ -183,6 +214,8 @@ class Worker:
         self._marking_since: float | None = None
         self._older: dict[RunId, bool] = {}
         """Trees from before drivers marked what they leave, and whether they were left then."""
+        self._served_at = 0.0
+        """When the queue last had a job for this worker, by the time of the loop."""
         self._woken = asyncio.Event()
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -224,7 +257,7 @@ class Worker:
 
         The longer the last look took, the longer is the pause: a store with many waiting runs is not read all the time.
         """
-        await asyncio.sleep(min(LOOK_INTERVAL, max(LEAST_PAUSE, 3 * looked)))
+        await asyncio.sleep(min(LOOK_INTERVAL, max(LEAST_PAUSE, 4 * looked)))
         stopped = asyncio.ensure_future(stop.wait())
         woken = asyncio.ensure_future(self._woken.wait())
         await asyncio.wait({stopped, woken}, timeout=LOOK_INTERVAL, return_when=asyncio.FIRST_COMPLETED)
@@ -241,9 +274,8 @@ class Worker:
 
     async def _look(self) -> bool:
         """Take what waits, as far as there is room; whether nothing is left to do."""
-        drivers = self._supervisor.drivers
-        await drivers.reap()
-        rows = await self._supervisor.stored.runs(RunQuery(unfinished_only=True, undriven_only=True))
+        await self._supervisor.drivers.reap()
+        rows = await self._waiting_rows()
         interrupted = await self._interrupted(rows)
         waiting = [unit for unit in units_of(rows) if self._is_wanted(unit, interrupted)]
         if self._queue is not None:
@@ -256,6 +288,18 @@ class Worker:
             left = await self._take_directly(waiting)
         self._counts.waiting = left
         return not left and not counted_trees(self._supervisor.live_runs())
+
+    async def _waiting_rows(self) -> list[RunRow]:
+        """Runs without a driver: all that are no new placed children, some of these, and those placed here."""
+        waiting = RunQuery(unfinished_only=True, undriven_only=True)
+        read = self._supervisor.stored.runs
+        rows = await read(replace(waiting, except_phase="placed"))
+        rows += await read(replace(waiting, phase="placed", limit=PAGE))
+        if self._queue is not None and self._placed:
+            own = tuple(islice(self._placed, ENQUEUED_AT_ONCE))
+            rows += await read(replace(waiting, run_ids=own))
+            self._placed.difference_update(set(own) - {row.run_id for row in rows})
+        return list({row.run_id: row for row in rows}.values())
 
     async def _take_directly(self, waiting: Sequence[Unit]) -> int:
         """Take what there is room for, without a queue; how many units are left."""
@@ -273,19 +317,20 @@ class Worker:
             await self._supervisor.cancel(run_id, note="its job was aborted")
         await self._finish_jobs(queue)
         units = {unit.top.run_id: unit for unit in waiting}
-        for unit in [unit for unit in waiting if self._enqueues(unit)][:ENQUEUED_AT_ONCE]:
-            name = await self._queue_of(unit)
+        for group in groups([unit for unit in waiting if self._enqueues(unit)][:ENQUEUED_AT_ONCE]):
+            name = await self._queue_of(group[0])
             if name is not None:
-                await queue.enqueue(unit.top, name, is_takeover=unit.is_takeover)
-            self._placed.discard(unit.top.run_id)
+                await queue.enqueue([unit.top for unit in group], name, is_takeover=group[0].is_takeover)
+            self._placed.difference_update(unit.top.run_id for unit in group)
         while units and (jobs := await self._fetched(queue, units)):
-            for tree in batches([unit for _, unit in jobs if unit is not None]):
+            self._served_at = asyncio.get_running_loop().time()
+            for tree in batches([unit for _, found in jobs for unit in found]):
                 await self._take(tree)
-            for job, unit in jobs:
-                if unit is not None and self._supervisor.live(unit.top.run_id) is not None:
-                    self._jobs[unit.top.run_id] = job
-                else:
-                    await queue.finish(job)  # it has another driver, has ended, or was left alone
+            for job, found in jobs:
+                taken = [unit.top.run_id for unit in found if self._supervisor.live(unit.top.run_id) is not None]
+                self._jobs.update(dict.fromkeys(taken, job))
+                if not taken:
+                    await queue.finish(job)  # its runs have other drivers, have ended, or were left alone
         return await self._take_late(units)
 
     def _enqueues(self, unit: Unit) -> bool:
@@ -295,27 +340,31 @@ class Worker:
         specs = frozenset(row.run_spec for row in unit.rows)
         return specs not in self._known_needs and not self._known_needs.add(specs)
 
-    async def _fetched(self, queue: JobQueue, units: dict[RunId, Unit]) -> list[tuple[Job, Unit | None]]:
+    async def _fetched(self, queue: JobQueue, units: dict[RunId, Unit]) -> list[tuple[Job, list[Unit]]]:
         """Some jobs that are handed to this worker, as far as there is room, with what they are about."""
-        jobs: list[tuple[Job, Unit | None]] = []
-        while len(jobs) < BATCH and (served := self._served_queues(len(jobs))):
+        jobs: list[tuple[Job, list[Unit]]] = []
+        fetched = 0
+        while fetched < BATCH and (served := self._served_queues(fetched)):
             job = await queue.fetch(served)
             if job is None:
                 break
-            jobs.append((job, units.pop(run_of(job), None) or await self._waiting_unit(run_of(job))))
+            known = [unit for run_id in runs_of(job) if (unit := units.pop(run_id, None)) is not None]
+            rest = set(runs_of(job)) - {unit.top.run_id for unit in known}
+            found = [*known, *(await self._waiting_units(rest) if rest else ())]
+            jobs.append((job, found))
+            fetched += len(found)
         return jobs
 
     async def _take_late(self, units: dict[RunId, Unit]) -> int:
-        """Take units whose job has not come for a while, perhaps lost with its worker; how many are left."""
+        """Take units whose job has not come for a while, perhaps lost with its worker; how many are left.
+
+        While jobs come they are only late: then a unit waits longer.
+        """
         now = asyncio.get_running_loop().time()
         self._seen = {unit.key: self._seen.get(unit.key, now) for unit in units.values()}
-        left = 0
-        for unit in units.values():
-            if now - self._seen[unit.key] < QUEUE_SECONDS or not self._has_room(unit):
-                left += 1
-            else:
-                await self._take((unit,))
-        return left
+        patience = QUEUE_SECONDS if now - self._served_at > QUEUE_SECONDS else LONGEST_QUEUE_SECONDS
+        late = [unit for unit in units.values() if now - self._seen[unit.key] >= patience]
+        return len(units) - len(late) + await self._take_directly(late)
 
     def _served_queues(self, fetched: int) -> list[str]:
         """The queues from which a unit may be fetched now: those that this worker serves and has room for."""
@@ -349,23 +398,28 @@ class Worker:
             self._specs[digest] = await self._supervisor.stored.run_spec(digest)
         return self._specs[digest]
 
-    async def _waiting_unit(self, run_id: RunId) -> Unit | None:
-        """The unit of a run without a driver, as it stands now; None if there is none."""
-        row = await self._supervisor.stored.run(run_id)
-        if row is None or row.driver_id is not None or row.progress.phase == "ended":
-            return None
-        query = RunQuery(root_id=row.root_id, unfinished_only=True, undriven_only=True)
-        rows = await self._supervisor.stored.runs(query)
-        units, interrupted = units_of(rows), await self._interrupted(rows)
-        return next((each for each in units if each.top.run_id == run_id and self._is_wanted(each, interrupted)), None)
+    async def _waiting_units(self, run_ids: Collection[RunId]) -> list[Unit]:
+        """The units of runs without a driver, as they stand now."""
+        waiting = RunQuery(unfinished_only=True, undriven_only=True)
+        rows = await self._supervisor.stored.runs(replace(waiting, run_ids=tuple(run_ids)))
+        for root_id in {row.root_id for row in rows if not is_new_child(row)}:
+            rows += await self._supervisor.stored.runs(replace(waiting, root_id=root_id))
+        rows = list({row.run_id: row for row in rows}.values())
+        interrupted = await self._interrupted(rows)
+        return [each for each in units_of(rows) if each.top.run_id in run_ids and self._is_wanted(each, interrupted)]
 
     async def _finish_jobs(self, queue: JobQueue) -> None:
         """Finish the jobs of units that need no place here any more: they have ended, or wait for an approval."""
         counted = counted_trees(self._supervisor.live_runs())
+        done: dict[int | None, Job] = {}
         for run_id, job in tuple(self._jobs.items()):
             live = self._supervisor.live(run_id)
             if live is None or live.run.accepted.root_id not in counted:
                 del self._jobs[run_id]
+                done[job.id] = job
+        needed = {job.id for job in self._jobs.values()}
+        for job_id, job in done.items():
+            if job_id not in needed:
                 await queue.finish(job)
 
     async def _interrupted(self, rows: Sequence[RunRow]) -> frozenset[RunId]:

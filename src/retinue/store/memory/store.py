@@ -141,6 +141,7 @@ def _matches(run: StoredRun, query: RunQuery) -> bool:
         and (query.handle_space is None or _has_handle_in(query.handle_space, accepted.handle))
         and (query.dialect is None or accepted.dialect == query.dialect)
         and (query.phase is None or run.progress.phase == query.phase)
+        and run.progress.phase != query.except_phase
         and (query.run_ids is None or accepted.run_id in query.run_ids)
         and (query.id_part is None or _is_part(query.id_part, accepted.run_id))
         and (query.before is None or (accepted.at, accepted.run_id) < query.before)

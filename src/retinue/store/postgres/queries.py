@@ -201,6 +201,7 @@ def _conditions(query: RunQuery) -> tuple[str, list[object]]:
         "handle_space = %s": query.handle_space,
         "dialect = %s": query.dialect,
         "phase = %s": query.phase,
+        "phase <> %s": query.except_phase,
     }
     conditions = [condition for condition, value in filters.items() if value is not None]
     values: list[object] = [value for value in filters.values() if value is not None]

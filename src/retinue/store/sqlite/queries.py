@@ -258,6 +258,7 @@ def _conditions(query: RunQuery) -> tuple[str, list[str | int | float]]:
         "handle_space = ?": query.handle_space,
         "dialect = ?": query.dialect,
         "phase = ?": query.phase,
+        "phase <> ?": query.except_phase,
     }
     conditions = [condition for condition, value in filters.items() if value is not None]
     values: list[str | int | float] = [value for value in filters.values() if value is not None]

@@ -239,6 +239,7 @@ class CreationContract(fixtures.StoreTestCase):
         assert found(RunQuery(dialect="mine", limit=1)) == ["n3"]
         assert found(RunQuery(dialect="other")) == []
         assert found(RunQuery(phase="ended")) == ["two"]
+        assert found(RunQuery(except_phase="queued")) == ["two"]
         assert found(RunQuery(phase="queued", parent_id="root")) == ["one"]
         assert found(RunQuery(id_part="o")) == ["of bob", "two", "one"]
         assert found(RunQuery(id_part="root")) == ["root"]
