@@ -28,7 +28,7 @@ READY := $(VENV)/.installed
 SITE ?= build/docs
 
 .DEFAULT_GOAL := help
-.PHONY: help venv python test lint check fix titles hooks docs docs-site picture stress fuzz vendors bench demo constraints model-data dist clean
+.PHONY: help venv python test lint check fix titles hooks docs docs-site picture stress fuzz vendors bench api-client demo constraints model-data dist clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -106,6 +106,11 @@ vendors: venv  ## compare requests with the types of the vendors' SDKs
 
 bench: venv  ## what retinue costs next to a bare loop, in some minutes (ARGS=--quick: in one)
 	@"$(BIN)/python" -m bench.run $(ARGS)
+
+api-client: venv  ## generate a client of the HTTP API with a stock generator, and try it
+	@test -x build/api-client/bin/openapi-python-client || { "$(BIN)/python" -m venv build/api-client \
+	  && build/api-client/bin/python -m pip install -q --disable-pip-version-check "openapi-python-client>=0.29"; } >&2
+	@"$(BIN)/python" -m pytest -q tests/web/test_openapi.py -k client
 
 demo:  ## watch an incident, four agents and a crash; needs no model and no key
 	@# The tools of developers are not needed.

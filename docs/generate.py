@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -30,6 +31,7 @@ from retinue.core.ports import Tool
 from retinue.dialects import registry
 from retinue.providers.catalog import CLAUDE_MODELS, WIRES
 from retinue.testing.harness import dialect_context
+from retinue.web.openapi import document
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from docs.python_reference import errors_page, events_page, python_page
@@ -48,6 +50,7 @@ def pages() -> dict[Path, str]:
         REFERENCE / "delegation-cost.md": delegation_cost_page(),
         REFERENCE / "errors.md": errors_page(),
         REFERENCE / "events.md": events_page(),
+        REFERENCE / "openapi.json": openapi_file(),
         REFERENCE / "policy.md": policy_page(),
         REFERENCE / "python.md": python_page(),
         REFERENCE / "settings.md": settings_page(),
@@ -57,6 +60,11 @@ def pages() -> dict[Path, str]:
     for name in registry.names():
         made[REFERENCE / "dialects" / f"{name}.md"] = dialect_page(name)
     return made
+
+
+def openapi_file() -> str:
+    """The OpenAPI document of `retinue serve`."""
+    return json.dumps(document(), indent=1, ensure_ascii=False) + "\n"
 
 
 # ---- agent files -----------------------------------------------------------------------------------------------------

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from retinue.app.call_details import readable
 from retinue.cli.output.approval_prompt import described
 from retinue.cli.output.approved_calls import ApprovedCall, ApprovedCalls
-from retinue.cli.output.call_details import readable
 from retinue.core.run import Approval
 from retinue.providers.scripted import calls, says
 from retinue.testing.fake_chat import ChatScript, FakeChat

@@ -15,9 +15,10 @@ from retinue.app.launch.start import LaunchOptions, prepare, settings_for
 from retinue.app.read_only import ReadOnlyClient
 from retinue.app.retinue import Retinue
 from retinue.config.precedence import Flags
+from retinue.config.settings import Settings
 from retinue.web.access import Tokens
-from retinue.web.api import Service
 from retinue.web.server import application, listen, serve
+from retinue.web.service import Service
 
 ACT, READ = "act-token-0123456789", "read-token-0123456789"
 
@@ -37,10 +38,21 @@ class Reply(NamedTuple):
 class Site:
     """A running server and a client for it."""
 
-    def __init__(self, port: int, retinue: Retinue, session: aiohttp.ClientSession) -> None:
+    def __init__(self, port: int, retinue: Retinue, settings: Settings, session: aiohttp.ClientSession) -> None:
         self.port = port
         self.retinue = retinue
+        self.settings = settings
         self._session = session
+
+    @property
+    def client(self) -> ReadOnlyClient:
+        return ReadOnlyClient(self.retinue.supervisor)
+
+    async def parked(self, run_id: str) -> None:
+        """Wait until a call of the tree waits for a person."""
+        async for item in self.retinue.events(run_id, tree=True):
+            if type(item.event).__name__ == "CallParked":
+                return
 
     @property
     def url(self) -> str:
@@ -78,14 +90,22 @@ class Site:
 
     async def events(self, path: str, *, last: str = "") -> list[tuple[str, Any]]:
         """The events of a stream until it ends, each with its id."""
-        headers = {"Authorization": f"Bearer {ACT}"} | ({"Last-Event-ID": last} if last else {})
-        async with self._session.get(f"{self.url}{path}", headers=headers) as answer:
+        headers = {"Last-Event-ID": last} if last else {}
+        return [(fields.get("id", ""), json.loads(fields["data"])) for fields in await self._stream(path, headers)]
+
+    async def named_events(self, path: str) -> list[tuple[str, Any]]:
+        """The events of a stream until it ends, each with its name."""
+        return [(fields.get("event", ""), json.loads(fields["data"])) for fields in await self._stream(path, {})]
+
+    async def _stream(self, path: str, headers: Mapping[str, str]) -> list[dict[str, str]]:
+        given = {"Authorization": f"Bearer {ACT}", **headers}
+        async with self._session.get(f"{self.url}{path}", headers=given) as answer:
             text = await answer.text()
-        found: list[tuple[str, Any]] = []
+        found: list[dict[str, str]] = []
         for block in text.split("\n\n"):
             lines = dict(line.split(": ", 1) for line in block.split("\n") if ": " in line and not line.startswith(":"))
             if "data" in lines:
-                found.append((lines.get("id", ""), json.loads(lines["data"])))
+                found.append(lines)
         return found
 
 
@@ -103,7 +123,7 @@ async def site(folder: Path, lines: Mapping[str, object]) -> AsyncGenerator[Site
         app = application(service, Tokens(ACT, READ), host="127.0.0.1")
         serving = asyncio.create_task(serve(app, listener, stop))
         try:
-            yield Site(listener.getsockname()[1], retinue, session)
+            yield Site(listener.getsockname()[1], retinue, settings, session)
         finally:
             stop.set()
             await serving

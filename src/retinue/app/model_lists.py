@@ -110,3 +110,24 @@ async def _ask(
     except RetinueError as error:
         return AskedProvider(config=config, error=str(error))
     return AskedProvider(config=config, models=tuple(models))
+
+
+def provider_row(asked: AskedProvider) -> dict[str, object]:
+    """A provider with its models as a JSON object; the same in every front end."""
+    return {
+        "provider": asked.config.name,
+        "wire": asked.config.wire,
+        "base_url": asked.config.base_url,
+        "api_key_env": asked.config.api_key_env or None,
+        "error": asked.error or None,
+        "models": [
+            {
+                "name": model.name,
+                "context_window": model.window,
+                "input_price": None if model.rates is None else model.rates.input,
+                "output_price": None if model.rates is None else model.rates.output,
+                "cached_price": None if model.rates is None else model.rates.cached,
+            }
+            for model in asked.models
+        ],
+    }

@@ -27,6 +27,7 @@ from retinue.app.run_spec import (
 )
 from retinue.app.sessions import Sessions
 from retinue.app.structured_output import OutputFormat, converter, make_output
+from retinue.app.validation import check_approvals
 from retinue.core.agent import Agent, RunSpec, ToolSpec
 from retinue.core.attachments import Attachment, checked
 from retinue.core.commands import RunQuery
@@ -41,7 +42,7 @@ from retinue.core.run import Approval, HistoryRef, Lifecycle, Limits, Outcome
 from retinue.core.state import Run
 from retinue.core.workspace import is_address
 from retinue.dialects.base import Dialect
-from retinue.engine import Driver, RunView, SpawnRequest, Supervisor
+from retinue.engine import Approver, Driver, RunView, SpawnRequest, Supervisor
 from retinue.local.workspaces import FetchedWorkspaces
 from retinue.mcp_client import McpTools
 from retinue.tools.dependencies import ToolOptions
@@ -292,6 +293,7 @@ class Retinue:
         session: SessionId | None = None,
         ceiling: bool = True,
         tags: Sequence[str] = (),
+        approvals: Approver | None = None,
         stays: bool | None = None,
     ) -> RunHandle:
         """Start a run in the background and return its handle. The run is recorded in the store before this returns.
@@ -331,11 +333,14 @@ class Retinue:
         - `session`: the session of the run, which is created if it is new; by default that of the retinue.
         - `ceiling`: with False, `tools` holds for this run alone, and runs below it can have what the policy allows.
         - `tags`: only a worker with all these tags, and those of the agent, drives a detached run.
+        - `approvals`: how approval requests of this run's tree are answered, in place of those of the retinue.
 
         Raises `UnknownName` for an unknown agent, tool or dialect, `PolicyError` if `policy` or `memory_from` asks for
         more than the agent has, and `BadInput` for an unusable schema.
         """
         self._check_open()
+        if approvals is not None:
+            check_approvals(approvals)
         spec = self._run_specs.agent(agent)
         chosen = self._chosen if dialects is None else tuple(dialects)
         run_spec = self.run_spec(
@@ -358,6 +363,8 @@ class Retinue:
             run_spec = replace(run_spec, tags=tuple(dict.fromkeys((*run_spec.tags, *tags))))
         if memory_from is not None:
             run_spec = replace(run_spec, memory_from=narrowed_memory(memory_from, run_spec))
+        if approvals == "deny" and self.launch_config is not None:
+            run_spec = replace(run_spec, launch_config=replace(self.launch_config, approvals="deny").text())
         spawn_request = SpawnRequest(
             agent=spec.name,
             run_spec=run_spec,
@@ -385,7 +392,7 @@ class Retinue:
             if detached:
                 accepted = await self.supervisor.accept(spawn_request, session_id=session_id, key=key)
                 return RunHandle(self.supervisor, accepted.run_id, convert)
-            started = await self.supervisor.spawn(spawn_request, session_id=session_id, key=key)
+            started = await self.supervisor.spawn(spawn_request, session_id=session_id, key=key, approver=approvals)
         except PolicyError as refused:
             raise escalation(refused) from refused
         if started.existed:

@@ -11,6 +11,7 @@ from retinue.core.ids import Key, SessionId
 from retinue.core.model_options import Effort, ModelOptions
 from retinue.core.policy import Policy
 from retinue.core.run import HistoryRef, Limits
+from retinue.engine import Approver
 
 
 class RunOptions(TypedDict, total=False):
@@ -53,4 +54,5 @@ class SpawnOptions(RunOptions, total=False):
     session: SessionId | None
     ceiling: bool
     tags: Sequence[str]
+    approvals: Approver | None
     stays: bool | None

@@ -60,6 +60,8 @@ class LaunchConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """JSON files with MCP servers."""
     detached: DetachedApprovals = ""
     """Set for a detached run, which a daemon continues if its process is gone."""
+    approvals: Literal["", "deny"] = ""
+    """`deny` if calls of this tree that need approval are refused, whatever the process does with those of others."""
 
     def text(self) -> str:
         """The config as JSON, as a run spec stores it."""

@@ -67,6 +67,13 @@ class Sessions:
             return shared_context.snapshot_contents(row, await self._key_value(row), snapshot)
         return shared_context.contents(row, await self._key_value(row), self._clock.now())
 
+    async def histories(self, session_id: SessionId) -> dict[str, list[dict[str, object]]]:
+        """The kept versions of each entry of a session's shared context, the current one last."""
+        row = await self._supervisor.stored.session(session_id)
+        if row is None:
+            raise UnknownName("session", session_id)
+        return shared_context.histories(await self._key_value(row), self._clock.now())
+
     async def snapshot(self, session_id: SessionId, label: str) -> int:
         """Store the current shared context of a session under a label; returns the number of entries."""
         change = shared_context.take_snapshot(label, self._clock.now())

@@ -138,10 +138,14 @@ def check_hooks(hooks: Sequence[Hooks]) -> tuple[Hooks, ...]:
     return tuple(hooks)
 
 
-def check_choices(*, approvals: object, durability: str, lease: float, dialects: object) -> None:
-    """Raise `BadInput` for an option that is not one of its allowed values."""
+def check_approvals(approvals: object) -> None:
     if approvals not in ("wait", "deny") and not callable(approvals):
         raise BadInput(f"approvals={approvals!r} is not valid: give 'wait', 'deny' or a callback")
+
+
+def check_choices(*, approvals: object, durability: str, lease: float, dialects: object) -> None:
+    """Raise `BadInput` for an option that is not one of its allowed values."""
+    check_approvals(approvals)
     if durability not in ("process", "power"):
         raise BadInput(f"durability={durability!r} is not valid: give 'process' or 'power'")
     if lease <= 0:

@@ -30,7 +30,7 @@ def models(
     Asks the servers: providers of the settings, vendors whose key is set, and model servers on this machine. Prices are
     dollars per million tokens; ? is unknown. Exit status: 0 if a server answered, else 1.
     """
-    from retinue.app.model_lists import ask_providers
+    from retinue.app.model_lists import ask_providers, provider_row
     from retinue.app.settings_file import load_settings
     from retinue.providers.catalog import canonical_name
 
@@ -44,7 +44,7 @@ def models(
 
     code = perform(main())
     if json:
-        answer_json([_as_json(each) for each in asked])
+        answer_json([provider_row(each) for each in asked])
         return code
     rows = [_Row(each.config.name, model) for each in asked for model in each.models]
     if rows:
@@ -62,26 +62,6 @@ def models(
 class _Row(NamedTuple):
     provider: str
     model: ListedModel
-
-
-def _as_json(asked: AskedProvider) -> dict[str, object]:
-    return {
-        "provider": asked.config.name,
-        "wire": asked.config.wire,
-        "base_url": asked.config.base_url,
-        "api_key_env": asked.config.api_key_env or None,
-        "error": asked.error or None,
-        "models": [
-            {
-                "name": model.name,
-                "context_window": model.window,
-                "input_price": None if model.rates is None else model.rates.input,
-                "output_price": None if model.rates is None else model.rates.output,
-                "cached_price": None if model.rates is None else model.rates.cached,
-            }
-            for model in asked.models
-        ],
-    }
 
 
 def _table(rows: Sequence[_Row]) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from retinue.app.retinue import Retinue
     from retinue.config.settings import Settings
     from retinue.web.access import Tokens
-    from retinue.web.api import Service
+    from retinue.web.service import Service
 
 MISSING = "the server needs the packages starlette and uvicorn: install the extra retinue[web-ui]"
 
@@ -82,8 +82,8 @@ async def _serve(
     from retinue.app.read_only import ReadOnlyClient
     from retinue.core.errors import BadInput
     from retinue.web.access import is_loopback
-    from retinue.web.api import Service
     from retinue.web.server import listen
+    from retinue.web.service import Service
 
     if token_env is None and not is_loopback(host):
         raise BadInput(f"--host {host} is beyond this machine: give a token with --token-env NAME")
@@ -100,10 +100,10 @@ async def _serve(
             return 0
         say(str(launch.model_choice))
         async with launch.open(approvals="wait") as retinue:
-            if adopt:
-                await _adopt(retinue)
             client = ReadOnlyClient(retinue.supervisor)
             service = Service(client=client, settings=settings, retinue=retinue, launch=launch)
+            if adopt:
+                await _adopt(service, retinue)
             await _run(service, tokens, listener, stop, link_token)
     return 0
 
@@ -134,13 +134,14 @@ async def _run(
     await serve_application(application(service, tokens, host=host), listener, stop)
 
 
-async def _adopt(retinue: Retinue) -> None:
+async def _adopt(service: Service, retinue: Retinue) -> None:
     from retinue.core.errors import NotAdoptable
+    from retinue.web.api import resume
 
     for view in await retinue.list():
         if view.state == "interrupted":
             try:
-                await retinue.resume(view.run_id)
+                await resume(service, retinue, view)
                 say(f"continuing run {view.run_id}")
             except NotAdoptable as error:
                 say(f"warning: {error}")

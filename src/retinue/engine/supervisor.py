@@ -90,8 +90,11 @@ class Supervisor:
         session_id: SessionId,
         caller: CallContext | None = None,
         key: Key | None = None,
+        approver: Approver | None = None,
     ) -> StartedRun:
         """Start a run, below the caller's run if there is one. The same key gives the same run.
+
+        `approver` answers the questions of the tree of a new root run, as `use_approver` does.
 
         Raises a `Refused` with the rule that forbids the run. Without a caller, or with a handle, the run is on disk
         when this returns; a run that blocks on its child does not wait for the disk.
@@ -100,13 +103,18 @@ class Supervisor:
         if key is not None and (known := await self._known(key, caller)) is not None:
             return known
         try:
-            return await self._spawn(spawn_request, session_id, caller, key)
+            return await self._spawn(spawn_request, session_id, caller, key, approver)
         except _TooManyInStore:
             await self.drivers.reap()  # the runs of a process that is gone do not count any more
-        return await self._spawn(spawn_request, session_id, caller, key)
+        return await self._spawn(spawn_request, session_id, caller, key, approver)
 
     async def _spawn(
-        self, spawn_request: SpawnRequest, session_id: SessionId, caller: CallContext | None, key: Key | None
+        self,
+        spawn_request: SpawnRequest,
+        session_id: SessionId,
+        caller: CallContext | None,
+        key: Key | None,
+        approver: Approver | None,
     ) -> StartedRun:
         if caller is not None:  # a root run may read an archived session
             await self._open_sessions.check(session_id)
@@ -131,6 +139,8 @@ class Supervisor:
         if parent is not None and self._is_placed(spawn_request, run_spec):
             return await self._place(spawn_request, accepted, run_spec, parent, caller)
         self._engine.budgets.open(accepted)
+        if approver is not None and parent is None:
+            self.use_approver(accepted.root_id, approver)
         commit_future = self._engine.journal.write(
             commands.Accept(
                 accepted=accepted,

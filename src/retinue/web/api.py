@@ -1,61 +1,47 @@
-"""The routes of the API below `/api/v1`: runs, their trees, transcripts and events, approvals, agents."""
+"""The routes of the API about runs: lists, trees, transcripts, timelines, events, actions, and approvals."""
 
 from __future__ import annotations
 
-import base64
-import binascii
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from pathlib import Path
 
 import msgspec
-from msgspec import Struct
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import Route
 
+from retinue.app.call_details import readable
 from retinue.app.engine_types import RunView
 from retinue.app.handle import RunHandle
 from retinue.app.json_rows import event_row, run_row
-from retinue.app.launch.start import Launch
-from retinue.app.read_only import MIN_LENGTH, ReadOnlyClient
+from retinue.app.read_only import MIN_LENGTH
 from retinue.app.retinue import Retinue
+from retinue.app.search import search
+from retinue.app.timeline import TimedRun, timeline
 from retinue.app.transcript import entries
-from retinue.config.settings import Settings
-from retinue.core.errors import BadInput, NotAdoptable, Refused, RetinueError, RunIsOver, StoreError, UnknownName
+from retinue.core.errors import BadInput, RetinueError, RunIsOver, StoreError, UnknownName
 from retinue.core.ids import RunId
+from retinue.core.run import Approval
 from retinue.version import __version__
 from retinue.web import messages
-from retinue.web.access import BodyTooLarge
-
-B = TypeVar("B", bound=Struct)
+from retinue.web.live import LiveTrees
+from retinue.web.service import RouteRow, Service, as_cursor, as_json, as_run, body_of, integer, place_of
 
 PAGE, MAX_PAGE = 50, 500
 """Runs of a page where the request names no limit, and at most."""
 LOOKED_AT = 2000
-"""Runs that a search looks at before it answers with what it has found and a cursor."""
+"""Runs that a list with a filter looks at before it answers with what it has found and a cursor."""
 RESUME_SECONDS = 10.0
 """Before the event that a client has read last: events of other runs that may have come after it."""
-
-Handler: TypeAlias = Callable[[Request], Awaitable[Response]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Service:
-    """What the routes work with; without a model, `retinue` and `launch` are None and `no_model` says why."""
-
-    client: ReadOnlyClient
-    settings: Settings
-    retinue: Retinue | None = None
-    launch: Launch | None = None
-    no_model: str = ""
-
-    def driver(self) -> tuple[Retinue, Launch]:
-        """What starts and continues runs; raises `BadInput` without a model."""
-        if self.retinue is None or self.launch is None:
-            raise BadInput(self.no_model)
-        return self.retinue, self.launch
+HITS = 20
+"""Entries of a page of a search where the request names no limit."""
+RECENT = 1.0
+"""Seconds for which an answer is good for a client that allows it, with `Cache-Control: max-age`."""
+MAX_RECENT = 50
+"""Answers that are kept for such clients."""
 
 
 class Api:
@@ -64,35 +50,57 @@ class Api:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._client = service.client
+        self._live = LiveTrees(service.client)
+        self._recent: dict[str, tuple[float, bytes]] = {}
+        """Answers by path and query, with the time at which they were made; many pages ask the same."""
 
-    def routes(self) -> list[Route]:
-        """Every route below `/api/v1`."""
+    def routes(self) -> tuple[RouteRow, ...]:
+        """Method, path and handler of every route."""
         run = "/api/v1/runs/{run_id}"
-        table: tuple[tuple[str, str, Handler], ...] = (
+        return (
             ("GET", "/api/v1/runs", self.list_runs),
             ("POST", "/api/v1/runs", self.start_run),
             ("GET", run, self.show_run),
             ("GET", f"{run}/tree", self.show_tree),
             ("GET", f"{run}/transcript", self.show_transcript),
+            ("GET", f"{run}/timeline", self.show_timeline),
             ("GET", f"{run}/events", self.stream_events),
+            ("GET", f"{run}/changes", self.stream_changes),
             ("POST", f"{run}/messages", self.send_message),
             ("POST", f"{run}/cancel", self.cancel_run),
             ("POST", f"{run}/resume", self.resume_run),
             ("POST", f"{run}/fork", self.fork_run),
             ("GET", "/api/v1/approvals", self.list_approvals),
             ("POST", "/api/v1/approvals/{approval_id:path}", self.answer_approval),
-            ("GET", "/api/v1/agents", self.list_agents),
+            ("GET", "/api/v1/search", self.search_texts),
         )
-        return [Route(path, _answering(handler), methods=[method]) for method, path, handler in table]
+
+    # ---- answers that many pages ask for -----------------------------------------------------------------------------
+
+    def _known(self, request: Request) -> Response | None:
+        """A recent answer to the same request, if the client says that one is enough."""
+        given = request.headers.get("cache-control", "")
+        found = self._recent.get(_place(request)) if given.startswith("max-age=") else None
+        if found is None or time.monotonic() - found[0] > RECENT:
+            return None
+        return Response(found[1], media_type="application/json")
+
+    def _remembered(self, request: Request, answer: Response) -> Response:
+        if len(self._recent) >= MAX_RECENT:
+            self._recent.clear()
+        self._recent[_place(request)] = (time.monotonic(), bytes(answer.body))
+        return answer
 
     # ---- runs --------------------------------------------------------------------------------------------------------
 
     async def list_runs(self, request: Request) -> Response:
+        if (known := self._known(request)) is not None:
+            return known
         query = request.query_params
-        limit = _integer(query.get("limit"), PAGE, "limit", MAX_PAGE)
+        limit = integer(query.get("limit"), PAGE, "limit", MAX_PAGE)
         wanted = query.getlist("state")
         words = query.get("q", "")[:1000].lower().split()
-        before = _cursor(query.get("cursor"))
+        before = place_of(query.get("cursor"))
         found: list[RunView] = []
         looked_at = 0
         is_last = False
@@ -108,11 +116,11 @@ class Api:
                 if len(found) == limit:
                     is_last = is_last and place == len(views) - 1
                     break
-        cursor = None if is_last or before is None else _as_cursor(before)
-        return _json(messages.Runs(items=tuple(map(_run, found)), next=cursor))
+        cursor = None if is_last or before is None else as_cursor(before)
+        return self._remembered(request, as_json(messages.Runs(items=tuple(map(as_run, found)), next=cursor)))
 
     async def start_run(self, request: Request) -> Response:
-        asked = await _body(request, messages.NewRun)
+        asked = await body_of(request, messages.NewRun)
         retinue, launch = self._service.driver()
         if asked.agent is not None and asked.agent not in self._service.settings.agents:
             raise UnknownName("agent", asked.agent, tuple(self._service.settings.agents))
@@ -124,8 +132,9 @@ class Api:
             tools=launch.tools if asked.tools is None and asked.agent is None else asked.tools,
             model=asked.model or (launch.model_choice.full_name if asked.agent is None else None),
             session=asked.session or retinue.supervisor.new_id(),
+            approvals=asked.approvals,
         )
-        return _json(await self._started(handle.run_id), status=201)
+        return as_json(await self._started(handle.run_id), status=201)
 
     async def show_run(self, request: Request) -> Response:
         view = await self._found(request)
@@ -139,21 +148,47 @@ class Api:
             "model": run.run_spec.model if run is not None else "",
             "provider": run.run_spec.provider if run is not None else "",
         }
-        return _json(msgspec.convert(details, messages.RunDetails))
+        return as_json(msgspec.convert(details, messages.RunDetails))
 
     async def show_tree(self, request: Request) -> Response:
         top = await self._found(request)
+        return as_json(messages.Tree(items=tuple(map(as_run, await self._below(top)))))
+
+    async def _below(self, top: RunView) -> list[RunView]:
+        """A run and its descendants, parents first."""
         views = sorted(await self._client.tree(top.root_id), key=lambda each: (each.started_at, each.depth))
         below = {top.run_id}
         for view in views:
             if view.parent_id in below:
                 below.add(view.run_id)
-        return _json(messages.Tree(items=tuple(_run(view) for view in views if view.run_id in below)))
+        return [view for view in views if view.run_id in below]
 
     async def show_transcript(self, request: Request) -> Response:
         view = await self._found(request)
         items = msgspec.to_builtins(entries(await self._client.events(view.run_id)))
-        return _json(messages.Transcript(items=msgspec.convert(items, tuple[messages.Entry, ...])))
+        return as_json(messages.Transcript(items=msgspec.convert(items, tuple[messages.Entry, ...])))
+
+    async def show_timeline(self, request: Request) -> Response:
+        top = await self._found(request)
+        views = await self._below(top)
+        runs = [
+            TimedRun(
+                run_id=view.run_id,
+                parent_id=view.parent_id,
+                started_at=view.started_at,
+                ended_at=view.ended_at,
+                events=await self._client.events(view.run_id),
+            )
+            for view in views
+        ]
+        spans = await asyncio.to_thread(timeline, runs)
+        items = (messages.TimelineSpan(**msgspec.structs.asdict(span)) for span in spans)
+        return as_json(messages.Timeline(items=tuple(items)))
+
+    async def stream_changes(self, request: Request) -> Response:
+        view = await self._found(request)
+        stream = self._live.changes(view.root_id, view.run_id)
+        return StreamingResponse(stream, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
     async def stream_events(self, request: Request) -> Response:
         view = await self._found(request)
@@ -194,28 +229,28 @@ class Api:
 
     async def send_message(self, request: Request) -> Response:
         view = await self._found(request)
-        await self._handle(view.run_id).send((await _body(request, messages.Message)).text)
-        return _json(await self._started(view.run_id))
+        await self._handle(view.run_id).send((await body_of(request, messages.Message)).text)
+        return as_json(await self._started(view.run_id))
 
     async def cancel_run(self, request: Request) -> Response:
         view = await self._found(request)
         if view.outcome is not None and view.outcome.result != "cancelled":
             raise RunIsOver(view.run_id, view.outcome.result)
         cancelled = await self._client.cancel(view.run_id, note="cancelled by hand")
-        return _json(messages.Cancelled(run_id=view.run_id, cancelled=cancelled))
+        return as_json(messages.Cancelled(run_id=view.run_id, cancelled=cancelled))
 
     async def resume_run(self, request: Request) -> Response:
         view = await self._found(request)
         retinue, _ = self._service.driver()
-        await retinue.resume(view.run_id)
-        return _json(await self._started(view.run_id))
+        await resume(self._service, retinue, view)
+        return as_json(await self._started(view.run_id))
 
     async def fork_run(self, request: Request) -> Response:
-        asked = await _body(request, messages.Fork)
+        asked = await body_of(request, messages.Fork)
         view = await self._found(request)
         retinue, _ = self._service.driver()
         handle = await retinue.fork(view.run_id, asked.task, turn=asked.turn)
-        return _json(await self._started(handle.run_id), status=201)
+        return as_json(await self._started(handle.run_id), status=201)
 
     async def _started(self, run_id: RunId) -> messages.Started:
         view = await self._client.look(run_id)
@@ -230,6 +265,8 @@ class Api:
     # ---- approvals and agents ----------------------------------------------------------------------------------------
 
     async def list_approvals(self, request: Request) -> Response:
+        if (known := self._known(request)) is not None:
+            return known
         items = [
             messages.ApprovalRequest(
                 id=each.id,
@@ -238,38 +275,53 @@ class Api:
                 tool=each.tool,
                 arguments=each.arguments,
                 reason=each.reason,
+                details=await self._details(each),
             )
             for each in await self._client.approvals.open()
         ]
-        return _json(messages.ApprovalRequests(items=tuple(items)))
+        return self._remembered(request, as_json(messages.ApprovalRequests(items=tuple(items))))
+
+    async def _details(self, question: Approval) -> str:
+        """The arguments to read. Only a file of the run's workspace is compared with what is to be written there."""
+        live = self._client.supervisor.live(question.run_id)
+        workspace = live.run.run_spec.workspace if live is not None else ""
+        return await asyncio.to_thread(_readable, question, workspace)
 
     async def answer_approval(self, request: Request) -> Response:
-        answer = await _body(request, messages.Answer)
+        answer = await body_of(request, messages.Answer)
         question = await self._client.approvals.find(str(request.path_params["approval_id"])[:200])
         first = await self._client.approvals.answer(question, allow=answer.allow, note=answer.note)
-        return _json(messages.Answered(id=question.id, first=first))
+        return as_json(messages.Answered(id=question.id, first=first))
 
-    async def list_agents(self, request: Request) -> Response:
-        items = [
-            messages.AgentInfo(
-                name=name,
-                description=agent.description,
-                model=agent.qualified_model or None,
-                tools=agent.tools or (),
-            )
-            for name, agent in self._service.settings.agents.items()
-            if agent.enabled
-        ]
-        return _json(messages.Agents(items=tuple(items)))
+    # ---- search ------------------------------------------------------------------------------------------------------
+
+    async def search_texts(self, request: Request) -> Response:
+        query = request.query_params
+        words = query.get("q", "")[:1000].split()
+        if not words:
+            raise BadInput("q: expected words to look for")
+        limit = integer(query.get("limit"), HITS, "limit", MAX_PAGE)
+        found = await search(self._client, words, before=place_of(query.get("cursor")), limit=limit)
+        items = (
+            messages.SearchHit(run=as_run(hit.view), kind=hit.entry.kind, turn=hit.entry.turn, excerpt=hit.excerpt)
+            for hit in found.hits
+        )
+        cursor = None if found.before is None else as_cursor(found.before)
+        return as_json(messages.SearchHits(items=tuple(items), next=cursor, runs_read=found.runs_read))
+
+
+async def resume(service: Service, retinue: Retinue, view: RunView) -> None:
+    """Continue an interrupted tree; calls that need approval are refused again if it was started like this."""
+    with suppress(RetinueError):  # the launch config may be of a newer version, or deleted
+        config = await service.client.launch_config(view.root_id)
+        if config is not None and config.approvals == "deny":
+            retinue.supervisor.use_approver(view.root_id, "deny")
+    await retinue.resume(view.run_id)
 
 
 async def healthz(request: Request) -> Response:
     """That the server answers; needs no token and says nothing about runs."""
-    return _json(messages.Health(version=__version__))
-
-
-def _run(view: RunView) -> messages.Run:
-    return msgspec.convert(run_row(view), messages.Run)
+    return as_json(messages.Health(version=__version__))
 
 
 def _matches(view: RunView, wanted: list[str], words: list[str]) -> bool:
@@ -280,56 +332,15 @@ def _matches(view: RunView, wanted: list[str], words: list[str]) -> bool:
     return all(word in text or (len(word) >= MIN_LENGTH and word in view.run_id) for word in words)
 
 
-def _as_cursor(place: tuple[float, RunId]) -> str:
-    return base64.urlsafe_b64encode(msgspec.json.encode(place)).decode().rstrip("=")
+def _place(request: Request) -> str:
+    return f"{request.url.path}?{request.url.query}"[:2000]
 
 
-def _cursor(text: str | None) -> tuple[float, RunId] | None:
-    if text is None:
-        return None
-    try:
-        padded = text[:400] + "=" * (-len(text[:400]) % 4)
-        return msgspec.json.decode(base64.urlsafe_b64decode(padded), type=tuple[float, str])
-    except (binascii.Error, ValueError, msgspec.DecodeError):
-        raise BadInput("cursor: expected the text of `next` of the page before") from None
-
-
-def _integer(text: str | None, default: int, name: str, most: int) -> int:
-    if text is None:
-        return default
-    if not text.isdigit() or len(text) > 9 or not 1 <= int(text) <= most:
-        raise BadInput(f"{name}: found {text[:20]!r}; expected a number from 1 to {most}")
-    return int(text)
-
-
-async def _body(request: Request, kind: type[B]) -> B:
-    try:
-        return msgspec.json.decode(await request.body(), type=kind)
-    except msgspec.DecodeError as error:
-        raise BadInput(str(error)) from None
-
-
-def _json(value: Struct, *, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(value), status_code=status, media_type="application/json")
-
-
-def _answering(handler: Handler) -> Handler:
-    """The handler with errors of requests as JSON answers."""
-
-    async def answer(request: Request) -> Response:
-        try:
-            return await handler(request)
-        except UnknownName as error:
-            return _json(messages.Problem(error=str(error)), status=404)
-        except BodyTooLarge:
-            return _json(messages.Problem(error="the body is too large"), status=413)
-        except (TimeoutError, ClientDisconnect):
-            return _json(messages.Problem(error="the body did not arrive"), status=408)
-        except (RunIsOver, NotAdoptable, Refused) as error:
-            return _json(messages.Problem(error=str(error)), status=409)
-        except StoreError as error:
-            return _json(messages.Problem(error=str(error)), status=503)
-        except RetinueError as error:
-            return _json(messages.Problem(error=str(error)), status=400)
-
-    return answer
+def _readable(question: Approval, workspace: str) -> str:
+    if workspace:
+        with suppress(ValueError, msgspec.DecodeError):
+            path = msgspec.json.decode(question.arguments, type=dict[str, object]).get("path", "")
+            inside = os.path.realpath(Path(workspace) / str(path))
+            if not Path(inside).is_relative_to(os.path.realpath(workspace)):
+                workspace = ""
+    return readable(question.tool, question.arguments, workspace)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
@@ -22,8 +22,8 @@ class NewRun(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tools: Names | None = None
     session: Name | None = None
     model: Name | None = None
-    approvals: Literal["wait"] = "wait"
-    """Calls that need approval wait for an answer; `deny` is not supported here yet, and is refused."""
+    approvals: Literal["wait", "deny"] = "wait"
+    """Calls that need approval wait for an answer, or are refused."""
 
 
 class Message(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -142,6 +142,8 @@ class ApprovalRequest(Struct, frozen=True, kw_only=True):
     tool: str
     arguments: str
     reason: str
+    details: str
+    """The arguments to read: the diff of an edit or a write, the lines of a command."""
 
 
 class ApprovalRequests(Struct, frozen=True, kw_only=True):
@@ -172,6 +174,235 @@ class Agents(Struct, frozen=True, kw_only=True):
 
     items: tuple[AgentInfo, ...]
     next: None = None
+
+
+class TimelineSpan(Struct, frozen=True, kw_only=True):
+    """A part of a run's time; `end` is null while it lasts. Times are Unix seconds."""
+
+    run_id: str
+    kind: Literal["model", "tool", "wait", "approval"]
+    start: float
+    end: float | None
+    name: str = ""
+    turn: int | None = None
+    failed: bool = False
+    critical: bool = False
+    """Whether the tree would have ended sooner with a shorter span."""
+
+
+class Timeline(Struct, frozen=True, kw_only=True):
+    """When the runs of a tree worked and waited."""
+
+    items: tuple[TimelineSpan, ...]
+    next: None = None
+
+
+class SearchHit(Struct, frozen=True, kw_only=True):
+    """An entry of a conversation that has all words of a search."""
+
+    run: Run
+    kind: str
+    turn: int | None
+    excerpt: str
+
+
+class SearchHits(Struct, frozen=True, kw_only=True):
+    """A page of a search; `runs_read` is how many runs were read for it."""
+
+    items: tuple[SearchHit, ...]
+    next: str | None
+    runs_read: int
+
+
+class Session(Struct, frozen=True, kw_only=True):
+    """A session, and the size of its shared context in estimated tokens."""
+
+    session_id: str
+    archived: bool
+    key_count: int
+    total_size_tokens: int
+
+
+class Sessions(Struct, frozen=True, kw_only=True):
+    """The sessions of the store, oldest first."""
+
+    items: tuple[Session, ...]
+    next: None = None
+
+
+class NewSession(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A session to create."""
+
+    session_id: Name
+
+
+class NewSnapshot(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A label for the shared context of a session as it stands."""
+
+    label: Name
+
+
+class ContextVersion(Struct, frozen=True, kw_only=True):
+    """One version of an entry of the shared context, and the agent that wrote it."""
+
+    value: str
+    version: int
+    written_by: str
+    written_at: str
+    expires_at: str | None = None
+
+
+class ContextEntry(Struct, frozen=True, kw_only=True):
+    """An entry of the shared context with its earlier versions, the current one last."""
+
+    key: str
+    versions: tuple[ContextVersion, ...]
+
+
+class SharedContext(Struct, frozen=True, kw_only=True):
+    """The shared context of a session."""
+
+    session_id: str
+    archived: bool
+    entries: tuple[ContextEntry, ...]
+    snapshots: tuple[str, ...]
+
+
+class Snapshot(Struct, frozen=True, kw_only=True):
+    """How many entries were stored under a label."""
+
+    label: str
+    entries: int
+
+
+class CronJob(Struct, frozen=True, kw_only=True):
+    """A scheduled job."""
+
+    name: str
+    type: Literal["agent", "shell"]
+    kind: str
+    schedule: str
+    agent: str | None
+    prompt: str | None
+    command: str | None
+    tz: str | None
+    missed: str
+    paused: bool
+    next_run: str | None
+    last_run: str | None
+    last_status: str | None
+    workspace: str
+
+
+class CronJobs(Struct, frozen=True, kw_only=True):
+    """The scheduled jobs by name."""
+
+    items: tuple[CronJob, ...]
+    next: None = None
+
+
+class NewCronJob(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A job to schedule, with one of `cron`, `at` and `every`, and a prompt for an agent or a command."""
+
+    name: Name
+    cron: Name | None = None
+    tz: Name | None = None
+    at: Name | None = None
+    every: Name | None = None
+    missed: Literal["once", "skip"] | None = None
+    agent: Name | None = None
+    prompt: Text | None = None
+    shell: Text | None = None
+
+
+class CronExecution(Struct, frozen=True, kw_only=True):
+    """One execution of a job."""
+
+    name: str
+    due: str | None
+    started_at: str | None
+    ended_at: str | None
+    seconds: float | None
+    status: str
+    run_id: str | None
+    error: str | None
+    output: str | None
+
+
+class CronExecutions(Struct, frozen=True, kw_only=True):
+    """Executions of a job, the latest first."""
+
+    items: tuple[CronExecution, ...]
+    next: None = None
+
+
+class UsageOf(Struct, frozen=True, kw_only=True):
+    """What the runs of an agent that began on one day (UTC) used of a model; `cost` is null if it is not known."""
+
+    day: str
+    agent: str
+    model: str
+    runs: int
+    failed: int
+    usage: Usage
+    cost: float | None
+
+
+class UsageReport(Struct, frozen=True, kw_only=True):
+    """Tokens and costs by day, agent and model; `complete` is false if the oldest runs were left out."""
+
+    items: tuple[UsageOf, ...]
+    complete: bool
+    next: None = None
+
+
+class SettingsSection(Struct, frozen=True, kw_only=True):
+    """A section of the settings, with the keys that differ from their defaults; without secrets."""
+
+    name: str
+    values: dict[str, Any]
+
+
+class SettingsRead(Struct, frozen=True, kw_only=True):
+    """The settings as they were read at the start of the server; of keys only the names of their variables."""
+
+    files: tuple[str, ...]
+    sections: tuple[SettingsSection, ...]
+    warnings: tuple[str, ...]
+
+
+class ListedModel(Struct, frozen=True, kw_only=True):
+    """A model of a provider; prices are dollars per million tokens, null if they are not known."""
+
+    name: str
+    context_window: int | None
+    input_price: float | None
+    output_price: float | None
+    cached_price: float | None
+
+
+class ProviderModels(Struct, frozen=True, kw_only=True):
+    """A provider and what it lists, or why it lists nothing."""
+
+    provider: str
+    wire: str
+    base_url: str
+    api_key_env: str | None
+    error: str | None
+    models: tuple[ListedModel, ...]
+
+
+class Models(Struct, frozen=True, kw_only=True):
+    """The models of every provider that is set up."""
+
+    items: tuple[ProviderModels, ...]
+    next: None = None
+
+
+class Done(Struct, frozen=True, kw_only=True):
+    """The name of what was created or changed."""
+
+    name: str
 
 
 class Problem(Struct, frozen=True, kw_only=True):

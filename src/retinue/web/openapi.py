@@ -43,24 +43,36 @@ _LIST: tuple[tuple[str, dict[str, object]], ...] = (
     ("state", {"type": "array", "items": {"type": "string"}}),
     ("q", {"type": "string"}),
 )
+_SEARCH: tuple[tuple[str, dict[str, object]], ...] = (
+    ("q", {"type": "string", "minLength": 1}),
+    ("limit", {"type": "integer", "minimum": 1, "maximum": 500, "default": 20}),
+    ("cursor", {"type": "string"}),
+)
+_DAYS: tuple[tuple[str, dict[str, object]], ...] = (
+    ("days", {"type": "integer", "minimum": 1, "maximum": 366, "default": 30}),
+)
+_EXECUTIONS: tuple[tuple[str, dict[str, object]], ...] = (
+    ("limit", {"type": "integer", "minimum": 1, "maximum": 100, "default": 20}),
+)
+_ALL: tuple[tuple[str, dict[str, object]], ...] = (("all", {"type": "string", "enum": ["0", "1"]}),)
 _TREE: tuple[tuple[str, dict[str, object]], ...] = (("tree", {"type": "string", "enum": ["0", "1"]}),)
+
+_RUN, _SESSION, _JOB = "/api/v1/runs/{run_id}", "/api/v1/sessions/{session_id}", "/api/v1/cron/{job}"
 
 OPERATIONS = (
     Operation("get", "/healthz", "health", "Whether the server answers", messages.Health),
     Operation("get", "/api/v1/runs", "list_runs", "List root runs, newest first", messages.Runs, query=_LIST),
     Operation("post", "/api/v1/runs", "start_run", "Start a run", messages.Started, messages.NewRun, "201"),
-    Operation("get", "/api/v1/runs/{run_id}", "show_run", "Show a run", messages.RunDetails),
-    Operation("get", "/api/v1/runs/{run_id}/tree", "show_tree", "Show a run and its descendants", messages.Tree),
-    Operation("get", "/api/v1/runs/{run_id}/transcript", "show_transcript", "Show a conversation", messages.Transcript),
-    Operation("get", "/api/v1/runs/{run_id}/events", "stream_events", "Follow a run as it works", query=_TREE),
-    Operation(
-        "post", "/api/v1/runs/{run_id}/messages", "send_message", "Send a message", messages.Started, messages.Message
-    ),
-    Operation("post", "/api/v1/runs/{run_id}/cancel", "cancel_run", "Cancel a run", messages.Cancelled),
-    Operation("post", "/api/v1/runs/{run_id}/resume", "resume_run", "Resume a run", messages.Started),
-    Operation(
-        "post", "/api/v1/runs/{run_id}/fork", "fork_run", "Continue from a turn", messages.Started, messages.Fork, "201"
-    ),
+    Operation("get", _RUN, "show_run", "Show a run", messages.RunDetails),
+    Operation("get", f"{_RUN}/tree", "show_tree", "Show a run and its descendants", messages.Tree),
+    Operation("get", f"{_RUN}/transcript", "show_transcript", "Show a conversation", messages.Transcript),
+    Operation("get", f"{_RUN}/timeline", "show_timeline", "Show where the time of a tree went", messages.Timeline),
+    Operation("get", f"{_RUN}/events", "stream_events", "Follow a run as it works", query=_TREE),
+    Operation("get", f"{_RUN}/changes", "stream_changes", "Follow the rows of a tree and one conversation"),
+    Operation("post", f"{_RUN}/messages", "send_message", "Send a message", messages.Started, messages.Message),
+    Operation("post", f"{_RUN}/cancel", "cancel_run", "Cancel a run", messages.Cancelled),
+    Operation("post", f"{_RUN}/resume", "resume_run", "Resume a run", messages.Started),
+    Operation("post", f"{_RUN}/fork", "fork_run", "Continue from a turn", messages.Started, messages.Fork, "201"),
     Operation("get", "/api/v1/approvals", "list_approvals", "List approval requests", messages.ApprovalRequests),
     Operation(
         "post",
@@ -70,7 +82,42 @@ OPERATIONS = (
         messages.Answered,
         messages.Answer,
     ),
+    Operation("get", "/api/v1/search", "search_texts", "Search all conversations", messages.SearchHits, query=_SEARCH),
+    Operation("get", "/api/v1/sessions", "list_sessions", "List sessions", messages.Sessions, query=_ALL),
+    Operation(
+        "post", "/api/v1/sessions", "create_session", "Create a session", messages.Done, messages.NewSession, "201"
+    ),
+    Operation("get", _SESSION, "show_context", "Show a session's shared context", messages.SharedContext),
+    Operation(
+        "post",
+        f"{_SESSION}/snapshots",
+        "take_snapshot",
+        "Store the shared context under a label",
+        messages.Snapshot,
+        messages.NewSnapshot,
+        "201",
+    ),
+    Operation("post", f"{_SESSION}/archive", "archive_session", "Make a session read-only", messages.Done),
+    Operation("post", f"{_SESSION}/delete", "delete_session", "Delete a session and its context", messages.Done),
+    Operation("get", "/api/v1/cron", "list_jobs", "List cron jobs", messages.CronJobs),
+    Operation("post", "/api/v1/cron", "add_job", "Add a cron job", messages.Done, messages.NewCronJob, "201"),
+    Operation(
+        "get",
+        f"{_JOB}/executions",
+        "list_executions",
+        "List executions of a cron job",
+        messages.CronExecutions,
+        query=_EXECUTIONS,
+    ),
+    Operation("post", f"{_JOB}/pause", "pause_job", "Pause a cron job", messages.Done),
+    Operation("post", f"{_JOB}/resume", "resume_job", "Resume a cron job", messages.Done),
+    Operation("post", f"{_JOB}/remove", "remove_job", "Remove a cron job and its log", messages.Done),
+    Operation(
+        "get", "/api/v1/usage", "show_usage", "Sum usage by day, agent and model", messages.UsageReport, query=_DAYS
+    ),
     Operation("get", "/api/v1/agents", "list_agents", "List the agents of the settings", messages.Agents),
+    Operation("get", "/api/v1/models", "list_models", "List the models of all providers", messages.Models),
+    Operation("get", "/api/v1/settings", "show_settings", "Show the settings as they were read", messages.SettingsRead),
 )
 
 
@@ -102,7 +149,7 @@ def _operation(operation: Operation) -> dict[str, object]:
     described: dict[str, object] = {"operationId": operation.name, "summary": operation.summary}
     parameters: list[dict[str, object]] = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-        for name in ("run_id", "approval_id")
+        for name in ("run_id", "approval_id", "session_id", "job")
         if f"{{{name}}}" in operation.path
     ]
     for name, schema in operation.query:
@@ -115,7 +162,7 @@ def _operation(operation: Operation) -> dict[str, object]:
         described["requestBody"] = {"required": True, "content": _content(operation.body)}
     answer: dict[str, object] = {"description": operation.summary}
     if operation.answer is None:
-        answer["content"] = {"text/event-stream": {"schema": {"type": "string"}}}
+        answer["content"] = {"text/event-stream": {}}  # the document can describe whole bodies only
     else:
         answer["content"] = _content(operation.answer)
     refusals = {"421": _REFUSALS["421"]} if operation.path == "/healthz" else _REFUSALS

@@ -11,6 +11,7 @@ from importlib.resources import files
 import msgspec
 import uvicorn
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -18,8 +19,10 @@ from starlette.types import ASGIApp
 
 from retinue.core.errors import BadInput
 from retinue.web.access import Guard, Tokens
-from retinue.web.api import Api, Service, healthz
+from retinue.web.api import Api, healthz
 from retinue.web.openapi import document
+from retinue.web.records import Records
+from retinue.web.service import Service, answering
 
 STATIC = {
     "index.html": "text/html; charset=utf-8",
@@ -51,9 +54,19 @@ def application(service: Service, tokens: Tokens, *, host: str) -> ASGIApp:
         Route("/openapi.json", openapi),
         Route("/", static),
         Route("/static/{name}", static),
-        *Api(service).routes(),
+        *(
+            Route(path, answering(handler), methods=[method])
+            for method, path, handler in (*Api(service).routes(), *Records(service).routes())
+        ),
     ]
-    return Guard(Starlette(routes=routes), tokens, host=host)
+    return Guard(Starlette(routes=routes, exception_handlers={HTTPException: _problem}), tokens, host=host)
+
+
+async def _problem(request: Request, error: Exception) -> Response:
+    """The answer to a path or a method that does not exist."""
+    assert isinstance(error, HTTPException)
+    body = msgspec.json.encode({"error": error.detail})
+    return Response(body, error.status_code, headers=error.headers, media_type="application/json")
 
 
 def listen(host: str, port: int) -> socket.socket:

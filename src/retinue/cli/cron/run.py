@@ -19,10 +19,11 @@ from retinue.cli.output.table import Column, print_table
 from retinue.cli.output.terminal import INTERRUPTED, answer, answer_json, say, say_text, stdout_for_answers_alone
 from retinue.config.cron import CRON, CronSettings
 from retinue.core.run import Outcome
-from retinue.core.text import plural, rfc3339
-from retinue.dispatch.cron.daemon import is_left, serve
+from retinue.core.text import plural
+from retinue.dispatch.cron.daemon import serve
 from retinue.dispatch.cron.execute import FrontEnd, JobResult, run_claim, run_now
-from retinue.dispatch.cron.jobs import AgentWork, HistoryEntry, Job, Table, schedule_text
+from retinue.dispatch.cron.jobs import HistoryEntry, Table
+from retinue.dispatch.cron.rows import entry_row, job_row
 from retinue.dispatch.cron.table import CronTable
 
 
@@ -85,7 +86,7 @@ async def run_daemon(*, config: str | None, once: bool, quiet: bool) -> int:
 
 
 def print_jobs(table: Table, *, json: bool) -> None:
-    rows = [_job_row(table, table.jobs[name]) for name in sorted(table.jobs)]
+    rows = [job_row(table, table.jobs[name]) for name in sorted(table.jobs)]
     if json:
         answer_json(rows)
     elif not rows:
@@ -102,34 +103,6 @@ def print_jobs(table: Table, *, json: bool) -> None:
         print_table(rows, columns)
 
 
-def _job_row(table: Table, job: Job) -> dict[str, Any]:
-    work = job.work
-    is_agent = isinstance(work, AgentWork)
-    return {
-        "name": job.name,
-        "type": "agent" if is_agent else "shell",
-        "kind": type(job.schedule).__name__.lower(),
-        "schedule": schedule_text(job.schedule),
-        "agent": work.agent or None,
-        "prompt": work.prompt if is_agent else None,
-        "command": None if is_agent else work.command,
-        "tz": job.tz,
-        "missed": job.missed,
-        "paused": job.paused,
-        "next_run": _moment(job.next_run),
-        "last_run": _moment(job.last_run),
-        "last_status": _status(table, job),
-        "workspace": job.place.workspace,
-    }
-
-
-def _status(table: Table, job: Job) -> str | None:
-    claim = table.claim_of(job)
-    if claim is None:
-        return job.last_status
-    return "interrupted" if is_left(claim.owner) else "running"
-
-
 def _when(row: dict[str, Any]) -> str:
     prefix = "every " if row["kind"] == "every" else "at " if row["kind"] == "at" else ""
     return f"{prefix}{row['schedule']}{' ' + row['tz'] if row['kind'] == 'cron' else ''}"
@@ -140,7 +113,7 @@ def _what(row: dict[str, Any]) -> str:
 
 
 def print_history(entries: Sequence[HistoryEntry], *, json: bool) -> None:
-    rows = [_entry_row(entry) for entry in entries]
+    rows = [entry_row(entry) for entry in entries]
     if json:
         answer_json(rows)
     elif not rows:
@@ -158,25 +131,5 @@ def print_history(entries: Sequence[HistoryEntry], *, json: bool) -> None:
         print_table(rows, columns)
 
 
-def _entry_row(entry: HistoryEntry) -> dict[str, Any]:
-    abandoned = entry.status == "running" and is_left(entry.owner)
-    started, ended = entry.started_at, entry.ended_at
-    return {
-        "name": entry.name,
-        "due": _moment(entry.due),
-        "started_at": _moment(started),
-        "ended_at": _moment(ended),
-        "seconds": None if started is None or ended is None else round(max(0.0, ended - started), 3),
-        "status": "interrupted" if abandoned else entry.status,
-        "run_id": entry.run_id or None,
-        "error": entry.error or None,
-        "output": entry.output or None,
-    }
-
-
 def _seconds(row: dict[str, Any]) -> str:
     return "-" if row["seconds"] is None else f"{row['seconds']:.1f}"
-
-
-def _moment(at: float | None) -> str | None:
-    return None if at is None else rfc3339(at)

@@ -12,9 +12,9 @@ import textwrap
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from retinue.app.call_details import readable
 from retinue.app.engine_types import Supervisor, Unanswered
 from retinue.cli.output.approved_calls import ApprovedCall, ApprovedCalls
-from retinue.cli.output.call_details import readable
 from retinue.cli.output.format import name_of, one_line, short
 from retinue.cli.output.terminal import console, prompt, say
 from retinue.core.run import Approval

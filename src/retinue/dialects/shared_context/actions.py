@@ -388,6 +388,11 @@ def contents(session: SessionRow, key_value: Mapping[str, bytes], at: float) -> 
     return answer
 
 
+def histories(key_value: Mapping[str, bytes], at: float) -> dict[str, list[dict[str, object]]]:
+    """The versions of each entry that are kept, the current one last."""
+    return {key: [_all_fields(entry) for entry in history(key_value, key)] for key in entries_of(key_value, at)}
+
+
 def snapshot_contents(session: SessionRow, key_value: Mapping[str, bytes], label: str) -> dict[str, object]:
     """All entries of a session at the time of a snapshot; raises `UnknownName` for an unknown label."""
     by_label = snapshots(key_value)

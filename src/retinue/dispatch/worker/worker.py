@@ -496,7 +496,7 @@ class Worker:
         if text:
             with suppress(msgspec.DecodeError):  # written by a newer version
                 config = msgspec.json.decode(text, type=LaunchConfig)
-        match config.detached:
+        match config.detached or config.approvals:
             case "yes":
                 return lambda _: True
             case "deny":
