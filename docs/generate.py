@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -23,13 +23,19 @@ from retinue.config.agent_files.translation import TOOLS
 from retinue.config.profiles import RISK_PROFILES, RUNTIME_PROFILES
 from retinue.config.template import description_and_example, fields_of, toml
 from retinue.core.agent import Agent
+from retinue.core.attachments import AUDIO_TYPES, IMAGE_TYPES, PDF
 from retinue.core.compaction import CHARACTERS_PER_TOKEN
 from retinue.core.errors import PolicyError
 from retinue.core.model_options import ModelOptions
 from retinue.core.policy import DEFAULT_AUTO_APPROVE, Policy, narrow
 from retinue.core.ports import Tool
 from retinue.dialects import registry
+from retinue.providers.anthropic.request import Encoder as AnthropicEncoder
 from retinue.providers.catalog import CLAUDE_MODELS, WIRES
+from retinue.providers.gemini.request import Encoder as GeminiEncoder
+from retinue.providers.message_encoder import MessageEncoder
+from retinue.providers.openai_chat.request import Encoder as ChatEncoder
+from retinue.providers.openai_responses.request import Encoder as ResponsesEncoder
 from retinue.testing.harness import dialect_context
 from retinue.web.openapi import document
 
@@ -39,6 +45,15 @@ from docs.settings_reference import settings_page
 from tests.dialects.promise import Promise
 
 REFERENCE = Path(__file__).parent / "reference"
+FORMATS: dict[str, Sequence[str]] = {"images": IMAGE_TYPES, "PDF": (PDF,), "audio": AUDIO_TYPES}
+ENCODERS: dict[str, MessageEncoder] = {
+    "anthropic, vertexai-anthropic": AnthropicEncoder(),
+    "openai-chat, vendors on it, local servers": ChatEncoder(),
+    "openai, openai-responses": ResponsesEncoder(),
+    "gemini 2": GeminiEncoder("unsigned"),
+    "gemini from 3 on": GeminiEncoder("signed"),
+}
+
 MADE = "This page is made from the code by `make docs`."
 
 
@@ -124,6 +139,7 @@ def wires_page() -> str:
     }
     for feature, has in more.items():
         lines.append(f"| {feature} | {' | '.join('yes' if each else '' for each in has)} |")
+    lines += ["", *_media_rows()]
     lines += [
         "",
         "## Vendors by name",
@@ -140,6 +156,33 @@ def wires_page() -> str:
             shown = " | ".join(f"`{cell}`" if cell else "none" for cell in cells)
             lines.append(f"| `{name}` | {shown} | {priced} |")
     return "\n".join(lines) + "\n"
+
+
+def _media_rows() -> Iterator[str]:
+    """Which images and files each wire sends, and where those of a result go."""
+    yield "## Images and files"
+    yield ""
+    yield "In messages and in results of tools. See [images and files](../how-to/images.md)."
+    yield ""
+    yield f"| | {' | '.join(ENCODERS)} |"
+    yield f"|---|{'---|' * len(ENCODERS)}"
+    for format, types in FORMATS.items():
+        cells = [_taken(types, encoder.media_types) for encoder in ENCODERS.values()]
+        yield f"| {format} | {' | '.join(cells)} |"
+    for format, types in FORMATS.items():
+        cells = [_place_in_result(types, encoder) for encoder in ENCODERS.values()]
+        yield f"| {format} of a tool's result | {' | '.join(cells)} |"
+
+
+def _taken(types: Iterable[str], taken: Collection[str]) -> str:
+    found = [each.partition("/")[2] for each in types if each in taken]
+    return "yes" if len(found) == len(tuple(types)) else ", ".join(found)
+
+
+def _place_in_result(types: Sequence[str], encoder: MessageEncoder) -> str:
+    if not encoder.media_types.intersection(types):
+        return "named"
+    return "in the result" if encoder.result_media_types.intersection(types) else "in a message after it"
 
 
 # ---- the command line -----------------------------------------------------------------------------------------------

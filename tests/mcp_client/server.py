@@ -2,7 +2,8 @@
 
 `tools` are listed as they are. A call of `echo` returns its arguments, `crash` ends the process, `hang` never answers,
 `flood` sends progress without end, `huge` sends a line of 20 MB, `many` five million empty lists, `env` the names of
-its variables, `roots` asks the client for its roots, `image` returns an image, `count` the number of calls of all.
+its variables, `roots` asks the client for its roots, `image` returns what claims to be an image, `chart` a text and an
+image, `charts` 30 images, `count` the number of calls of all.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import os
 import sys
 from pathlib import Path
 from typing import Any
+
+IMAGE = {"type": "image", "data": "iVBORw0KGgpkb3Rz", "mimeType": "image/png"}
 
 behaviour: dict[str, Any] = {}
 folder = Path()
@@ -61,6 +64,10 @@ def call(name: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
             return text(json.dumps(answer["result"]["roots"]))
         case "image":
             return {"content": [{"type": "image", "data": "aGVsbG8=", "mimeType": "image/png"}]}
+        case "chart":
+            return {"content": [{"type": "text", "text": "The chart:"}, IMAGE]}
+        case "charts":
+            return {"content": [IMAGE] * 30}
         case "structured":
             return {"content": [], "structuredContent": {"size": 10}}
         case "escape":

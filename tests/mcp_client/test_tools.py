@@ -18,7 +18,10 @@ import retinue
 from retinue.core.messages import ToolMessage
 from retinue.core.policy import Risk
 from retinue.mcp_client import McpServer
-from retinue.testing import Script, ScriptedProvider, calls, says
+from retinue.messages import Attachment
+from retinue.ports import Request
+from retinue.providers.scripted import Line
+from retinue.testing import Script, ScriptedProvider, calls, says, together
 
 pytestmark = pytest.mark.real_time  # child processes
 
@@ -50,6 +53,26 @@ async def results(servers: Sequence[McpServer], *made: Any, agent: str | None = 
         await handle.wait()
         history = (await r.supervisor.replay(handle.run_id)).history
     return [message.text for message in history if isinstance(message, ToolMessage)]
+
+
+async def test_images_of_a_result_are_shown_to_the_model(tmp_path: Path) -> None:
+    found: list[tuple[str, tuple[Attachment, ...]]] = []
+
+    def look(request: Request) -> Line:
+        results = (message for message in request.messages if isinstance(message, ToolMessage))
+        found.extend((message.text, message.attachments) for message in results)
+        return says("Done.")
+
+    script = Script().play("main", together(calls("mcp__test__chart"), calls("mcp__test__charts")), look)
+    servers = [server(tmp_path, "chart", "charts")]
+    async with retinue.open(
+        provider=ScriptedProvider(script), mcp_servers=servers, dialects=(), home=retinue.MEMORY, policy=FULL
+    ) as r:
+        await r.run("Show me.")
+
+    image = retinue.Image(b"\x89PNG\r\n\x1a\ndots")
+    left_out = "\n".join(["[image: image/png, 12 bytes, not shown]"] * 10)
+    assert found == [("The chart:", (image,)), (left_out, (image,) * 20)]
 
 
 def count(folder: Path, what: str) -> int:

@@ -18,6 +18,7 @@ from retinue.providers.openai_responses import request as openai_responses
 
 PNG = Image(b"\x89PNG dots", name="chart.png")
 PDF = File(b"%PDF pages", name="report.pdf")
+TUNE = File(b"RIFF\0\0\0\0WAVE dots", name="tune.wav")
 NOTES = File(b"max = 10\n", name="pool.toml")
 PNG_64, PDF_64 = b64encode(PNG.data).decode(), b64encode(PDF.data).decode()
 TEXT = 'What is this?\n\n<file name="pool.toml">\nmax = 10\n</file>'
@@ -77,6 +78,17 @@ def test_gemini_gets_inline_data() -> None:
         {"inlineData": {"mimeType": "application/pdf", "data": PDF_64}},
         {"text": TEXT},
     ]
+
+
+def test_audio_is_sent_where_the_wire_takes_it() -> None:
+    (chat,), (gemini,) = body("openai-chat", TUNE)["messages"], body("gemini", TUNE)["contents"]
+
+    tune = b64encode(TUNE.data).decode()
+    assert chat["content"][1] == {"type": "input_audio", "input_audio": {"data": tune, "format": "wav"}}
+    assert gemini["parts"][0] == {"inlineData": {"mimeType": "audio/wav", "data": tune}}
+    for wire in ("anthropic", "openai-responses"):
+        with pytest.raises(ProviderError, match=rf"the wire {wire} cannot send tune.wav \(audio/wav\): it takes text"):
+            body(wire, TUNE)
 
 
 @pytest.mark.parametrize("wire", ENCODERS)

@@ -320,6 +320,18 @@ _ADDED: dict[str, Event | Item | Outcome | RunSpec] = {
         replaced=1,
         messages=(UserMessage("See this.", attachments=(Image(b"GIF8", "image/gif", "a.gif"),)),),
     ),
+    "event.returned_attachments": CallReturned(
+        at=1763200005.0,
+        turn=1,
+        index=0,
+        text="",
+        attachments=(Image(b"GIF8", "image/gif", "a.gif"), File(b"%PDF", "application/pdf", "b.pdf")),
+    ),
+    "event.compacted_result_attachments": HistoryCompacted(
+        at=1763200009.0,
+        replaced=1,
+        messages=(ToolMessage("look", "", attachments=(Image(b"GIF8", "image/gif", "a.gif"),)),),
+    ),
     "event.reply_call_error": ReplyReceived(
         at=1763200003.0,
         turn=1,

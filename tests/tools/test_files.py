@@ -13,10 +13,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from retinue.core.attachments import File, Image
 from retinue.core.policy import Policy, Risk
-from retinue.core.ports import CallRisk, Tool
+from retinue.core.ports import CallRisk, Tool, ToolResult
 from retinue.tools.files import atomic_write, file_tools
-from retinue.tools.files.file_tools import MAX_FILE
+from retinue.tools.files.file_tools import MAX_FILE, MAX_MEDIA
 from retinue.tools.files.paths import PathTarget
 from tests.cli.capabilities import as_plain_user
 from tests.tools.tool_calls import ToolCaller, dependencies
@@ -161,19 +162,34 @@ async def test_bash_read_of_everything_stays_bounded(call: ToolCaller) -> None:
     assert 49_900 < len(text) <= 50_000
 
 
+async def test_file_read_shows_an_image(call: ToolCaller) -> None:
+    put(call, "photo", b"GIF8\0\0\0\0")
+    put(call, "scan.txt", b"%PDF-1.7")
+    put(call, "large.png", b"\x89PNG" + bytes(MAX_MEDIA))
+
+    assert await call.result("file_read", path="photo") == ToolResult(
+        "", attachments=(Image(b"GIF8\0\0\0\0", name="photo"),)
+    )
+    assert await call.result("file_read", path="scan.txt") == ToolResult(
+        "", attachments=(File(b"%PDF-1.7", name="scan.txt"),)
+    )
+    size = f"{MAX_MEDIA + 4} bytes; at most {MAX_MEDIA}"
+    assert await call.error("file_read", path="large.png") == f"too large to look at ({size}): large.png"
+
+
 @pytest.mark.parametrize(
     ("path", "reason"),
     [
         ("none", "No such file or directory"),
         ("folder", "Is a directory"),
-        ("photo", "binary file, 12 bytes, not shown"),
+        ("program", "binary file, 12 bytes, not shown"),
         ("huge", f"too large to read by lines ({MAX_FILE + 1} bytes); search it instead"),
         ("poem/below", "Not a directory"),
     ],
 )
 async def test_unreadable_files_are_reported_with_the_reason(call: ToolCaller, path: str, reason: str) -> None:
     put(call, "poem", "one")
-    put(call, "photo", b"GIF8\0\0\0\0\0\0\0\0")
+    put(call, "program", b"\x7fELF\0\0\0\0\0\0\0\0")
     (call.workspace / "folder").mkdir()
     with put(call, "huge", b"").open("wb") as file:
         file.truncate(MAX_FILE + 1)

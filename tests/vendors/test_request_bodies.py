@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from retinue.core.agent import Output, ToolSpec
+from retinue.core.attachments import File, Image
 from retinue.core.messages import AssistantMessage, Message, Thinking, ToolCall, ToolMessage, UserMessage
 from retinue.core.model_options import RequestOptions
 from retinue.core.ports import Request
@@ -38,6 +39,8 @@ LS = ToolSpec("ls", "List files.")
 SCHEMA = '{"type":"object","properties":{"city":{"type":"string"}},"required":["city"],"additionalProperties":false}'
 
 CALLS = (ToolCall("search", '{"query":"pool"}', "call_1"), ToolCall("ls", "", "call_2"))
+PNG, PDF = Image(b"\x89PNG dots", name="shot.png"), File(b"%PDF pages", name="report.pdf")
+TUNE, NOTES = File(b"RIFF\0\0\0\0WAVE dots", name="tune.wav"), File(b"max = 10", name="pool.toml")
 RESULTS = (ToolMessage("search", "3 lines", "call_1"), ToolMessage("ls", "no such folder", "call_2", failed=True))
 
 
@@ -62,6 +65,12 @@ CONVERSATIONS: dict[str, Sequence[Message]] = {
         UserMessage("why?"),
         AssistantMessage("So.", CALLS[:1], (Thinking("Hm.", "c2lnbmF0dXJl"), Thinking(opaque="gAAA"))),
         RESULTS[0],
+    ],
+    "media": [
+        UserMessage("What is this?", attachments=(PNG, PDF, NOTES)),
+        AssistantMessage("Let me look.", CALLS),
+        ToolMessage("search", "Here:", "call_1", attachments=(PNG, PDF, NOTES, TUNE)),
+        ToolMessage("ls", "", "call_2", attachments=(PNG,)),
     ],
     "phases": [UserMessage("why?"), phases(), UserMessage("sure?")],
 }

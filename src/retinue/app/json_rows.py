@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import msgspec
 
 from retinue.core.attachments import Attachment
-from retinue.core.events import Event, MailTaken, RunAccepted, TreeEvent
+from retinue.core.events import CallReturned, Event, HistoryCompacted, MailTaken, RunAccepted, TreeEvent
 from retinue.core.inbox import Input, TextMessage
-from retinue.core.messages import Delta
+from retinue.core.messages import AssistantMessage, Delta, Message
 from retinue.core.run import Outcome
 from retinue.core.text import rfc3339
 from retinue.core.usage import Usage, dollars
@@ -73,8 +73,10 @@ def event_row(item: TreeEvent) -> dict[str, object]:
 def _without_data(event: Event | Delta) -> Event | Delta:
     """An event with the names and types of attachments, without their data."""
     match event:
-        case RunAccepted(attachments=attachments) if attachments:
+        case RunAccepted(attachments=attachments) | CallReturned(attachments=attachments) if attachments:
             return msgspec.structs.replace(event, attachments=_emptied(attachments))
+        case HistoryCompacted(messages=messages) if any(getattr(each, "attachments", ()) for each in messages):
+            return msgspec.structs.replace(event, messages=tuple(map(_bare, messages)))
         case MailTaken(items=items) if any(getattr(item, "attachments", ()) for item in items):
             bare = (
                 msgspec.structs.replace(item, attachments=_emptied(item.attachments))
@@ -85,6 +87,12 @@ def _without_data(event: Event | Delta) -> Event | Delta:
             return msgspec.structs.replace(event, items=tuple(bare))
         case _:
             return event
+
+
+def _bare(message: Message) -> Message:
+    if isinstance(message, AssistantMessage) or not message.attachments:
+        return message
+    return msgspec.structs.replace(message, attachments=_emptied(message.attachments))
 
 
 def _emptied(attachments: Sequence[Attachment]) -> tuple[Attachment, ...]:

@@ -8,6 +8,7 @@ from typing import Literal, assert_never
 from msgspec import Struct
 
 from retinue.core import events, inbox
+from retinue.core.attachments import with_labels
 from retinue.core.messages import ToolCall
 from retinue.core.run import Outcome
 from retinue.core.text import plural, rfc3339
@@ -49,8 +50,8 @@ def entries(history: Iterable[events.Event]) -> list[Entry]:
 def _entries(event: events.Event, calls: dict[tuple[int, int], ToolCall]) -> Iterator[Entry]:
     at = rfc3339(event.at)
     match event:
-        case events.RunAccepted(task=task):
-            yield Entry(at=at, kind="task", text=task)
+        case events.RunAccepted(task=task, attachments=attachments):
+            yield Entry(at=at, kind="task", text=with_labels(task, attachments))
         case events.ReplyReceived(turn=turn, reply=reply):
             thoughts = "\n".join(thinking.text for thinking in reply.message.thinking if thinking.text)
             if thoughts:
@@ -62,8 +63,9 @@ def _entries(event: events.Event, calls: dict[tuple[int, int], ToolCall]) -> Ite
             for index, call in enumerate(reply.message.calls):
                 calls[turn, index] = call
                 yield Entry(at=at, kind="call", turn=turn, name=call.name, text=call.readable)
-        case events.CallReturned(turn=turn, index=index, text=text, failed=failed):
+        case events.CallReturned(turn=turn, index=index, failed=failed):
             name = calls[turn, index].name if (turn, index) in calls else ""
+            text = with_labels(event.text, event.attachments)
             yield Entry(at=at, kind="result", turn=turn, name=name, text=text, failed=failed)
         case events.MailTaken(items=items):
             for item in items:
@@ -113,7 +115,7 @@ def _compaction(event: events.HistoryCompacted) -> str:
 def _mail(at: str, item: inbox.Item) -> Iterator[Entry]:
     match item:
         case inbox.TextMessage(text=text, origin=origin) | inbox.Input(text=text, origin=origin):
-            yield Entry(at=at, kind="words", name=origin, text=text)
+            yield Entry(at=at, kind="words", name=origin, text=with_labels(text, item.attachments))
         case inbox.ChildEnded(notice=notice, run_id=run_id, result=result):
             yield Entry(at=at, kind="words", name="notice", text=notice or f"run {run_id} {result}")
         case inbox.Cancel(reason=reason, note=note):

@@ -110,8 +110,9 @@ def characters(message: Message) -> int:
     match message:
         case UserMessage(text=text, attachments=attachments):
             return len(text) + sum(map(size_in_characters, attachments)) if attachments else len(text)
-        case ToolMessage(text=text, name=name):
-            return len(text) + len(name)
+        case ToolMessage(text=text, name=name, attachments=attachments):
+            size = len(text) + len(name)
+            return size + sum(map(size_in_characters, attachments)) if attachments else size
         case AssistantMessage(text=text, calls=calls, thinking=thinking):
             size = len(text)
             for call in calls:
@@ -266,11 +267,13 @@ def _without_old_results(messages: Sequence[Message], limit: int) -> list[Messag
     for index, message in enumerate(messages[:old]):
         if size <= limit:
             break
-        if isinstance(message, ToolMessage) and len(message.text) > SHORT_RESULT:
+        if isinstance(message, ToolMessage) and (len(message.text) > SHORT_RESULT or message.attachments):
             text = LEFT_OUT.format(tool=message.name, size=len(message.text))
-            if len(text) < len(message.text):
-                lighter[index] = replace(message, text=text)
-                size -= len(message.text) - len(text)
+            if message.attachments:
+                text = f"{text}\n[without {described(message.attachments)}]"
+            if len(text) < characters(message):
+                lighter[index] = replace(message, text=text, attachments=())
+                size -= characters(message) - characters(lighter[index])
     return lighter
 
 
@@ -334,8 +337,9 @@ def _transcript_entries(message: Message) -> list[tuple[str, str]]:
     match message:
         case UserMessage(text=text, origin=origin, attachments=attachments):
             return [(f"words from {origin}", f"{text}\n[with {described(attachments)}]" if attachments else text)]
-        case ToolMessage(text=text, name=name, failed=failed):
-            return [(f"{name} {'failed' if failed else 'returned'}", text)]
+        case ToolMessage(text=text, name=name, failed=failed, attachments=attachments):
+            shown = f"{text}\n[with {described(attachments)}]" if attachments else text
+            return [(f"{name} {'failed' if failed else 'returned'}", shown)]
         case AssistantMessage(text=text, calls=calls):
             entries = [("the agent said", text)] if text else []
             return entries + [(f"the agent called {call.name}", call.arguments) for call in calls]

@@ -134,6 +134,7 @@ class CallReturned(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     `failed` marks an error result; `crashed` marks an exception other than `ToolError`. `refused` says why a call was
     not made: the policy or a person did not allow it, or no sandbox works on this machine. `tool` is the name that the
     model called, `duration` the seconds that the tool worked; None if it was not called, or by an earlier version.
+    `attachments` are images and files that the model gets with the text.
     """
 
     at: float
@@ -145,6 +146,7 @@ class CallReturned(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     refused: Refusal | None = None
     tool: str = ""
     duration: float | None = None
+    attachments: tuple[Attachment, ...] = ()
 
 
 class TurnFailed(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="turn_failed"):

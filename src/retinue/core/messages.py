@@ -92,6 +92,7 @@ class ToolMessage(Struct, frozen=True, gc=False, omit_defaults=True, tag="tool")
     text: str
     call_id: str = ""
     failed: bool = False
+    attachments: tuple[Attachment, ...] = ()
 
 
 Message: TypeAlias = UserMessage | AssistantMessage | ToolMessage

@@ -382,6 +382,7 @@ def _is_same_call(call: OpenCall, other: OpenCall) -> bool:
         and call.call.name == other.call.name
         and call.call.arguments == other.call.arguments
         and mine.text == others.text
+        and mine.attachments == others.attachments
     )
 
 
@@ -396,8 +397,12 @@ def _close_turn(run: Run, placeholder: str = "") -> None:
     placeholder = placeholder if run.tools_on else NOT_OFFERED
     for call in run.open:
         result = call.result
-        text, failed = (placeholder, True) if result is None else (result.text, result.failed)
-        run.history.append(ToolMessage(name=call.call.name, call_id=call.call.id, text=text, failed=failed))
+        name, call_id = call.call.name, call.call.id
+        if result is None:
+            message = ToolMessage(name=name, call_id=call_id, text=placeholder, failed=True)
+        else:
+            message = ToolMessage(name, result.text, call_id, result.failed, result.attachments)
+        run.history.append(message)
     run.open = []
     run.unreturned = 0
 

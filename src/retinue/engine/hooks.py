@@ -103,7 +103,7 @@ class HookSet:
                 result = _expected(hook, "after_tool", answer, ToolResult, "a ToolResult or None") or result
             except HookError as error:
                 text = f"The call was made, and its result is withheld: {error}"
-                return replace(result, text=text, failed=True)
+                return replace(result, text=text, failed=True, attachments=())
         return result
 
 

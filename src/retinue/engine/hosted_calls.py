@@ -14,7 +14,7 @@ from retinue.core.ports import CallContext, HostedCall, PreparedCall, Tool, Tool
 from retinue.engine.context import EngineContext
 from retinue.engine.foreign_errors import message_of, type_and_message_of
 from retinue.engine.live_run import LiveRun
-from retinue.engine.tool_calls import call_context, log_crash, take_action
+from retinue.engine.tool_calls import call_context, log_crash, take_action, with_checked_attachments
 
 NO_QUESTIONS = "A call from outside cannot wait for a person: change the policy, or let an agent make the call."
 
@@ -43,7 +43,9 @@ async def call_for_host(
     if prepared.risk.acts and not await take_action(live, engine, key, again=again):
         return _refused(NO_ACTIONS_LEFT)
     result = await _make(tool, prepared, context, live, engine)
-    return await engine.hooks.result(call, context, result) if engine.hooks.after_tool else result
+    if engine.hooks.after_tool:
+        result = await engine.hooks.result(call, context, result)
+    return with_checked_attachments(result) if result.attachments else result
 
 
 def _refusal(live: LiveRun, name: str, prepared: PreparedCall, host: HostedCall) -> ToolResult | None:

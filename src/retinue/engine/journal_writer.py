@@ -50,7 +50,8 @@ def size_of(write: Write) -> int:
     if type(write) is Record:
         event = write.events[0] if write.events else None
         if type(event) is CallReturned:
-            return BASE_SIZE + getsizeof(event.text)
+            size = BASE_SIZE + getsizeof(event.text)
+            return size + sum(len(each.data) for each in event.attachments) if event.attachments else size
         if type(event) is ReplyReceived:
             message = event.reply.message
             size = BASE_SIZE + getsizeof(message.text)

@@ -145,7 +145,7 @@ def _attachment_hint(live: LiveRun, answer: NoReply) -> str:
     """A hint for a refused request with images or files: few servers say that their model has none."""
     if answer.last.fault != "bad_request":
         return ""
-    messages = (message for message in live.run.history if isinstance(message, UserMessage))
+    messages = (message for message in live.run.history if not isinstance(message, AssistantMessage))
     sent = [each for message in messages for each in message.attachments]
     model = answer.failures[-1][0]
     return f" (the request had {described(sent)}; perhaps {model} takes none)" if sent else ""

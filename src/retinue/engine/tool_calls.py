@@ -10,9 +10,12 @@ import asyncio
 import inspect
 from typing import cast
 
+from msgspec.structs import replace
+
 from retinue.core.agent import ToolSpec
+from retinue.core.attachments import checked
 from retinue.core.commands import Change, Post, WindowFull
-from retinue.core.errors import SandboxUnavailable, StoreError, ToolError
+from retinue.core.errors import BadInput, SandboxUnavailable, StoreError, ToolError
 from retinue.core.events import CallParked, CallReturned
 from retinue.core.ids import Key, call_key
 from retinue.core.inbox import ApprovalAnswer
@@ -65,6 +68,8 @@ async def perform(live: LiveRun, index: int, engine: EngineContext) -> None:
     live.forget_prepared(index)
     if result is None or live.stopping:
         return
+    if result.attachments:
+        result = with_checked_attachments(result)
     if len(result.text) > LARGE_RESULT:
         log.warning(
             "tool %s returned %s characters, and the model gets them all", call.call.name, f"{len(result.text):,}"
@@ -83,11 +88,21 @@ async def perform(live: LiveRun, index: int, engine: EngineContext) -> None:
             refused=result.refused,
             tool=call.call.name,
             duration=stopwatch.seconds,
+            attachments=result.attachments,
         )
         live.record(returned)
         if engine.on_call and (acts or result.refused is not None):
             for callback in engine.on_call:
                 callback(live.run.accepted, call.call, returned, acts)
+
+
+def with_checked_attachments(result: ToolResult) -> ToolResult:
+    """A result whose attachments models take; without them, and with the reason, if they are too many or too large."""
+    try:
+        return replace(result, attachments=checked(result.attachments, of="a result"))
+    except BadInput as error:
+        text = f"{result.text}\n[its images and files were left out: {error}]".lstrip()
+        return replace(result, text=text, attachments=())
 
 
 class Stopwatch:

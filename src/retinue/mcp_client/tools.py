@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from base64 import b64decode
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -13,6 +14,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from retinue.core.agent import ToolKind, ToolSpec
+from retinue.core.attachments import MAX_BYTES, MAX_COUNT, Attachment, recognised
 from retinue.core.errors import BadInput, ToolError
 from retinue.core.ids import RunId
 from retinue.core.log_context import logger
@@ -278,10 +280,11 @@ class McpTool(Tool):
             lambda connection: connection.client.call_tool(self._name, values),
             repeatable=self.kind != "once",
         )
-        text = content_text(result.content)
-        if not text and result.structured_content is not None:
+        media = _Media()
+        text = content_text(result.content, media)
+        if not text and not media.found and result.structured_content is not None:
             text = msgspec.json.encode(result.structured_content).decode()
-        return ToolResult(text, failed=bool(result.is_error))
+        return ToolResult(text, failed=bool(result.is_error), attachments=tuple(media.found))
 
 
 def _tools_of(tools: McpTools, server: McpServer, definitions: Mapping[str, ToolDefinition]) -> tuple[Tool, ...]:
@@ -295,29 +298,60 @@ def _object(arguments: str) -> dict[str, Any]:
         raise ToolError(f"The arguments are not a JSON object: {error}") from error
 
 
-def content_text(blocks: Iterable[Any]) -> str:
-    """Content of an MCP server as text: untrusted, without control characters; other media are named."""
-    return "\n".join(filter(None, map(_block_text, blocks)))
+class _Media:
+    """The images, PDF and audio of one result, by their content, up to what a result may have."""
+
+    def __init__(self) -> None:
+        self.found: list[Attachment] = []
+        self._room = MAX_BYTES
+
+    def add(self, base64: str, name: str = "") -> bool:
+        """Add the data, if it is of a known format and there is room for it; the size is looked at first."""
+        size = len(base64) * 3 // 4
+        if size > self._room or len(self.found) == MAX_COUNT:
+            return False
+        try:
+            data = b64decode(base64)
+        except ValueError:
+            return False
+        found = recognised(data, name)
+        if found is None:
+            return False
+        self._room -= size
+        self.found.append(found)
+        return True
 
 
-def _block_text(block: Any) -> str:
+def content_text(blocks: Iterable[Any], media: _Media | None = None) -> str:
+    """Content of an MCP server as text: untrusted, without control characters.
+
+    Images, PDF and audio are added to `media`; what has no place there is named in the text.
+    """
+    return "\n".join(filter(None, (_block_text(block, media) for block in blocks)))
+
+
+def _block_text(block: Any, media: _Media | None) -> str:
     match block.type:
         case "text":
             return clean(block.text)
         case "image" | "audio":
+            if media is not None and media.add(block.data):
+                return ""
             return f"[{block.type}: {clean_line(block.mime_type)[:100]}, {len(block.data) * 3 // 4} bytes, not shown]"
         case "resource_link":
             return f"[resource: {clean_line(str(block.uri))[:500]} {clean_line(block.name)[:200]}]"
         case "resource":
-            return _resource_text(block.resource)
+            return _resource_text(block.resource, media)
         case _:
             return ""
 
 
-def _resource_text(resource: Any) -> str:
+def _resource_text(resource: Any, media: _Media | None = None) -> str:
     text: str | None = getattr(resource, "text", None)
     if text is not None:
         return clean(text)
+    if media is not None and media.add(resource.blob, clean_line(str(resource.uri))[-200:]):
+        return ""
     kind = clean_line(resource.mime_type or "unknown type")[:100]
     return f"[resource: {clean_line(str(resource.uri))[:500]}, {kind}, {len(resource.blob) * 3 // 4} bytes, not shown]"
 
@@ -374,7 +408,9 @@ class ReadResource(_ReadingTool):
             rows = [f"{clean_line(str(each.uri))[:500]} {clean_line(each.name)[:200]}" for each in page.resources[:200]]
             return ToolResult("\n".join(rows) or "The server has no resources.")
         read: Any = await self._tools.use(server, context, lambda it: it.client.read_resource(uri), repeatable=True)
-        return ToolResult("\n".join(map(_resource_text, read.contents)))
+        media = _Media()
+        text = "\n".join(filter(None, (_resource_text(each, media) for each in read.contents)))
+        return ToolResult(text, attachments=tuple(media.found))
 
 
 class GetPrompt(_ReadingTool):

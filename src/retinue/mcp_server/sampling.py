@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
 
+from retinue.core.attachments import Attachment, described, text_of
 from retinue.core.errors import ProviderError
-from retinue.core.messages import AssistantMessage, Message, Reply, Stop, ToolCall, ToolMessage
+from retinue.core.messages import AssistantMessage, Message, Reply, Stop, ToolCall, ToolMessage, UserMessage
 from retinue.core.ports import Publish, Request
 
 NAME = "mcp-sampling"
@@ -70,6 +72,8 @@ def _messages(history: Sequence[Message]) -> list[dict[str, Any]]:
                 found.append({"role": "user", "content": [result]})
             continue
         content: list[dict[str, Any]] = [{"type": "text", "text": message.text}] if message.text else []
+        if isinstance(message, UserMessage):
+            content += map(_media, message.attachments)
         if isinstance(message, AssistantMessage):
             open_ids = [call.id or f"call_{place}_{index}" for index, call in enumerate(message.calls)]
             content += [_use(call, id) for call, id in zip(message.calls, open_ids, strict=True)]
@@ -87,8 +91,18 @@ def _use(call: ToolCall, id: str) -> dict[str, Any]:
 
 
 def _result(message: ToolMessage, id: str) -> dict[str, Any]:
-    content = [{"type": "text", "text": message.text}]
+    content = [{"type": "text", "text": message.text}, *map(_media, message.attachments)]
     return {"type": "tool_result", "toolUseId": id, "content": content, "isError": message.failed}
+
+
+def _media(attachment: Attachment) -> dict[str, Any]:
+    """An image or audio as a block; text for a file, and for one that MCP has no block for."""
+    kind = attachment.media_type.partition("/")[0]
+    if kind in ("image", "audio"):
+        data = b64encode(attachment.data).decode()
+        return {"type": kind, "data": data, "mimeType": attachment.media_type}
+    text = text_of(attachment) or f"[{described([attachment])} is not shown: MCP clients take images and audio]"
+    return {"type": "text", "text": text}
 
 
 def _reply(result: Mapping[str, Any]) -> Reply:

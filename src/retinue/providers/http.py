@@ -35,8 +35,9 @@ from retinue.providers.http_errors import (
     with_advice,
 )
 from retinue.providers.key_mask import AnswerMask
+from retinue.providers.message_encoder import sends_result_media
 from retinue.providers.stream_decoder import StreamDecoder
-from retinue.providers.unsupported_options import NONE, UnsupportedOptions, rejected_steps, rejects_value
+from retinue.providers.unsupported_options import NONE, RESULT_MEDIA, UnsupportedOptions, rejected_steps, rejects_value
 
 ERROR_BYTES = 64 * 1024
 ERROR_SECONDS = 5.0
@@ -475,7 +476,8 @@ class HttpProvider(ABC):
                 self._unsupported.add(request.model, f"{option}={each}")
             if rejected:
                 return f"{option}={step}"
-        return self._unsupported.learn(request.model, self.options(request, unsupported), error)
+        sent = [*self.options(request, unsupported), *([RESULT_MEDIA] if sends_result_media(request) else [])]
+        return self._unsupported.learn(request.model, sent, error)
 
     async def close(self) -> None:
         """Close the connections, unless the caller owns the session."""

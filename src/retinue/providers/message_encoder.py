@@ -2,7 +2,9 @@
 
 Vendors reject what a real history may hold: calls without an id or with a repeated one, a result without its call, a
 call without its result. `MessageEncoder` repairs all of that by position alone, so that the same history always gives
-the same bytes. The format itself is the wire's.
+the same bytes. Images and files of a result are part of the result where the wire's format has a place for them there,
+and else follow the results in a user message that says where they come from; what a wire cannot send at all is named in
+the text of the result. The format itself is the wire's.
 """
 
 from __future__ import annotations
@@ -10,18 +12,19 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import ClassVar, Literal, Self, TypeAlias, TypeVar, assert_never
 
 import msgspec
 from msgspec import Struct
 
-from retinue.core.attachments import IMAGE_TYPES, Attachment, described, text_of
+from retinue.core.attachments import Attachment, described, text_of, with_labels
 from retinue.core.errors import ProviderError
 from retinue.core.history import UNFINISHED
 from retinue.core.messages import AssistantMessage, Message, Thinking, ToolCall, ToolMessage, UserMessage
 from retinue.core.ports import Request
 from retinue.providers.lenient_json import decode_or_none
+from retinue.providers.unsupported_options import RESULT_MEDIA
 
 
 def system_prompt(request: Request) -> str:
@@ -111,13 +114,16 @@ def data_url(attachment: Attachment) -> str:
     return f"data:{attachment.media_type};base64,{base64_of(attachment)}"
 
 
-def not_accepted(wire: str, attachment: Attachment) -> ProviderError:
-    """The error for an attachment that has no equal on a wire."""
-    return ProviderError(
-        f"the wire {wire} cannot send {described([attachment])}: it takes text files, PDF, and images "
-        f"({', '.join(IMAGE_TYPES)})",
-        fault="bad_request",
-    )
+NOT_SENT = "[{what} is not shown: the wire {wire} cannot send it]"
+NOT_TAKEN = "[{what} is not shown: the server does not take it]"
+FOLLOWS = "[{what} follows after the results]"
+OF_RESULT = "[part of the result of the call of {tool} ({call_id}), not a message of a person]"
+"""What stands in a result for an attachment that is elsewhere or missing, and before those that follow."""
+
+
+def sends_result_media(request: Request) -> bool:
+    """Whether a request was encoded with images or files in results of calls."""
+    return any(isinstance(each, MessageEncoder) and each.has_result_media for each in request.memo.values())
 
 
 Role: TypeAlias = Literal["user", "assistant"]
@@ -126,13 +132,15 @@ Role: TypeAlias = Literal["user", "assistant"]
 class PendingCall:
     """A call of the last reply, the id it is sent with, and its result once there is one."""
 
-    __slots__ = ("call", "failed", "text", "wire_id")
+    __slots__ = ("attachments", "call", "failed", "text", "wire_id")
 
     def __init__(self, call: ToolCall, wire_id: str) -> None:
         self.call = call
         self.wire_id = wire_id
         self.text: str | None = None
         self.failed = False
+        self.attachments: Sequence[Attachment] = ()
+        """Images and files that are part of the result on this wire."""
 
     def fits(self, message: ToolMessage) -> bool:
         """Whether a result has the name and the id of this call."""
@@ -151,6 +159,7 @@ class MessageEncoder(ABC):
         "_answered",
         "_count",
         "_first",
+        "_following",
         "_last",
         "_pending",
         "_replies",
@@ -158,8 +167,17 @@ class MessageEncoder(ABC):
         "_used_ids",
         "encoded",
         "has_calls",
+        "has_result_media",
         "variant",
+        "without_media",
     )
+
+    wire: ClassVar[str]
+    """The name of the wire."""
+    media_types: ClassVar[frozenset[str]]
+    """The types of attachments that the wire can send."""
+    result_media_types: ClassVar[frozenset[str]] = frozenset()
+    """Those that a result of a call can hold."""
 
     valid_id: ClassVar[re.Pattern[str]]
     """Call ids that the vendor accepts; others, perhaps made by another vendor, are replaced."""
@@ -173,6 +191,12 @@ class MessageEncoder(ABC):
     def __init__(self, variant: str = "") -> None:
         self.variant = variant
         """Which variant of the wire's format it writes."""
+        self.without_media = False
+        """Whether images and files of results are left out, because the server rejects them."""
+        self.has_result_media = False
+        """Whether any result so far was sent with images or files."""
+        self._following: list[tuple[PendingCall, Sequence[Attachment]]] = []
+        """The attachments that follow the results of the pending calls."""
         self.encoded: bytearray = bytearray()
         """What does not change any more."""
         self.has_calls = False
@@ -189,11 +213,20 @@ class MessageEncoder(ABC):
         """How many of the pending calls at the beginning have results."""
 
     @classmethod
-    def of(cls, request: Request, name: str, variant: str = "") -> Self:
-        """The encoder of a request's messages, continued from the one under `name` in its memo if that still fits."""
+    def of(cls, request: Request, name: str, variant: str = "", unsupported: Collection[str] = ()) -> Self:
+        """The encoder of a request's messages, continued from the one under `name` in its memo if that still fits.
+
+        `unsupported` is what the server rejected in earlier requests.
+        """
+        without_media = bool(unsupported) and RESULT_MEDIA in unsupported
         encoder = request.memo.get(name)
-        if not (isinstance(encoder, cls) and encoder._is_beginning_of(request.messages, variant)):
+        if not (
+            isinstance(encoder, cls)
+            and encoder.without_media == without_media
+            and encoder._is_beginning_of(request.messages, variant)
+        ):
             encoder = request.memo[name] = cls(variant)
+            encoder.without_media = without_media
         encoder._add(request.messages)
         return encoder
 
@@ -252,7 +285,9 @@ class MessageEncoder(ABC):
                     self._add_result(message)
                 case UserMessage(text=text, attachments=attachments):
                     self._flush_results()
-                    self.append("user", (self.encode_user(*with_text_files(text, attachments)),))
+                    if attachments:
+                        text, attachments = self._accepted(*with_text_files(text, attachments))
+                    self.append("user", (self.encode_user(text, attachments),))
                 case AssistantMessage():
                     self._flush_results()
                     self._replies += 1
@@ -271,6 +306,50 @@ class MessageEncoder(ABC):
         calls, self._pending, self._answered = self._pending, [], 0
         if calls:
             self.append("user", self.encode_results(calls))
+        if self._following:
+            self._flush_following()
+
+    def _flush_following(self) -> None:
+        """Write the attachments of the results before them as messages."""
+        following, self._following = self._following, []
+        for pending, attachments in following:
+            text = OF_RESULT.format(tool=pending.call.name, call_id=pending.wire_id or "the last one")
+            self.append("user", (self.encode_user(text, attachments),))
+
+    def _accepted(self, text: str, attachments: Sequence[Attachment]) -> tuple[str, Sequence[Attachment]]:
+        """The same, if the wire can send these attachments."""
+        for each in attachments:
+            if each.media_type not in self.media_types:
+                taken = ", ".join(sorted(self.media_types))
+                raise ProviderError(
+                    f"the wire {self.wire} cannot send {described([each])}: it takes text files and {taken}",
+                    fault="bad_request",
+                )
+        return text, attachments
+
+    def _add_media(self, pending: PendingCall, attachments: Sequence[Attachment]) -> None:
+        """Give a result its attachments, or lines that stand for them: a result must not end a run."""
+        lines: list[str] = []
+        held: list[Attachment] = []
+        following: list[Attachment] = []
+        for each in attachments:
+            if (file := text_of(each)) is not None:
+                lines.append(file)
+            elif each.media_type not in self.media_types:
+                lines.append(NOT_SENT.format(what=described([each]), wire=self.wire))
+            elif self.without_media:
+                lines.append(NOT_TAKEN.format(what=described([each])))
+            elif each.media_type in self.result_media_types:
+                held.append(each)
+            else:
+                following.append(each)
+                lines.append(FOLLOWS.format(what=described([each])))
+        pending.text = "\n".join(filter(None, (pending.text, *lines)))
+        pending.attachments = held
+        if following:
+            self._following.append((pending, following))
+        if held or following:
+            self.has_result_media = True
 
     def _wire_id(self, call: ToolCall, index: int) -> str:
         wire_id = call.id
@@ -292,16 +371,21 @@ class MessageEncoder(ABC):
         else:
             waiting = [call for call in calls if call.text is None]
             if not waiting:
-                orphan = f"[result of a call of {message.name} that is no longer shown]\n{message.text}"
+                text = with_labels(message.text, message.attachments)
+                orphan = f"[result of a call of {message.name} that is no longer shown]\n{text}"
                 self.append("user", (self.encode_user(orphan),))
                 return
             same_name = [call for call in waiting if call.call.name == message.name]
             same_id = (call for call in same_name if call.call.id == message.call_id)
             pending = next(same_id, (same_name or waiting)[0])
         pending.text, pending.failed = message.text, message.failed
+        if message.attachments:
+            self._add_media(pending, message.attachments)
         if not self.batches_results:
             calls.remove(pending)
             self.append("user", self.encode_results((pending,)))
+            if self._following and not calls:
+                self._flush_following()
             return
         while self._answered < len(calls) and calls[self._answered].text is not None:
             self._answered += 1

@@ -31,6 +31,20 @@ _OUT_OF_RANGE = re.compile(
 """A value out of range is an error for the caller; the option is not left out silently."""
 
 RESPONSE_FORMAT = "response_format"
+RESULT_MEDIA = "result_media"
+"""Images and files in results of calls; they are left out if the model takes none."""
+_MEDIA = re.compile(
+    r"image|multimodal|vision|mmproj|audio|media|input_file|document|\bpdf\b|content must be a string|expected `text`"
+    r"|content\b.{0,60}valid string",
+    re.IGNORECASE | re.DOTALL,
+)
+_NO_SUCH_MEDIA = re.compile(
+    r"support|not a multimodal|mmproj|at most 0|unknown variant|must be a string|valid string|cannot (?:read|see)"
+    r"|(?:does not|doesn't) (?:accept|take|have)|only (?:accepts|takes)|text[- ]only",
+    re.IGNORECASE,
+)
+"""An error about images, and one by which a model takes none at all; another one may be about a single image."""
+
 _UNSUPPORTED_FORMAT = re.compile(
     r"response_format\.type'? must be|(?:not support|unsupported) (?:the )?response[ _]format"
     r"|json mode (?:cannot|is not|does not)|json mode is unavailable",
@@ -71,7 +85,9 @@ class UnsupportedOptions:
     def learn(self, model: str, sent: Iterable[str], error: ProviderError) -> str | None:
         """The sent option that the error rejects, if any; it is not sent again, unless only its schema is rejected."""
         rejected = rejected_option(sent, error)
-        if rejected is not None and not _INVALID_SCHEMA.search(str(error)):
+        if rejected is None or (rejected == RESULT_MEDIA and not _NO_SUCH_MEDIA.search(str(error))):
+            return rejected
+        if not _INVALID_SCHEMA.search(str(error)):
             self.add(model, rejected)
         return rejected
 
@@ -150,6 +166,8 @@ def rejected_option(sent: Iterable[str], error: ProviderError) -> str | None:
         return None
     if _UNSUPPORTED_FORMAT.search(response.server_message) and RESPONSE_FORMAT in sent:
         return RESPONSE_FORMAT
+    if RESULT_MEDIA in sent and _MEDIA.search(response.server_message):
+        return RESULT_MEDIA
     if not _UNSUPPORTED_KIND.search(response.kind) and not _UNSUPPORTED.search(response.server_message):
         return None
     if _OUT_OF_RANGE.search(response.server_message):

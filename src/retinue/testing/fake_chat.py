@@ -173,7 +173,7 @@ class ChatScript:
 
     def __call__(self, request: ReceivedRequest) -> Line | FakeResponse:
         roles = ("system", "developer", "user")
-        texts = "\n".join(message["content"] for message in request.body["messages"] if message["role"] in roles)
+        texts = "\n".join(_text(message) for message in request.body["messages"] if message["role"] in roles)
         matching = [words for words in self._parts if words in texts]
         if not matching:
             known = list(self._parts)
@@ -344,14 +344,37 @@ def request_error(body: dict[str, Any]) -> str | None:
             return f"messages[{number}]: these tool_call_ids did not have response messages: {', '.join(open_calls)}"
         if role not in ("system", "developer", "user", "assistant", "tool"):
             return f"messages[{number}]: unknown role {role!r}"
-        if not isinstance(message.get("content"), str) and not made:
-            return f"messages[{number}]: content must be a string"
+        if not isinstance(message.get("content"), str) and not made and (error := _parts_error(message, number)):
+            return error
         for call in made:
             if not call.get("id") or call["id"] in used or not isinstance(call["function"]["arguments"], str):
                 return f"messages[{number}]: a call needs an id of its own and arguments as a string: {call}"
             used.add(call["id"])
             open_calls.append(call["id"])
     return f"these tool_call_ids did not have response messages: {', '.join(open_calls)}" if open_calls else None
+
+
+_PARTS = ("text", "image_url", "input_audio", "file")
+
+
+def _parts_error(message: dict[str, Any], number: int) -> str | None:
+    """Why a vendor would reject a content of parts: only a user sends other parts than text."""
+    parts = message.get("content")
+    if not isinstance(parts, list) or not parts:
+        return f"messages[{number}]: content must be a string"
+    kinds = [part.get("type") for part in cast("list[dict[str, Any]]", parts)]
+    if "image_url" in kinds and message["role"] != "user":
+        return (
+            f"Invalid 'messages[{number}]'. Image URLs are only allowed for messages with role 'user', but this "
+            f"message with role '{message['role']}' contains an image URL."
+        )
+    wrong = next((kind for kind in kinds if kind not in _PARTS), None)
+    return None if wrong is None else f"Invalid value: '{wrong}'. Supported values are: {', '.join(_PARTS)}."
+
+
+def _text(message: dict[str, Any]) -> str:
+    content: str | list[dict[str, Any]] = message["content"]
+    return content if isinstance(content, str) else "\n".join(part.get("text", "") for part in content)
 
 
 # ---- the program --------------------------------------------------------------------------------------------------

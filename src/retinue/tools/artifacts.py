@@ -12,6 +12,7 @@ from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from retinue.core.commands import Decide, Decision
 from retinue.core.errors import ToolError
@@ -166,7 +167,7 @@ class TruncatingTool(ToolWrapper):
             result = ToolResult(str(error), failed=True)
         if len(result.text) <= self._limit:
             return result
-        return ToolResult(await self._cut(result.text, context), result.failed)
+        return replace(result, text=await self._cut(result.text, context))
 
     async def _cut(self, text: str, context: CallContext) -> str:
         shown = whole_lines(text, self._limit)

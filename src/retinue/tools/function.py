@@ -9,13 +9,14 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, get_args, overload
 
 import msgspec
 
 from retinue.core.agent import ToolKind, ToolSpec
+from retinue.core.attachments import File, Image
 from retinue.core.errors import BadInput
 from retinue.core.policy import Risk
 from retinue.core.ports import CallContext, CallRisk, PreparedCall, Tool, ToolResult
@@ -202,8 +203,20 @@ class FunctionTool(Tool, Generic[P, R]):
             if inspect.isawaitable(result):  # a plain function that returns the coroutine of an async one
                 result = await result
         if isinstance(result, ToolResult):
-            return ToolResult(as_text(result.text), result.failed)
-        return ToolResult(as_text(result))
+            return ToolResult(as_text(result.text), result.failed, attachments=tuple(result.attachments))
+        if isinstance(result, Image | File):
+            return ToolResult("", attachments=(result,))
+        if isinstance(result, list | tuple):
+            parts = cast("Sequence[object]", result)
+            if any(isinstance(part, Image | File) for part in parts):
+                return _mixed(parts)
+        return ToolResult(as_text(cast("object", result)))
+
+
+def _mixed(parts: Sequence[object]) -> ToolResult:
+    """Texts and attachments of a list: the texts as lines, the attachments after them."""
+    texts = [as_text(part) for part in parts if not isinstance(part, Image | File)]
+    return ToolResult("\n".join(texts), attachments=tuple(part for part in parts if isinstance(part, Image | File)))
 
 
 def _contained(function: Callable[..., Any], args: list[object], kwargs: dict[str, object]) -> object:
@@ -264,8 +277,9 @@ def tool(
     - `assess`: a function from the arguments of one call, as JSON text, to its `CallRisk`, instead of `risk` and
       `acts`.
 
-    The model reads a returned text as it is, and any other value as JSON. The function may also return a `ToolResult`,
-    or raise `ToolError` with a text for the model. A function that is not async runs in a thread.
+    The model reads a returned text as it is, and any other value as JSON. It is shown a returned `retinue.Image` or
+    `retinue.File`, alone or in a list with texts. The function may also return a `ToolResult`, or raise `ToolError`
+    with a text for the model. A function that is not async runs in a thread.
 
     Returns a `FunctionTool`, which can still be called as the function. Raises `BadInput` for an unusable name,
     parameter or option.

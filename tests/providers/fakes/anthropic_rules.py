@@ -14,6 +14,7 @@ Block = dict[str, Any]
 _ID = re.compile(r"[a-zA-Z0-9_-]+")
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 _BUDGETLESS = re.compile(r"claude-(opus-4-[78]|[a-z]+-5)")
+_IMAGES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 MARKS = 4
 
 
@@ -137,7 +138,17 @@ def _check_block(block: Block, role: str) -> str | None:
         case "tool_result", "user":
             if block.get("is_error") and not block.get("content"):
                 return "content cannot be empty if `is_error` is true"
-            return None
+            inner = block.get("content")
+            if not isinstance(inner, list):
+                return None
+            problems = (_check_block(each, role) for each in cast("list[Block]", inner))
+            return next(filter(None, problems), None)
+        case ("image" | "document") as kind, "user":
+            types = _IMAGES if kind == "image" else ("application/pdf",)
+            source = block["source"]
+            if source["type"] != "base64" or source["media_type"] not in types:
+                return f"{kind}.source.base64.media_type: Input should be one of {types}"
+            return None if base64.b64decode(source["data"]) else f"{kind}.source.base64: cannot be empty"
         case "tool_use", "assistant":
             if not _ID.fullmatch(block["id"]) or not _NAME.fullmatch(block["name"]):
                 return "tool_use: String should match pattern '^[a-zA-Z0-9_-]+$'"

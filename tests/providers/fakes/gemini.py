@@ -175,6 +175,8 @@ def rejection_of(body: dict[str, Any], *, signs: bool = False) -> str | None:
             )
         if not all(isinstance(response.get("response"), dict) for response in responses):
             return f"contents[{number}]: a response is an object"
+        if not signs and any("parts" in response for response in responses):
+            return "Multimodal function responses are not supported by this model"
         made = [part for part in parts if "functionCall" in part]
         calls = [part["functionCall"] for part in made]
         if calls and role != "model":

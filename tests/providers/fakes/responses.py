@@ -260,7 +260,7 @@ def rejection_of(body: dict[str, Any], spelling: Spelling = "function_call") -> 
             case ("message", _):
                 wanted = "output_text" if item.get("role") == "assistant" else "input_text"
                 content = cast("list[dict[str, Any]]", item.get("content"))
-                if any(part.get("type") != wanted or not isinstance(part.get("text"), str) for part in content):
+                if not all(_is_part(part, wanted) for part in content):
                     return f"Invalid value: input[{number}].content; supported values are: '{wanted}'."
                 if wanted == "output_text" and not is_whole(item):
                     return f"input[{number}]: Field required: type, id, status, annotations"
@@ -273,8 +273,10 @@ def rejection_of(body: dict[str, Any], spelling: Spelling = "function_call") -> 
                 call_id = item.get("call_id" if spelling == "function_call" else "tool_call_id")
                 if call_id not in called - answered:
                     return f"No tool call found for function call output with call_id {call_id}."
-                if not isinstance(item.get("output" if spelling == "function_call" else "content"), str):
-                    return f"input[{number}]: a result is a string"
+                output = item.get("output" if spelling == "function_call" else "content")
+                parts = cast("list[dict[str, Any]]", output if isinstance(output, list) else [])
+                if not isinstance(output, str) and not (parts and all(_is_part(part, "input_text") for part in parts)):
+                    return f"input[{number}]: a result is a string or a list of parts"
                 answered.add(str(call_id))
             case _:
                 return f"Invalid value: '{kind}' at input[{number}]."
@@ -284,3 +286,14 @@ def rejection_of(body: dict[str, Any], spelling: Spelling = "function_call") -> 
     if thought:
         return f"Item '{thought}' of type 'reasoning' was provided without its required following item."
     return f"No tool output found for function call {min(called - answered)}." if called - answered else None
+
+
+def _is_part(part: dict[str, Any], text: str) -> bool:
+    """Whether a part of a message is one that the vendor takes; `text` is the type of texts there."""
+    match part.get("type"):
+        case "input_image" if text == "input_text":
+            return str(part.get("image_url")).startswith("data:image/")
+        case "input_file" if text == "input_text":
+            return bool(part.get("filename")) and str(part.get("file_data")).startswith("data:application/pdf;")
+        case kind:
+            return kind == text and isinstance(part.get("text"), str)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +34,8 @@ from retinue.cli.runs.export import WRITERS
 from retinue.cli.runs.html_page import ExportedRun
 from retinue.config.settings import Settings
 from retinue.core.agent import ToolSpec
+from retinue.core.attachments import Attachment as Media
+from retinue.core.attachments import described
 from retinue.core.errors import RetinueError, StoreError
 from retinue.core.ports import ToolResult
 from retinue.core.run import Outcome
@@ -224,7 +227,7 @@ class Repl:
             case commands.Mistake(message=message):
                 self._print_error(message)
             case commands.Prompt(text=prompt):
-                return self._answer(self._with_attachments(prompt))
+                return self._answer(*self._with_attachments(prompt))
         return True
 
     @property
@@ -232,9 +235,10 @@ class Repl:
         """Whether a person types the inputs: only then they may name files and shell commands."""
         return not isinstance(self.lines, Piped)
 
-    def _with_attachments(self, text: str) -> str:
-        """The input with the files that it names, and with what waits for the next input."""
+    def _with_attachments(self, text: str) -> tuple[str, list[Media]]:
+        """The input with the files that it names, and with what waits for the next input; and the images it names."""
         attachments, self.outputs = self.outputs, []
+        media: list[Media] = []
         names = named_files(text) if self.by_hand else []
         for name in names[:MAX_FILES]:
             result = self.thread.run(self.person.read_file(name))
@@ -242,11 +246,15 @@ class Repl:
                 if "." in name or "/" in name:  # other words with @ are names of people, or decorators of code
                     say(f"note: @{name} is sent as it is: {result.text}")
                 continue
+            if result.attachments:
+                media += result.attachments
+                say(f"added {name} ({described(result.attachments)})")
+                continue
             attachments.append(Attachment("file", name, result.text))
             say(f"added {name} ({plural(len(result.text.splitlines()), 'line')})")
         if len(names) > MAX_FILES:
             say(f"note: of {len(names)} files, the first {MAX_FILES} are added")
-        return with_attachments(text, attachments)
+        return with_attachments(text, attachments), media
 
     def _run_shell_command(self, command: str) -> None:
         """Run a command of the person, print its output, and keep it for the next input."""
@@ -262,7 +270,7 @@ class Repl:
         (say_text if result.failed else answer)(result.text)
         self.outputs.append(Attachment("shell", command, result.text))
 
-    def _answer(self, text: str) -> bool:
+    def _answer(self, text: str, media: Sequence[Media] = ()) -> bool:
         """Answer an input; whether the chat goes on."""
         if self.thread.run(self.open_chats.has_new()):
             say(f"warning: session {self.retinue.session_id} was opened by another process as well; {NOT_SHARED}")
@@ -280,6 +288,7 @@ class Repl:
                 lock=self.lock,
                 output=self.output,
                 prompt=self.prompt,
+                attachments=media,
             )
 
         self.retinue.file_changes.begin()

@@ -17,6 +17,7 @@ from retinue.cli.output.progress import print_outcome
 from retinue.cli.output.refusals import Refusals
 from retinue.cli.output.terminal import say, stdout_for_answers_alone
 from retinue.cli.output.turn_screen import Prompt, TurnPrinter, TurnScreen
+from retinue.core.attachments import Attachment
 from retinue.core.run import Approval, Outcome
 from retinue.core.text import plural
 
@@ -33,6 +34,7 @@ async def take_turn(
     lock: PromptLock | None,
     output: OutputOptions,
     prompt: Prompt | None = None,
+    attachments: Sequence[Attachment] = (),
 ) -> Outcome:
     """Send an input, print its answer as it arrives, and print its errors; `stop` ends it early."""
     screen = TurnScreen(
@@ -42,7 +44,7 @@ async def take_turn(
     refusals = Refusals()
     refusals.attach(lambda at, line: screen.warn(line), of_root=False)
     with stdout_for_answers_alone(), retinue.supervisor.watch_calls(refusals.receive):
-        run_id, key = await conversation.begin(text, dialects)
+        run_id, key = await conversation.begin(text, dialects, attachments)
         async with _unlocked(lock, retinue, screen):
             watch = TreeWatch(retinue.supervisor, run_id, await retinue.tree(run_id))
             try:

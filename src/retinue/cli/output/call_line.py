@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from retinue.cli.output.format import elapsed, one_line
+from retinue.core.attachments import with_labels
 from retinue.core.events import CallReturned, Refusal
 from retinue.core.messages import ToolCall
 from retinue.core.text import NOT_JSON
@@ -105,7 +106,8 @@ def returned_line(call: ToolCall, returned: CallReturned, seconds: float | None)
         return CallLine("bad", name, arguments, f"{REFUSED[returned.refused]}: {_flat(returned.text)}")
     if returned.failed:
         return CallLine("bad", name, arguments, f"failed: {_reason(returned.text)}{took}")
-    return CallLine("good", name, arguments, f"→ {_gist(returned.text)}{took}")
+    shown = with_labels(returned.text, returned.attachments)
+    return CallLine("good", name, arguments, f"→ {_gist(shown)}{took}")
 
 
 def _reason(text: str) -> str:

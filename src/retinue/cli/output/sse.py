@@ -15,6 +15,7 @@ from retinue.cli.output.progress import Followed
 from retinue.cli.output.reply import HeldReply, LiveReply, Piece, ReplyWriter
 from retinue.cli.output.terminal import stdout_is_closed, write
 from retinue.cli.output.writer_thread import WriterThread
+from retinue.core.attachments import with_labels
 from retinue.core.events import CallReturned, Event, ReplyReceived, TreeEvent, TurnFailed
 from retinue.core.messages import (
     CallDelta,
@@ -120,8 +121,8 @@ class SseStream:
                 case TurnFailed():
                     self._reply.release()
                     self._reply = self._next_reply()
-                case CallReturned(index=index, text=text) if not self._brief:
-                    call = self._calls[index]
+                case CallReturned(index=index) if not self._brief:
+                    call, text = self._calls[index], with_labels(event.text, event.attachments)
                     self._write(self._render("tool_result", f"\n\nTool Result ({call.name}):\n{text}\n", call.id))
                 case _:
                     pass

@@ -10,6 +10,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from retinue.core.agent import ToolKind, ToolSpec
+from retinue.core.attachments import Attachment
 from retinue.core.errors import BadInput
 from retinue.core.events import Refusal
 from retinue.core.ids import Key, RunId, SessionId
@@ -18,11 +19,15 @@ from retinue.core.run import HandleRef, Limits, Outcome
 
 
 class ToolResult(Struct, frozen=True, gc=False):
-    """Result of a call as the model reads it; `failed` marks a failure, `refused` a call that was not made."""
+    """Result of a call as the model reads it; `failed` marks a failure, `refused` a call that was not made.
+
+    `attachments` are images and files that the model gets with the text.
+    """
 
     text: str
     failed: bool = False
     refused: Refusal | None = None
+    attachments: tuple[Attachment, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

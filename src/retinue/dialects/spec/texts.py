@@ -9,6 +9,7 @@ from typing import Literal, assert_never
 from msgspec import Struct
 
 from retinue.core.agent import RESULTS_PLACEHOLDER, Agent
+from retinue.core.attachments import with_labels
 from retinue.core.messages import AssistantMessage, ToolMessage
 from retinue.core.run import Outcome
 from retinue.core.state import Run
@@ -209,13 +210,14 @@ def _entries(run: Run) -> Iterator[ProgressEntry]:
                     yield ProgressEntry(turn, "text", _short(text))
                 for call in calls:
                     yield ProgressEntry(turn, "call", _short(f"{call.name} {call.arguments}"))
-            case ToolMessage(name=name, text=text):
-                yield ProgressEntry(turn, "result", _short(f"{name}: {text}"))
+            case ToolMessage(name=name, text=text, attachments=attachments):
+                yield ProgressEntry(turn, "result", _short(f"{name}: {with_labels(text, attachments)}"))
             case _:
                 pass
     for open_call in run.open:  # results enter the history together, after the last of them
         if open_call.result is not None:
-            yield ProgressEntry(turn, "result", _short(f"{open_call.call.name}: {open_call.result.text}"))
+            result = with_labels(open_call.result.text, open_call.result.attachments)
+            yield ProgressEntry(turn, "result", _short(f"{open_call.call.name}: {result}"))
 
 
 def _first_turn(run: Run) -> int:

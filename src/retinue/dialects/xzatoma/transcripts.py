@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from retinue.core.agent import RunSpec
+from retinue.core.attachments import with_labels
 from retinue.core.commands import Accept, Decide, Decision, OpenSession, Record, RunQuery, RunRow, Write
 from retinue.core.errors import RetinueError
 from retinue.core.events import Event, HistoryCompacted, RunAccepted
@@ -174,7 +175,8 @@ class _Text:
         yield f"Allowed Tools: {clean_line(json.dumps(transcript.allowed_tools, ensure_ascii=False))}"
 
     def _message(self, message: Message) -> Iterator[str]:
-        yield self._body(message.text) or "(no content)"
+        text = message.text if isinstance(message, AssistantMessage) else with_labels(message.text, message.attachments)
+        yield self._body(text) or "(no content)"
         if isinstance(message, AssistantMessage):
             for call in message.calls:
                 yield f"Tool call: {self._one_line(call.name)} {self._body(call.arguments)}"

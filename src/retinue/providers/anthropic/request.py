@@ -72,6 +72,8 @@ def ordered_blocks(message: AssistantMessage) -> Iterable[Thinking | str | ToolC
     return message_encoder.arrange(order.blocks, message.text, iter(thinking), iter(message.calls))
 
 
+MEDIA_TYPES = frozenset((*IMAGE_TYPES, PDF))
+
 MEMO = "anthropic"
 """The key of the encoded conversation in a request's memo."""
 
@@ -133,7 +135,7 @@ def encode(request: Request, *, version: str = "", unsupported: Collection[str] 
     >>> encode(Request(model="m", system="", messages=[UserMessage("hi")])).decode()[:48]
     '{"model":"m","max_tokens":8192,"stream":true,"me'
     """
-    encoder = Encoder.of(request, MEMO)
+    encoder = Encoder.of(request, MEMO, "", unsupported)
     fields = options(request, unsupported)
     has_format = request.output is None or "output_config.format" in fields
     mark = _mark_of(request, unsupported)
@@ -166,7 +168,7 @@ def options(request: Request, unsupported: Collection[str] = ()) -> dict[str, ob
     >>> options(request, {"thinking"})
     {'temperature': 0.5}
     """
-    encoder = Encoder.of(request, MEMO)
+    encoder = Encoder.of(request, MEMO, "", unsupported)
     is_adaptive = has_adaptive_thinking(request.model)
     found: dict[str, object] = {}
     effort = request.chosen_effort
@@ -292,6 +294,9 @@ class Encoder(message_encoder.MessageEncoder):
 
     valid_id: ClassVar[re.Pattern[str]] = re.compile(r"[a-zA-Z0-9_-]{1,64}")
     id_prefix: ClassVar[str] = "toolu"
+    wire: ClassVar[str] = "anthropic"
+    media_types: ClassVar[frozenset[str]] = MEDIA_TYPES
+    result_media_types: ClassVar[frozenset[str]] = MEDIA_TYPES
 
     def __init__(self, variant: str = "") -> None:
         super().__init__(variant)
@@ -377,10 +382,8 @@ def _attachment(attachment: Attachment) -> bytes:
     }
     if attachment.media_type in IMAGE_TYPES:
         return msgspec.json.encode({"type": "image", "source": source})
-    if attachment.media_type == PDF:
-        title = {"title": utf8_safe(attachment.name)} if attachment.name else {}
-        return msgspec.json.encode({"type": "document", "source": source} | title)
-    raise message_encoder.not_accepted("anthropic", attachment)
+    title = {"title": utf8_safe(attachment.name)} if attachment.name else {}
+    return msgspec.json.encode({"type": "document", "source": source} | title)
 
 
 def _thinking(thinking: Thinking) -> bytes:
@@ -405,7 +408,10 @@ def _result(pending: message_encoder.PendingCall) -> bytes:
     failed, text = pending.failed or pending.text is None, pending.result_text
     if failed:
         result["is_error"] = True
-    if failed or text.strip():
+    if pending.attachments:
+        blocks = [msgspec.Raw(_text(text))] if text.strip() else []
+        result["content"] = blocks + [msgspec.Raw(_attachment(each)) for each in pending.attachments]
+    elif failed or text.strip():
         result["content"] = utf8_safe(text) if text.strip() else NO_REASON
     return msgspec.json.encode(result)
 

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from retinue.core.agent import ToolSpec
-from retinue.core.attachments import IMAGE_TYPES, PDF, Attachment
+from retinue.core.attachments import AUDIO_TYPES, IMAGE_TYPES, PDF, Attachment
 from retinue.core.messages import AssistantMessage, Thinking
 from retinue.core.model_options import NO_REQUEST_OPTIONS, RequestOptions
 from retinue.core.ports import Request
@@ -25,7 +25,6 @@ from retinue.providers.message_encoder import (
     MessageEncoder,
     PendingCall,
     base64_of,
-    not_accepted,
     read_note,
     system_prompt_with_format,
 )
@@ -49,6 +48,8 @@ _NO_CALLS = b'"toolConfig":{"functionCallingConfig":{"mode":"NONE"}},'
 
 _SIGNED, _UNSIGNED = "signed", "unsigned"
 
+_IN_RESULTS = frozenset(("image/png", "image/jpeg", "image/webp", PDF))
+
 
 class SignaturePosition(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="gemini.signature"):
     """The part that a signature belongs to: its own thinking block, the text from `start` to `end`, or call `start`."""
@@ -69,7 +70,7 @@ def encode(request: Request, *, unsupported: Collection[str] = ()) -> bytes:
     '{"contents":[{"role":"user","parts":[{"text":"hi"}]}]}'
     """
     variant = _SIGNED if _NEEDS_SIGNATURES.match(request.model) else _UNSIGNED
-    contents = Encoder.of(request, MEMO, variant).body()
+    contents = Encoder.of(request, MEMO, variant, unsupported).body()
     found = options(request, unsupported)
     choice = found.pop(TOOL_CONFIG, None)
     forbids_calls = choice == _NO_CALLS
@@ -99,6 +100,13 @@ class Encoder(MessageEncoder):
     valid_id: ClassVar[re.Pattern[str]] = re.compile(r"[\x00-\x7f]{1,128}")
     batches_results: ClassVar[bool] = True
     needs_ids: ClassVar[bool] = False
+    wire: ClassVar[str] = "gemini"
+    media_types: ClassVar[frozenset[str]] = frozenset((*IMAGE_TYPES, PDF, *AUDIO_TYPES))
+
+    @property
+    def result_media_types(self) -> frozenset[str]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """From version 3 on, a result may hold images and PDF."""
+        return _IN_RESULTS if self.variant == _SIGNED else frozenset()
 
     def encode_user(self, text: str, attachments: Sequence[Attachment] = ()) -> bytes:
         # The API rejects an empty part.
@@ -159,9 +167,7 @@ def _text(text: str, signature: str = "", *, thought: bool = False) -> bytes:
 
 
 def _attachment(attachment: Attachment) -> bytes:
-    if attachment.media_type in IMAGE_TYPES or attachment.media_type == PDF:
-        return _part({"inlineData": {"mimeType": attachment.media_type, "data": base64_of(attachment)}})
-    raise not_accepted("gemini", attachment)
+    return _part({"inlineData": {"mimeType": attachment.media_type, "data": base64_of(attachment)}})
 
 
 def _result(pending: PendingCall) -> bytes:
@@ -170,6 +176,8 @@ def _result(pending: PendingCall) -> bytes:
         "name": utf8_safe(pending.call.name),
         "response": {"error" if pending.failed else "result": utf8_safe(pending.result_text)},
     }
+    if pending.attachments:
+        response["parts"] = [msgspec.Raw(_attachment(each)) for each in pending.attachments]
     return _part({"functionResponse": response})
 
 

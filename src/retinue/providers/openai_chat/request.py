@@ -19,8 +19,8 @@ from retinue.providers.lenient_json import as_json_object, utf8_safe
 from retinue.providers.message_encoder import (
     MessageEncoder,
     PendingCall,
+    base64_of,
     data_url,
-    not_accepted,
     read_note,
     system_prompt,
     system_prompt_with_format,
@@ -55,6 +55,14 @@ _SENDS_ALL = "all"
 
 REASONING_FIELDS = ("reasoning_content", "reasoning")
 """The fields in which servers send thinking as text; the text goes back in the same field."""
+
+_AUDIO_FORMATS = {"audio/wav": "wav", "audio/mpeg": "mp3"}
+
+ROLE_ORDER = "role"
+"""The name of the order of roles in errors of servers that take no user message after a result; there, a short message
+of the model stands between the two."""
+
+_BETWEEN = b'{"role":"assistant","content":"[goes on]"},'
 
 _DETAILS, _BLOCKS, _EXTRA = "reasoning_details", "thinking_blocks", "extra_content"
 _RETURNED = (*REASONING_FIELDS, _DETAILS, _BLOCKS, _EXTRA)
@@ -216,18 +224,20 @@ def encoder_of(
     variant = _SENDS_ALL if sends_reasoning else ""
     if unsupported or explicit:
         left_out = [name for name in _RETURNED if explicit or name in unsupported]
-        left_out += [CALL_IDS] if CALL_IDS in unsupported else []
+        left_out += [name for name in (CALL_IDS, ROLE_ORDER) if name in unsupported]
         variant = " ".join((variant, *left_out))
-    return Encoder.of(request, MEMO, variant)
+    return Encoder.of(request, MEMO, variant, unsupported)
 
 
 class Encoder(MessageEncoder):
     """The messages of a run as chat messages; `variant` names what is left out, and whether all thinking is sent."""
 
-    __slots__ = ("_field", "_words", "sent")
+    __slots__ = ("_field", "_follows_result", "_words", "sent")
 
     short_id: ClassVar[re.Pattern[str]] = re.compile(r"[a-zA-Z0-9]{9}")
     """Call ids that every server accepts: OpenAI takes 40 characters, Mistral exactly nine letters and digits."""
+    wire: ClassVar[str] = "openai-chat"
+    media_types: ClassVar[frozenset[str]] = frozenset((*IMAGE_TYPES, PDF, *_AUDIO_FORMATS))
 
     def __init__(self, variant: str = "") -> None:
         super().__init__(variant)
@@ -236,14 +246,25 @@ class Encoder(MessageEncoder):
         """The fields of messages that a server may reject, as far as they were sent; their order is kept."""
         self._field = ""
         """The field in which the server sent thinking so far."""
+        self._follows_result = False
+        """Whether the next message follows the result of a call."""
 
     def encode_user(self, text: str, attachments: Sequence[Attachment] = ()) -> bytes:
-        if not attachments:
-            return _message("user", text)
-        content = [{"type": "text", "text": utf8_safe(text)}, *map(_attachment, attachments)]
-        return msgspec.json.encode({"role": "user", "content": content})
+        if attachments:
+            content = [{"type": "text", "text": utf8_safe(text)}, *map(_attachment, attachments)]
+            message = msgspec.json.encode({"role": "user", "content": content})
+        else:
+            message = _message("user", text)
+        if not self._follows_result:
+            return message
+        self._follows_result = False
+        if not self._sends(ROLE_ORDER):
+            return _BETWEEN + message
+        self.sent[ROLE_ORDER] = None
+        return message
 
     def encode_reply(self, message: AssistantMessage, calls: Sequence[PendingCall]) -> Iterable[bytes]:
+        self._follows_result = False
         note = _note(message.thinking) if message.thinking else None
         if not calls and note is None:
             return (_message("assistant", message.text),)
@@ -294,6 +315,7 @@ class Encoder(MessageEncoder):
         return super().replacement_id(reply, index) if self._sends(CALL_IDS) else f"{reply % 10**5:05}{index:04}"
 
     def encode_results(self, calls: Sequence[PendingCall]) -> list[bytes]:
+        self._follows_result = True
         return [
             msgspec.json.encode(
                 {"role": "tool", "tool_call_id": utf8_safe(pending.wire_id), "content": utf8_safe(pending.result_text)}
@@ -310,10 +332,11 @@ def _note(thinking: Sequence[Thinking]) -> SentReasoning | None:
 def _attachment(attachment: Attachment) -> dict[str, object]:
     if attachment.media_type in IMAGE_TYPES:
         return {"type": "image_url", "image_url": {"url": data_url(attachment)}}
-    if attachment.media_type == PDF:
-        name = utf8_safe(attachment.name) or "file.pdf"
-        return {"type": "file", "file": {"filename": name, "file_data": data_url(attachment)}}
-    raise not_accepted("openai-chat", attachment)
+    if attachment.media_type in _AUDIO_FORMATS:
+        audio = {"data": base64_of(attachment), "format": _AUDIO_FORMATS[attachment.media_type]}
+        return {"type": "input_audio", "input_audio": audio}
+    name = utf8_safe(attachment.name) or "file.pdf"
+    return {"type": "file", "file": {"filename": name, "file_data": data_url(attachment)}}
 
 
 def _message(role: str, text: str) -> bytes:

@@ -33,6 +33,7 @@ from retinue.providers.openai_chat.request import (
     CALL_IDS,
     NOTE_SIGNATURE,
     REASONING_FIELDS,
+    ROLE_ORDER,
     LongestReply,
     SentReasoning,
     encode,
@@ -155,6 +156,8 @@ _decode_dollars = msgspec.json.Decoder(float).decode
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 _CALL_ID = re.compile(r"\btool[ _]call[ _]id\b|\btool_calls(?:\[\d+\])?\.id\b", re.IGNORECASE)
+
+_ROLE_ORDER = re.compile(r"unexpected role .?user.? after role|roles must alternate", re.IGNORECASE)
 
 TICKS_PER_NANODOLLAR = 10
 """The ticks of xAI: ten thousand million of them are a dollar."""
@@ -453,6 +456,11 @@ def _usage(tokens: _Tokens | None) -> Usage | None:
     )
 
 
+def _rejects_role_order(error: ProviderError) -> bool:
+    """Whether the server takes no user message after the result of a call."""
+    return isinstance(error, ErrorResponse) and _ROLE_ORDER.search(error.server_message) is not None
+
+
 def _rejects_call_ids(error: ProviderError) -> bool:
     """Whether a server rejects the ids of calls, because of their length or characters.
 
@@ -536,9 +544,10 @@ class OpenAIChatProvider(HttpProvider):
         return own | encoder.sent
 
     def rejected(self, request: Request, unsupported: Collection[str], error: ProviderError) -> str | None:
-        if _rejects_call_ids(error) and CALL_IDS in self.options(request, unsupported):
-            self._unsupported.add(request.model, CALL_IDS)
-            return CALL_IDS
+        for rejects, part in ((_rejects_call_ids, CALL_IDS), (_rejects_role_order, ROLE_ORDER)):
+            if rejects(error) and part in self.options(request, unsupported):
+                self._unsupported.add(request.model, part)
+                return part
         return super().rejected(request, unsupported, error)
 
     def decoder(self, model: str) -> Decoder:

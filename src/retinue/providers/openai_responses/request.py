@@ -26,6 +26,8 @@ from retinue.providers.schema_subset import OPENAI_STRICT, complete, restricted
 from retinue.providers.unsupported_options import encode_fields, is_supported, without_unsupported
 
 MEMO = "openai_responses"
+
+MEDIA_TYPES = frozenset((*IMAGE_TYPES, PDF))
 """The key of the encoded conversation in a request's memo."""
 
 EFFORT = "reasoning.effort"
@@ -165,7 +167,7 @@ def encode(
     >>> encode(Request(model="gpt-4o", system="", messages=[UserMessage("hi")])).decode()
     '{"model":"gpt-4o","stream":true,"store":false,"input":[{"role":"user","content":[{"type":"input_text","text":"hi"}]}]}'
     """
-    encoder = Encoder.of(request, MEMO, spelling)
+    encoder = Encoder.of(request, MEMO, spelling, unsupported)
     found = options(request, unsupported, explicit=explicit, last=last, cache_key=cache_key)
     has_format = request.output is None or "text.format" in found
     prompt = message_encoder.system_prompt if has_format else message_encoder.system_prompt_with_format
@@ -198,10 +200,8 @@ def _last_reply(messages: Sequence[Message]) -> AssistantMessage | None:
 def _attachment(attachment: Attachment) -> dict[str, str]:
     if attachment.media_type in IMAGE_TYPES:
         return {"type": "input_image", "detail": "auto", "image_url": message_encoder.data_url(attachment)}
-    if attachment.media_type == PDF:
-        name = utf8_safe(attachment.name) or "file.pdf"
-        return {"type": "input_file", "filename": name, "file_data": message_encoder.data_url(attachment)}
-    raise message_encoder.not_accepted("openai-responses", attachment)
+    name = utf8_safe(attachment.name) or "file.pdf"
+    return {"type": "input_file", "filename": name, "file_data": message_encoder.data_url(attachment)}
 
 
 class Encoder(message_encoder.MessageEncoder):
@@ -211,6 +211,9 @@ class Encoder(message_encoder.MessageEncoder):
 
     valid_id: ClassVar[re.Pattern[str]] = re.compile(r"[\x00-\x7f]{1,64}")
     batches_results: ClassVar[bool] = True
+    wire: ClassVar[str] = "openai-responses"
+    media_types: ClassVar[frozenset[str]] = MEDIA_TYPES
+    result_media_types: ClassVar[frozenset[str]] = MEDIA_TYPES
 
     def encode_user(self, text: str, attachments: Sequence[Attachment] = ()) -> bytes:
         content = [{"type": "input_text", "text": utf8_safe(text)}, *map(_attachment, attachments)]
@@ -265,10 +268,13 @@ class Encoder(message_encoder.MessageEncoder):
         )
 
     def _result(self, pending: message_encoder.PendingCall) -> bytes:
-        text = utf8_safe(pending.result_text)
+        output: object = utf8_safe(pending.result_text)
+        if pending.attachments:
+            texts = [{"type": "input_text", "text": output}] if output else []
+            output = [*texts, *map(_attachment, pending.attachments)]
         if self.variant == "tool_call":
-            return msgspec.json.encode({"type": "tool_result", "tool_call_id": pending.wire_id, "content": text})
-        return msgspec.json.encode({"type": "function_call_output", "call_id": pending.wire_id, "output": text})
+            return msgspec.json.encode({"type": "tool_result", "tool_call_id": pending.wire_id, "content": output})
+        return msgspec.json.encode({"type": "function_call_output", "call_id": pending.wire_id, "output": output})
 
 
 def _reasoning_items(thinking: Sequence[Thinking]) -> Iterator[bytes]:

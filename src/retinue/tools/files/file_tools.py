@@ -20,6 +20,7 @@ from typing import Annotated, BinaryIO, Literal, TypeAlias, assert_never
 import msgspec
 from msgspec import Meta
 
+from retinue.core.attachments import MAGIC_BYTES, Attachment, recognised
 from retinue.core.errors import ToolError
 from retinue.core.policy import Risk
 from retinue.core.ports import CallContext, CallRisk, PreparedCall, Tool, ToolResult
@@ -38,6 +39,9 @@ ROOM = 40_000
 
 MAX_EDIT = 16 * 1024 * 1024
 """Bytes of a file that is edited in memory."""
+
+MAX_MEDIA = 5 * 1024 * 1024
+"""Bytes of an image, a PDF or audio that a model is shown: vendors take no larger image."""
 
 MAX_COPY = 256 * 1024 * 1024
 """Bytes of a file that is copied or appended to; an append rewrites the whole file, so that it is atomic."""
@@ -64,15 +68,18 @@ def tools(dependencies: ToolDependencies) -> Sequence[Tool]:
     """`file_read`, `file_write`, `file_edit`, `file_ops` and `bash_read`."""
 
     @tool(kind="pure", timeout=SECONDS)
-    def file_read(path: str, context: CallContext, offset: FromOne = 1, limit: FromZero = 0) -> str:
-        """Read a text file. Lines come numbered; a long file comes in parts, and the last line says how to go on.
+    def file_read(path: str, context: CallContext, offset: FromOne = 1, limit: FromZero = 0) -> str | Attachment:
+        """Read a text file, or look at an image or a PDF.
+
+        Lines come numbered; a long file comes in parts, and the last line says how to go on.
 
         Args:
             path: the file, relative to the workspace or absolute
             offset: the first line to show, counted from 1
             limit: how many lines to show; 0 shows as many as fit
         """
-        return _numbered(FileAccess.of(context, dependencies), path, offset=offset, limit=limit)
+        with FileAccess.of(context, dependencies).file(path) as file:
+            return _media(file) or _numbered(file, path, offset=offset, limit=limit)
 
     @tool(kind="idempotent", risk="medium", acts=True, timeout=SECONDS)
     def file_write(path: str, content: str, context: CallContext) -> str:
@@ -128,9 +135,20 @@ def _write(access: FileAccess, path: str, content: str) -> str:
         return f"Written {replace(target, (content.encode(),))} bytes to {path}"
 
 
-def _numbered(access: FileAccess, path: str, *, offset: int, limit: int) -> str:
-    with access.file(path) as file:
-        part = excerpt(file, skip=offset - 1, limit=limit, room=ROOM)
+def _media(file: OpenPath) -> Attachment | None:
+    """The file as an image, a PDF or audio; None if it is none of them."""
+    try:
+        if recognised(os.pread(file.fd, MAGIC_BYTES, 0)) is None:
+            return None
+        if file.stat.st_size > MAX_MEDIA:
+            raise UnusablePath(file.path, f"too large to look at ({file.stat.st_size} bytes; at most {MAX_MEDIA})")
+        return recognised(b"".join(blocks(file.fd, file.stat.st_size)), os.path.basename(file.path))
+    except OSError as error:
+        raise UnusablePath.because(error, file.path) from error
+
+
+def _numbered(file: OpenPath, path: str, *, offset: int, limit: int) -> str:
+    part = excerpt(file, skip=offset - 1, limit=limit, room=ROOM)
     if not part.lines:
         return f"[{path} is empty]" if part.total == 0 else f"[No lines in range: {path} has {part.total} lines]"
     last = offset - 1 + len(part.lines)
