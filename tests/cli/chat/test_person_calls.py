@@ -75,3 +75,21 @@ async def test_a_named_file_is_added_within_the_policy(folder: Path) -> None:
     assert sent == (
         'Sum up @notes.md, @../outside.md and @missing.md.\n\n<file name="notes.md">\n1: the pool\n2: is small\n</file>'
     )
+
+
+async def test_a_named_image_goes_along_as_an_image(folder: Path) -> None:
+    (folder / "chart.png").write_bytes(b"\x89PNG\r\n\x1a\ndots")
+    async with FakeChat(ChatScript().play(says("A chart."))) as vendor:
+        terminal = start_chat(vendor)
+        await terminal.expect("> ")
+        terminal.type_line("What is @chart.png?")
+        await terminal.expect("added chart.png (image/png)")
+        await terminal.expect("A chart.\r\n")
+        await terminal.expect("> ")
+        terminal.type_line("/quit")
+        await terminal.result()
+
+    (heard,) = vendor.requests
+    text, image = heard.body["messages"][-1]["content"]
+    assert text == {"type": "text", "text": "What is @chart.png?"}
+    assert image["image_url"]["url"].startswith("data:image/png;base64,iVBOR")

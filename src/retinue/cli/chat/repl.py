@@ -248,7 +248,7 @@ class Repl:
                 continue
             if result.attachments:
                 media += result.attachments
-                say(f"added {name} ({described(result.attachments)})")
+                say(f"added {described(result.attachments)}")
                 continue
             attachments.append(Attachment("file", name, result.text))
             say(f"added {name} ({plural(len(result.text.splitlines()), 'line')})")
