@@ -58,6 +58,7 @@ def misfits(value: object, kind: Any, path: str = "$") -> list[str]:
 
 
 def _of_class(value: object, kind: Any, path: str) -> list[str]:
+    kind = get_origin(kind) or kind  # such as IO[bytes]
     if kind in (None, NoneType):
         return [] if value is None else [f"{path}: is not null"]
     expected = (int, float) if kind is float else (kind,)
