@@ -102,6 +102,9 @@ vendors: venv  ## compare requests with the types of the vendors' SDKs
 	@"$(BIN)/python" -c 'import anthropic, google.genai, openai' 2>/dev/null || "$(BIN)/python" -m pip install -q \
 	  --disable-pip-version-check -c $(CONSTRAINTS) $(if $(filter %.txt,$(CONSTRAINTS)),-c constraints-vendors.txt) \
 	  -e ".[vendors]" >&2
+	@# botocore wants a python-dateutil before that of other packages, and works with it.
+	@"$(BIN)/python" -c 'import botocore, jmespath' 2>/dev/null || "$(BIN)/python" -m pip install -q --no-deps \
+	  --disable-pip-version-check $(if $(filter %.txt,$(CONSTRAINTS)),-c constraints-vendors.txt) botocore jmespath >&2
 	@"$(BIN)/python" -m pytest -q tests/vendors
 
 bench: venv  ## what retinue costs next to a bare loop, in some minutes (ARGS=--quick: in one)

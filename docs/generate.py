@@ -31,6 +31,7 @@ from retinue.core.policy import DEFAULT_AUTO_APPROVE, Policy, narrow
 from retinue.core.ports import Tool
 from retinue.dialects import registry
 from retinue.providers.anthropic.request import Encoder as AnthropicEncoder
+from retinue.providers.bedrock.request import Encoder as BedrockEncoder
 from retinue.providers.catalog import CLAUDE_MODELS, WIRES
 from retinue.providers.gemini.request import Encoder as GeminiEncoder
 from retinue.providers.message_encoder import MessageEncoder
@@ -52,6 +53,7 @@ ENCODERS: dict[str, MessageEncoder] = {
     "openai, openai-responses": ResponsesEncoder(),
     "gemini 2": GeminiEncoder("unsigned"),
     "gemini from 3 on": GeminiEncoder("signed"),
+    "bedrock": BedrockEncoder(),
 }
 
 MADE = "This page is made from the code by `make docs`."
@@ -115,6 +117,7 @@ def wires_page() -> str:
         "openai-chat": "openai-chat and vendors on it",
         "openai-responses": "openai, openai-responses",
         "gemini": "gemini, vertexai-gemini",
+        "bedrock": "bedrock",
         "ollama": "local servers",
     }
     lines = [

@@ -42,6 +42,7 @@ HOSTS = {
     "together": ("together_ai", "together"),
     "fireworks": ("fireworks_ai", "fireworks"),
     "cerebras": ("cerebras", "cerebras"),
+    "bedrock": ("bedrock_converse", "aws"),
 }
 """Providers that serve open models or models of others: their names here, in litellm's table, and in genai-prices."""
 
@@ -59,6 +60,9 @@ NOT_CHAT_AT_HOST = re.compile(
     r"|bert|e5-|bge-|playai|orpheus|veo|sora|kling|seedance|wan2"
 )
 """Models of hosts that are no chat models, and the size classes that genai-prices lists as models."""
+
+_OF_A_REGION = re.compile(r"bedrock/")
+"""Models of Bedrock in one region or with a commitment, which litellm lists by paths that are no names of models."""
 
 INPUT_OF_WINDOW = {400_000: 272_000, 1_050_000: 922_000}
 """OpenAI's windows with the output in them, as litellm lists some, and the input that fits."""
@@ -244,7 +248,7 @@ def _listed_at(listed: Mapping[str, Mapping[str, Any]], host: str) -> dict[str, 
     return {
         name.removeprefix(f"{host}/"): entry
         for name, entry in listed.items()
-        if entry.get("litellm_provider") == host and entry.get("mode") in CHAT_MODES
+        if entry.get("litellm_provider") == host and entry.get("mode") in CHAT_MODES and not _OF_A_REGION.match(name)
     }
 
 

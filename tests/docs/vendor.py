@@ -13,6 +13,7 @@ from retinue.providers.wire import Wire
 from retinue.testing.fake_chat import FakeChat, count_replies
 from retinue.testing.fake_server import FakeResponse, FakeServer, ReceivedRequest
 from tests.providers.fakes.anthropic import FakeAnthropic
+from tests.providers.fakes.bedrock import FakeBedrock
 from tests.providers.fakes.gemini import FakeGemini
 from tests.providers.fakes.responses import FakeResponses
 
@@ -42,13 +43,14 @@ class FakeVendors(FakeServer):
     def __init__(self, mark: Path) -> None:
         super().__init__(self._response)
         self._chat = FakeChat(Vendor(mark))
-        self._vendors: dict[str, FakeResponses | FakeAnthropic | FakeGemini] = {
+        self._vendors: dict[str, FakeResponses | FakeAnthropic | FakeGemini | FakeBedrock] = {
             "openai": FakeResponses(_one_answer),
             "openai-responses": FakeResponses(_one_answer),
             "anthropic": FakeAnthropic(_one_answer),
             "vertexai-anthropic": FakeAnthropic(_one_answer),
             "gemini": FakeGemini(_one_answer),
             "vertexai-gemini": FakeGemini(_one_answer),
+            "bedrock": FakeBedrock(_one_answer),
         }
 
     @property

@@ -1,27 +1,31 @@
-"""Answers of four vendors as raw event streams, with any finish reason, and the providers that read them."""
+"""Answers of five vendors as raw event streams, with any finish reason, and the providers that read them."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from retinue.core.messages import ToolCall
 from retinue.providers.anthropic.response import AnthropicProvider
+from retinue.providers.bedrock.response import BedrockProvider
 from retinue.providers.gemini.response import GeminiProvider
 from retinue.providers.http import HttpProvider
 from retinue.providers.openai_chat.response import OpenAIChatProvider
 from retinue.providers.openai_responses.response import OpenAIResponsesProvider
 from retinue.testing.fake_chat import DONE, EVENTS, event
 from retinue.testing.fake_server import FakeResponse
+from tests.providers.fakes.bedrock import FRAMES
+from tests.providers.fakes.bedrock import event as frame_of
 
 PROVIDERS: dict[str, Callable[[str], HttpProvider]] = {
     "chat": lambda url: OpenAIChatProvider(f"{url}/v1"),
     "responses": lambda url: OpenAIResponsesProvider(f"{url}/v1"),
     "anthropic": AnthropicProvider,
     "gemini": GeminiProvider,
+    "bedrock": BedrockProvider,
 }
 """The provider of each wire, for the address of a server."""
 
-ENDS = {"chat": "stop", "responses": "", "anthropic": "end_turn", "gemini": "STOP"}
+ENDS = {"chat": "stop", "responses": "", "anthropic": "end_turn", "gemini": "STOP", "bedrock": "end_turn"}
 """The finish reason of a complete answer."""
 
 
@@ -30,9 +34,26 @@ def answer(
 ) -> FakeResponse:
     """A streamed answer; `stop` is its finish reason, by default that of a complete answer."""
     reason = ENDS[wire] if stop is None else stop
+    if wire == "bedrock":
+        return FakeResponse(headers=FRAMES, pieces=tuple(_bedrock(text, calls, reason, usage)))
     events = {"chat": _chat, "responses": _responses, "anthropic": _anthropic, "gemini": _gemini}[wire]
     pieces = tuple(map(event, events(text, calls, reason, usage)))
     return FakeResponse(headers=EVENTS, pieces=(*pieces, DONE) if wire == "chat" else pieces)
+
+
+def _bedrock(text: str, calls: tuple[ToolCall, ...], stop: str, usage: tuple[int, int] | None) -> Iterator[bytes]:
+    yield frame_of("messageStart", role="assistant")
+    if text:
+        yield frame_of("contentBlockDelta", contentBlockIndex=0, delta={"text": text})
+    for index, call in enumerate(calls, start=1):
+        start = {"toolUse": {"toolUseId": call.id, "name": call.name}}
+        yield frame_of("contentBlockStart", contentBlockIndex=index, start=start)
+        delta = {"toolUse": {"input": call.arguments}}
+        yield frame_of("contentBlockDelta", contentBlockIndex=index, delta=delta)
+    yield frame_of("messageStop", stopReason=stop)
+    if usage is not None:
+        counts = {"inputTokens": usage[0], "outputTokens": usage[1], "totalTokens": sum(usage)}
+        yield frame_of("metadata", usage=counts, metrics={"latencyMs": 5})
 
 
 def _chat(text: str, calls: tuple[ToolCall, ...], stop: str, usage: tuple[int, int] | None) -> list[dict[str, Any]]:

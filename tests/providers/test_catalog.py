@@ -42,6 +42,7 @@ from tests.providers.fakes.responses import FakeResponses
         ("anthropic", "anthropic"), ("Claude", "anthropic"), ("CLAUDE", "anthropic"),
         ("openai", "openai"), ("gpt", "openai"), ("ChatGPT", "openai"), ("OpenAI-Chat", "openai-chat"),
         ("gemini", "gemini"), ("Google", "gemini"),
+        ("bedrock", "bedrock"), ("aws", "bedrock"),
     ],
 )  # fmt: skip
 def test_a_vendor_is_found_by_alias_in_any_case(name: str, wire: str) -> None:
@@ -142,6 +143,7 @@ async def ask(where: ProviderConfig, model: str) -> Reply:
         ("openai", "openai"), ("openai-chat", "openai"), ("openai-responses", "openai"), ("GPT", "openai"),
         ("ollama", "openai"), ("lmstudio", "openai"), ("llamacpp", "openai"), ("vllm", "openai"),
         ("gemini", "gemini"), ("Google", "gemini"),
+        ("bedrock", "bedrock"), ("aws", "bedrock"),
         ("scripted", None), ("llama", None), ("", None),
     ],
 )  # fmt: skip

@@ -41,6 +41,7 @@ def playing(*answers: FakeResponse) -> Callable[[object], FakeResponse]:
 
 
 INCOMPLETE = {"chat": "abort", "responses": "new", "anthropic": "pause_turn", "gemini": "MALFORMED_FUNCTION_CALL"}
+INCOMPLETE["bedrock"] = "something_new"
 
 
 @pytest.mark.parametrize("wire", PROVIDERS)

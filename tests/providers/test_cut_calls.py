@@ -8,6 +8,7 @@ from retinue.testing.fake_server import FakeResponse, FakeServer, ReceivedReques
 from tests.providers.raw_answers import PROVIDERS, answer
 
 LENGTH = {"chat": "length", "responses": "max_output_tokens", "anthropic": "max_tokens", "gemini": "MAX_TOKENS"}
+LENGTH["bedrock"] = "max_tokens"
 STREAMED = [wire for wire in PROVIDERS if wire != "gemini"]
 """Gemini sends the arguments of a call as a whole: its calls are never cut."""
 TOLD = "Your reply was cut at 800 tokens; the call was not made. Write it in smaller pieces."

@@ -28,7 +28,13 @@ RATES = Rates(input=3.0, output=15.0)
 TURNS = 3
 """Requests of a child that meets no fault: two calls, and an answer."""
 
-WIRES = {"chat": "openai-chat", "responses": "openai-responses", "anthropic": "anthropic", "gemini": "gemini"}
+WIRES = {
+    "chat": "openai-chat",
+    "responses": "openai-responses",
+    "anthropic": "anthropic",
+    "gemini": "gemini",
+    "bedrock": "bedrock",
+}
 _JOB = re.compile(rb"Measure job (\d+)[.]")
 _ROOT = b"Start all jobs."
 
@@ -108,7 +114,7 @@ async def test_every_run_ends_with_its_true_reason_and_the_ledger_has_what_was_b
 ) -> None:
     vendor = FaultyVendor(wire, seed=18)
     async with FakeServer(vendor.respond) as server:
-        base_url = server.url if wire in ("anthropic", "gemini") else f"{server.url}/v1"
+        base_url = server.url if wire in ("anthropic", "gemini", "bedrock") else f"{server.url}/v1"
         config = provider_config("house", wire=WIRES[wire], base_url=base_url, prices={"m": RATES})
         async with retinue.open(
             model="house:m",

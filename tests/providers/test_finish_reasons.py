@@ -16,6 +16,7 @@ INCOMPLETE = [
     ("responses", "something_new"),
     ("anthropic", "pause_turn"),
     ("anthropic", "something_new"),
+    ("bedrock", "something_new"),
     ("gemini", "NO_IMAGE"),
     ("gemini", "SOMETHING_NEW"),
 ]
@@ -57,6 +58,8 @@ async def test_a_chat_server_that_gave_up_is_tried_again(reason: str) -> None:
         ("responses", "content_filter", "refusal"),
         ("anthropic", "stop_sequence", "end"),
         ("anthropic", "model_context_window_exceeded", "length"),
+        ("bedrock", "model_context_window_exceeded", "length"),
+        ("bedrock", "content_filtered", "refusal"),
         ("gemini", "STOP", "end"),
         ("gemini", "CONTINUATION", "length"),
         ("gemini", "SPII", "refusal"),

@@ -4,8 +4,9 @@
 """
 
 import itertools
-from collections.abc import Callable, Sequence
-from typing import Any
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -16,6 +17,7 @@ from retinue.core.messages import AssistantMessage, Message, Thinking, ToolCall,
 from retinue.core.model_options import RequestOptions
 from retinue.core.ports import Request
 from retinue.providers.anthropic.request import encode as encode_anthropic
+from retinue.providers.bedrock.request import encode as encode_bedrock
 from retinue.providers.gemini.request import encode as encode_gemini
 from retinue.providers.openai_chat.request import encode as encode_chat
 from retinue.providers.openai_responses.request import encode as encode_responses
@@ -100,6 +102,12 @@ MODELS = {
     "responses": ("gpt-4o", "gpt-5.2", "o3"),
     "anthropic": ("claude-sonnet-4-5", "claude-opus-4-7"),
     "gemini": ("gemini-2.5-flash", "gemini-3-pro"),
+    "bedrock": (
+        "eu.anthropic.claude-sonnet-4-5-20250929-v1:0",
+        "global.anthropic.claude-sonnet-5",
+        "openai.gpt-oss-120b-1:0",
+        "us.amazon.nova-2-lite-v1:0",
+    ),
 }
 
 
@@ -140,11 +148,38 @@ def check_gemini(body: Body) -> list[str]:
     return found
 
 
+def check_bedrock(body: Body) -> list[str]:
+    """The description of the service in botocore, which checks types and fields, and not the values of enums."""
+    loaders = pytest.importorskip("botocore.loaders", reason="make vendors installs it")
+    model = pytest.importorskip("botocore.model")
+    validate = pytest.importorskip("botocore.validate")
+    service = model.ServiceModel(loaders.Loader().load_service_model("bedrock-runtime", "service-2"))
+    shape = service.operation_model("ConverseStream").input_shape
+    report = validate.ParamValidator().validate({"modelId": "m", **body}, shape)
+    return [*filter(None, [report.generate_report()]), *wrong_values(body, shape, "$")]
+
+
+def wrong_values(value: Any, shape: Any, path: str) -> Iterator[str]:
+    """The texts of a JSON value that do not fit the enum or the pattern of their shape."""
+    if isinstance(value, dict) and shape.type_name == "structure":
+        members = cast("Body", value)
+        for name in members.keys() & shape.members.keys():
+            yield from wrong_values(members[name], shape.members[name], f"{path}.{name}")
+    elif isinstance(value, list) and shape.type_name == "list":
+        for index, each in enumerate(cast("list[Any]", value)):
+            yield from wrong_values(each, shape.member, f"{path}[{index}]")
+    elif isinstance(value, str) and getattr(shape, "enum", ()) and value not in shape.enum:
+        yield f"{path}: is {value!r}, not one of {shape.enum}"
+    elif isinstance(value, str) and (pattern := shape.metadata.get("pattern")) and not re.fullmatch(pattern, value):
+        yield f"{path}: {value!r} does not match {pattern}"
+
+
 WIRES: dict[str, tuple[Callable[[Request], bytes], Callable[[Body], list[str]]]] = {
     "chat": (encode_chat, check_chat),
     "responses": (encode_responses, check_responses),
     "anthropic": (encode_anthropic, check_anthropic),
     "gemini": (encode_gemini, check_gemini),
+    "bedrock": (encode_bedrock, check_bedrock),
 }
 
 MATRIX = [

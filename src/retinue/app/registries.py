@@ -247,7 +247,7 @@ class RegistryFamilies(ProviderFamilies):
             config = self._table.config(provider) or provider_config(provider)
         except BadInput as error:
             return str(error)
-        if config.api_key_env and not os.environ.get(config.api_key_env):
+        if config.api_key_env and not os.environ.get(config.api_key_env) and not WIRES[config.wire].finds_credentials:
             return f"Missing API key for provider: {self.family(provider) or provider}"
         return ""
 
@@ -256,7 +256,7 @@ class RegistryFamilies(ProviderFamilies):
         if wire in LOCAL_SERVERS:
             return True
         # A server at another address than the vendor's has models of its own, whatever its wire.
-        own = WIRES[wire].base_url if wire in WIRES else ""
+        own = WIRES[wire].address if wire in WIRES else ""
         return config is not None and bool(own) and config.base_url.rstrip("/") != own
 
     def wire(self, provider: str) -> str:
@@ -265,6 +265,7 @@ class RegistryFamilies(ProviderFamilies):
 
     def secrets(self) -> Sequence[str]:
         names = {each.api_key_env for each in (*self._table.provider_configs, *WIRES.values())}
+        names |= {name for wire in WIRES.values() for name in wire.secret_envs}
         keys = [os.environ.get(name, "") for name in sorted(names) if name]
         for known in self._table.provider_configs:
             keys += [value.rpartition(" ")[2] for name, value in known.headers.items() if _SECRET.search(name)]

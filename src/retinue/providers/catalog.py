@@ -20,7 +20,7 @@ from retinue.core.model_options import NO_OPTIONS, ModelOptions, set_options
 from retinue.core.ports import Provider
 from retinue.net.encryption import check_encrypted
 from retinue.net.loopback import is_loopback
-from retinue.providers import anthropic, gemini, openai_chat, openai_responses
+from retinue.providers import anthropic, bedrock, gemini, openai_chat, openai_responses
 from retinue.providers.pricing import ContextWindows, ModelPrices, PricedProvider, Rates
 from retinue.providers.vendors import VENDORS
 from retinue.providers.wire import Family, Wire
@@ -51,6 +51,7 @@ WIRES: dict[str, Wire] = {
     "openai-responses": openai_responses.WIRE,
     "gemini": gemini.WIRE,
     "vertexai-anthropic": anthropic.VERTEX_WIRE,
+    "bedrock": bedrock.WIRE,
     **VENDORS,
     "ollama": _local_server("http://localhost:11434/v1"),
     "lmstudio": _local_server("http://localhost:1234/v1"),
@@ -190,14 +191,14 @@ def provider_config(
             prices=dict(prices or {}),
             calls_in_text=calls_in_text,
         )
-    address = base_url or record.base_url
+    address = base_url or record.address
     if not address:
         raise BadInput(f"{wire} has no default address: give its base URL, such as {record.base_url_example}")
     if not address.startswith(("http://", "https://")):
         field = "url" if full_url else "base URL"
         raise BadInput(f"{field} {address!r} is not an address: it has to begin with http:// or https://")
     _check_address(address, full_url=full_url)
-    is_vendors_own = address.rstrip("/") == record.base_url
+    is_vendors_own = address.rstrip("/") == record.address
     key = api_key_env if api_key_env is not None else record.api_key_env if is_vendors_own else ""
     return ProviderConfig(
         name=name,
@@ -316,6 +317,8 @@ Write a section [providers.NAME] with wire = "openai", base_url = "https://h.exa
 
 def _is_vendors_host(config: ProviderConfig, host: str) -> bool:
     wire = WIRES[config.wire]
+    if wire.host_pattern and config.api_key_env == wire.api_key_env:
+        return re.fullmatch(wire.host_pattern, host) is not None
     own = VENDOR_HOSTS.get(config.api_key_env) or wire.host or urlsplit(wire.base_url).hostname or ""
     return bool(own) and (host == own or host.endswith((f".{own}", f"-{own}") if own == wire.host else f".{own}"))
 
@@ -420,7 +423,7 @@ def vendor_model(config: ProviderConfig) -> str | None:
     >>> vendor_model(provider_config("openai", base_url="http://localhost:9/v1"))
     """
     wire = WIRES[config.wire]
-    return wire.default_model or None if config.base_url == wire.base_url else None
+    return wire.default_model or None if config.base_url == wire.address else None
 
 
 def request_url(config: ProviderConfig, model: str) -> str:

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self, TypeAlias
 
 from yarl import URL
 
@@ -38,6 +38,9 @@ from retinue.providers.key_mask import AnswerMask
 from retinue.providers.message_encoder import sends_result_media
 from retinue.providers.stream_decoder import StreamDecoder
 from retinue.providers.unsupported_options import NONE, RESULT_MEDIA, UnsupportedOptions, rejected_steps, rejects_value
+
+if TYPE_CHECKING:
+    from retinue.net.event_stream import FrameReader
 
 ERROR_BYTES = 64 * 1024
 ERROR_SECONDS = 5.0
@@ -70,8 +73,16 @@ _PUBLIC_HEADER = re.compile(
 _MIN_KEY_CHARS = 8
 
 
+Signer: TypeAlias = Callable[[str, URL, bytes], dict[str, str]]
+"""Makes the headers that sign a request, from its method, its address and its body."""
+
+
 class Endpoint:
-    """The URL, headers and key variable of a provider's requests. The key itself is read for each request."""
+    """The URL, headers and key variable of a provider's requests. The key itself is read for each request.
+
+    With `is_encoded` the path is sent as it is. `sign` makes the headers that sign a request, with `secrets` that no
+    message may show.
+    """
 
     def __init__(
         self,
@@ -83,10 +94,19 @@ class Endpoint:
         http: Http,
         key_header: str = "Authorization",
         key_prefix: str = "Bearer ",
+        is_encoded: bool = False,
+        sign: Signer | None = None,
+        secrets: Sequence[str] = (),
     ) -> None:
         base = _parse_url(base_url, "base URL" if path else "url")
         self._http = http
-        self._url = base if base.path.endswith(path) else base.with_path(base.path.rstrip("/") + path, keep_query=True)
+        self._sign = sign
+        if is_encoded:
+            self._url = base.with_path(base.raw_path.rstrip("/") + path, encoded=True, keep_query=True)
+        elif base.path.endswith(path):
+            self._url = base
+        else:
+            self._url = base.with_path(base.path.rstrip("/") + path, keep_query=True)
         self._key_header, self._key_prefix = key_header, key_prefix
         self.info = EndpointInfo(
             base_url=str(base.with_query(None)).rstrip("/"),
@@ -99,7 +119,8 @@ class Endpoint:
         check_encrypted(base_url, api_key_env, headers)
         if api_key_env and any(name.lower() == key_header.lower() for name in headers):
             raise BadInput(f"the header {key_header} and the key in {api_key_env} exclude each other: give one of them")
-        self._secrets = tuple(secret for name, value in headers.items() for secret in _secrets_in(name, value))
+        in_headers = (secret for name, value in headers.items() for secret in _secrets_in(name, value))
+        self._secrets = (*in_headers, *secrets)
 
     async def send(
         self,
@@ -120,6 +141,8 @@ class Endpoint:
         headers = self._headers | {self._key_header: self._key_prefix + key} if key else self._headers
         if more_headers:
             headers = with_headers(headers, more_headers)
+        if self._sign is not None:
+            headers = headers | self._sign("POST", self._url, body)
         secrets = (*self._secrets, key) if key else self._secrets
         mask = AnswerMask(secrets)
         # Errors are raised outside of the handlers: as the context of an error, an exception of the HTTP client could
@@ -215,6 +238,9 @@ def max_bytes(max_output: int | None) -> int:
     return ANSWER_BYTES + TOKEN_BYTES * (USUAL_MAX_OUTPUT if max_output is None else max_output)
 
 
+EVENT_STREAM = "application/vnd.amazon.eventstream"
+
+
 class _BoundedContent:
     """The body of a response, up to a number of bytes."""
 
@@ -259,7 +285,9 @@ async def _read(
         for delta in deltas:
             publish(delta)
         return decoder.finish()
-    beginning, has_events, reader = chunk[:BEGINNING_BYTES], False, EventReader()
+    beginning, has_events = chunk[:BEGINNING_BYTES], False
+    is_binary = response.content_type == EVENT_STREAM
+    reader = _frame_reader() if is_binary else EventReader()
     try:
         while not decoder.done:
             deltas = ()
@@ -281,12 +309,18 @@ async def _read(
     except (BadResponse, Disconnected):
         pass  # the decoder knows whether the answer was complete before the connection broke
     else:
-        if not has_events:
+        if not has_events and not is_binary:
             raise _not_a_stream(response.content_type, beginning, info, secrets)
     reply = decoder.finish()
     if not content.at_eof():
         await _drain(content)
     return reply
+
+
+def _frame_reader() -> FrameReader:
+    from retinue.net.event_stream import FrameReader  # one vendor alone has such streams
+
+    return FrameReader()
 
 
 def _not_a_stream(content_type: str, beginning: bytes, info: EndpointInfo, secrets: Sequence[str]) -> ProviderError:

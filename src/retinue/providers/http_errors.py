@@ -53,7 +53,15 @@ _BUSY = re.compile(r"overload|unavailable|capacity")
 _BUSY_MESSAGE = re.compile(r"overloaded|temporarily unavailable|try again later")
 _BY_STATUS: Mapping[int, ProviderFault] = {
     **dict.fromkeys((401, 402, 403), "auth"),
-    **{408: "timeout", 409: "overloaded", 413: "too_long", 429: "rate_limited", 451: "refused", 504: "timeout"},
+    **{
+        408: "timeout",
+        409: "overloaded",
+        413: "too_long",
+        424: "overloaded",
+        429: "rate_limited",
+        451: "refused",
+        504: "timeout",
+    },
 }
 _BY_KIND: tuple[tuple[re.Pattern[str], ProviderFault], ...] = (
     (_RATE, "rate_limited"),
@@ -279,6 +287,8 @@ def error_response(
 ) -> ErrorResponse:
     """The error for a response whose status is not a success."""
     body = _parse(content)
+    if not body.kind and (kind := headers.get("x-amzn-ErrorType", "")):
+        body = replace(body, kind=kind.partition(":")[0].lower())
     if is_html(content):
         body = replace(body, message=html_title(content) or body.message)
     server_message = display_text(body.message, secrets) or display_text(reason, secrets) or "(no reason given)"

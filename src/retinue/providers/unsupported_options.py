@@ -20,8 +20,9 @@ from retinue.providers.http_errors import ErrorResponse
 NONE: frozenset[str] = frozenset()
 
 _UNSUPPORTED = re.compile(
-    r"unsupported|not (?:be )?support|unrecognized|unknown|unexpected|not (?:allowed|permitted|available|enabled)|extra"
-    r"|invalid|only the default|incompatible|unavailable|cannot find field",
+    r"unsupported|(?:not|doesn't) (?:be )?support|unrecognized|unknown|unexpected"
+    r"|not (?:allowed|permitted|available|enabled)|extra|invalid|only the default|incompatible|unavailable"
+    r"|cannot find field",
     re.IGNORECASE,
 )
 _OUT_OF_RANGE = re.compile(

@@ -6,6 +6,8 @@ class as `module:class`, so that listing the wires imports neither an HTTP clien
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any, Literal, TypeAlias
@@ -14,7 +16,9 @@ from msgspec import Struct
 
 from retinue.core.model_options import MAX_TEMPERATURE
 
-Family: TypeAlias = Literal["anthropic", "openai", "gemini"]
+_REGION = re.compile(r"[a-z0-9-]{1,40}")
+
+Family: TypeAlias = Literal["anthropic", "openai", "gemini", "bedrock"]
 """The vendor whose request format a wire speaks."""
 
 
@@ -43,6 +47,11 @@ class Wire(Struct, frozen=True, kw_only=True):
     """The vendor's model where none is named: a current one of middle price."""
     host: str = ""
     """The end of the vendor's hosts, where every customer has another address."""
+    host_pattern: str = ""
+    """A regular expression of the vendor's hosts, where they differ in the middle."""
+    regional_url: str = ""
+    """The address in a `{region}`, which the first of `region_envs` names that is set; without one, `base_url`."""
+    region_envs: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
     """Other names of the vendor that a user may give."""
     models_path: str = ""
@@ -71,10 +80,21 @@ class Wire(Struct, frozen=True, kw_only=True):
     """The name in `hosts.json` of a vendor that serves models of others; empty if the vendors' list prices hold."""
     found_by_key: bool = True
     """Whether the vendor is chosen where its key is set and no provider is named."""
+    finds_credentials: bool = False
+    """Whether the provider finds other credentials where the variable of the key is not set."""
+    secret_envs: tuple[str, ...] = ()
+    """The variables of these credentials, as far as they are secret."""
     takes_bearer: bool = False
     """Whether the key may be a token that is sent as `Authorization: Bearer`."""
     seed_options: dict[str, object] = {}
     """Options of the provider class for `responses_wire = "seed"`; empty if the wire has no such spelling."""
+
+    @property
+    def address(self) -> str:
+        """The vendor's address for this process."""
+        regions = (os.environ.get(name, "").strip() for name in self.region_envs)
+        region = next((region for region in regions if _REGION.fullmatch(region)), "")
+        return self.regional_url.format(region=region) if region else self.base_url
 
     def load(self) -> Callable[..., Any]:
         module, _, name = self.provider.partition(":")

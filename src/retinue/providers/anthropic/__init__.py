@@ -6,16 +6,33 @@ from retinue.core.lazy_names import lazy_names
 from retinue.providers.wire import COMMON_OPTIONS, Wire
 
 if TYPE_CHECKING:
+    from retinue.providers.anthropic.request import Encoder as Encoder
+    from retinue.providers.anthropic.request import Step as Step
+    from retinue.providers.anthropic.request import has_adaptive_thinking as has_adaptive_thinking
+    from retinue.providers.anthropic.request import order_note as order_note
     from retinue.providers.anthropic.response import AnthropicProvider as AnthropicProvider
     from retinue.providers.anthropic.vertex import VertexAIAnthropicProvider as VertexAIAnthropicProvider
 
-__all__ = ["VERTEX_WIRE", "WIRE", "AnthropicProvider", "VertexAIAnthropicProvider"]
+__all__ = [
+    "VERTEX_WIRE",
+    "WIRE",
+    "AnthropicProvider",
+    "Encoder",
+    "Step",
+    "VertexAIAnthropicProvider",
+    "has_adaptive_thinking",
+    "order_note",
+]
 
 __getattr__ = lazy_names(
     __name__,
     {
         "AnthropicProvider": f"{__name__}.response:AnthropicProvider",
+        "Encoder": f"{__name__}.request:Encoder",
+        "Step": f"{__name__}.request:Step",
         "VertexAIAnthropicProvider": f"{__name__}.vertex:VertexAIAnthropicProvider",
+        "has_adaptive_thinking": f"{__name__}.request:has_adaptive_thinking",
+        "order_note": f"{__name__}.request:order_note",
     },
 )
 

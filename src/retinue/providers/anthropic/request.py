@@ -9,7 +9,7 @@ than the usual order (thinking, text, calls) has a note of it among its thinking
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import ClassVar, Literal, TypeAlias
 
@@ -287,89 +287,6 @@ def has_adaptive_thinking(model: str) -> bool:
     return version is not None and (int(version[1]), int(version[2] or 0)) >= (4, 7)
 
 
-class Encoder(message_encoder.MessageEncoder):
-    """The messages of a run as content blocks; successive blocks of one role are one message."""
-
-    __slots__ = ("_began_with_thinking", "_role", "_sent_end", "may_think")
-
-    valid_id: ClassVar[re.Pattern[str]] = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-    id_prefix: ClassVar[str] = "toolu"
-    wire: ClassVar[str] = "anthropic"
-    media_types: ClassVar[frozenset[str]] = MEDIA_TYPES
-    result_media_types: ClassVar[frozenset[str]] = MEDIA_TYPES
-
-    def __init__(self, variant: str = "") -> None:
-        super().__init__(variant)
-        # `encoded` lacks the end of the last message, which may still grow.
-        self.may_think = True
-        """Whether the API accepts thinking now: not after calls of a reply without thinking."""
-        self._began_with_thinking = False
-        self._role: message_encoder.Role | None = None
-        self._sent_end = 0
-        """Where the last block before the last reply ends: up to here an earlier request was sent."""
-
-    def marked_body(self, mark: bytes = _MARK) -> bytes:
-        """All messages, with cache marks; what is missing at the end is added, and not kept: it may still come."""
-        whole = bytes(self.encoded) + self._ending()
-        before, last = self._sent_end, len(whole) - 1
-        if not before:
-            return b"".join((whole[:last], mark, b"}]}"))
-        return b"".join((whole[:before], mark, whole[before:last], mark, b"}]}"))
-
-    def _ending(self) -> bytes:
-        """Placeholder results for calls without one, or a user message if the model spoke last."""
-        blocks = self.placeholder_results()
-        if self._role == "user":
-            return b"".join(b"," + block for block in blocks)
-        return (b"]}," if self._role else b"") + _OPENING["user"] + b",".join(blocks or [_text(GO_ON)])
-
-    def append(self, role: message_encoder.Role, pieces: Iterable[bytes]) -> None:
-        for piece in pieces:
-            if role == self._role:
-                self.encoded += b","
-            else:
-                self._begin_message(role)
-            self.encoded += piece
-
-    def _begin_message(self, role: message_encoder.Role) -> None:
-        if self._role is None and role == "assistant":
-            self.append("user", (_text(LEFT_OUT),))
-        if self._role == "user":
-            self._sent_end = len(self.encoded) - 1
-        if self._role is not None:
-            self.encoded += b"]},"
-        self.encoded += _OPENING[role]
-        self._role = role
-
-    def encode_user(self, text: str, attachments: Sequence[Attachment] = ()) -> bytes:
-        block = _text(text if text.strip() else EMPTY)
-        return b",".join((*map(_attachment, attachments), block)) if attachments else block
-
-    def encode_reply(self, message: AssistantMessage, calls: Sequence[message_encoder.PendingCall]) -> Iterable[bytes]:
-        next_call = iter(calls)
-        blocks: list[tuple[bytes, bool]] = []
-        """Each with whether it is thinking."""
-        for part in ordered_blocks(message):
-            match part:
-                case Thinking():
-                    blocks.append((_thinking(part), True))
-                case ToolCall():
-                    blocks.append((_call(next(next_call)), False))
-                case _:
-                    blocks.append((_text(part) if part.strip() else b"", False))
-        blocks = [(block, is_thinking) for block, is_thinking in blocks if block]
-        while blocks and blocks[-1][1]:
-            blocks.pop()  # the API rejects thinking that nothing follows
-        if blocks:
-            if self._role != "assistant":
-                self._began_with_thinking = blocks[0][1]
-            self.may_think = self._began_with_thinking or not message.calls
-        return [block for block, _ in blocks]
-
-    def encode_results(self, calls: Sequence[message_encoder.PendingCall]) -> list[bytes]:
-        return [_result(call) for call in calls]
-
-
 def _text(text: str) -> bytes:
     return msgspec.json.encode({"type": "text", "text": utf8_safe(text)})
 
@@ -414,6 +331,98 @@ def _result(pending: message_encoder.PendingCall) -> bytes:
     elif failed or text.strip():
         result["content"] = utf8_safe(text) if text.strip() else NO_REASON
     return msgspec.json.encode(result)
+
+
+class Encoder(message_encoder.MessageEncoder):
+    """The messages of a run as content blocks; successive blocks of one role are one message.
+
+    A wire with other blocks and the same rules is a subclass with other functions for the blocks.
+    """
+
+    __slots__ = ("_began_with_thinking", "_role", "_sent_end", "may_think")
+
+    valid_id: ClassVar[re.Pattern[str]] = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+    id_prefix: ClassVar[str] = "toolu"
+    wire: ClassVar[str] = "anthropic"
+    media_types: ClassVar[frozenset[str]] = MEDIA_TYPES
+    result_media_types: ClassVar[frozenset[str]] = MEDIA_TYPES
+
+    text_block: Callable[[str], bytes] = staticmethod(_text)
+    thinking_block: Callable[[Thinking], bytes] = staticmethod(_thinking)
+    call_block: Callable[[message_encoder.PendingCall], bytes] = staticmethod(_call)
+    result_block: Callable[[message_encoder.PendingCall], bytes] = staticmethod(_result)
+    attachment_block: Callable[[Attachment], bytes] = staticmethod(_attachment)
+
+    def __init__(self, variant: str = "") -> None:
+        super().__init__(variant)
+        # `encoded` lacks the end of the last message, which may still grow.
+        self.may_think = True
+        """Whether the API accepts thinking now: not after calls of a reply without thinking."""
+        self._began_with_thinking = False
+        self._role: message_encoder.Role | None = None
+        self._sent_end = 0
+        """Where the last block before the last reply ends: up to here an earlier request was sent."""
+
+    def marked_body(self, mark: bytes = _MARK) -> bytes:
+        """All messages, with cache marks; what is missing at the end is added, and not kept: it may still come."""
+        whole = bytes(self.encoded) + self._ending()
+        before, last = self._sent_end, len(whole) - 1
+        if not before:
+            return b"".join((whole[:last], mark, b"}]}"))
+        return b"".join((whole[:before], mark, whole[before:last], mark, b"}]}"))
+
+    def _ending(self) -> bytes:
+        """Placeholder results for calls without one, or a user message if the model spoke last."""
+        blocks = self.placeholder_results()
+        if self._role == "user":
+            return b"".join(b"," + block for block in blocks)
+        return (b"]}," if self._role else b"") + _OPENING["user"] + b",".join(blocks or [self.text_block(GO_ON)])
+
+    def append(self, role: message_encoder.Role, pieces: Iterable[bytes]) -> None:
+        for piece in pieces:
+            if role == self._role:
+                self.encoded += b","
+            else:
+                self._begin_message(role)
+            self.encoded += piece
+
+    def _begin_message(self, role: message_encoder.Role) -> None:
+        if self._role is None and role == "assistant":
+            self.append("user", (self.text_block(LEFT_OUT),))
+        if self._role == "user":
+            self._sent_end = len(self.encoded) - 1
+        if self._role is not None:
+            self.encoded += b"]},"
+        self.encoded += _OPENING[role]
+        self._role = role
+
+    def encode_user(self, text: str, attachments: Sequence[Attachment] = ()) -> bytes:
+        block = self.text_block(text if text.strip() else EMPTY)
+        return b",".join((*map(self.attachment_block, attachments), block)) if attachments else block
+
+    def encode_reply(self, message: AssistantMessage, calls: Sequence[message_encoder.PendingCall]) -> Iterable[bytes]:
+        next_call = iter(calls)
+        blocks: list[tuple[bytes, bool]] = []
+        """Each with whether it is thinking."""
+        for part in ordered_blocks(message):
+            match part:
+                case Thinking():
+                    blocks.append((self.thinking_block(part), True))
+                case ToolCall():
+                    blocks.append((self.call_block(next(next_call)), False))
+                case _:
+                    blocks.append((self.text_block(part) if part.strip() else b"", False))
+        blocks = [(block, is_thinking) for block, is_thinking in blocks if block]
+        while blocks and blocks[-1][1]:
+            blocks.pop()  # the API rejects thinking that nothing follows
+        if blocks:
+            if self._role != "assistant":
+                self._began_with_thinking = blocks[0][1]
+            self.may_think = self._began_with_thinking or not message.calls
+        return [block for block, _ in blocks]
+
+    def encode_results(self, calls: Sequence[message_encoder.PendingCall]) -> list[bytes]:
+        return [self.result_block(call) for call in calls]
 
 
 # Cached per text and tools, so that sibling runs with the same ones share the bytes.

@@ -1,0 +1,130 @@
+"""AWS credentials, and signatures of requests with them (Signature Version 4)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from hashlib import sha256
+from hmac import digest
+from importlib import import_module
+from typing import Any
+from urllib.parse import parse_qsl, quote
+
+from msgspec import Struct
+from yarl import URL
+
+from retinue.core.errors import ProviderError
+
+SERVICE = "bedrock"
+
+KEY_ID_ENV, SECRET_ENV, SESSION_ENV = "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"
+
+_ALGORITHM = "AWS4-HMAC-SHA256"
+
+
+class Credentials(Struct, frozen=True):
+    """An access key, and the session token of a temporary one."""
+
+    key_id: str
+    secret: str
+    token: str = ""
+
+    def __repr__(self) -> str:
+        return f"Credentials({self.key_id[:4]}...)"
+
+
+def environment_credentials(environ: Mapping[str, str] | None = None) -> Credentials | None:
+    """The credentials in the environment; None if a key or its secret is missing."""
+    found = os.environ if environ is None else environ
+    key_id, secret = found.get(KEY_ID_ENV, "").strip(), found.get(SECRET_ENV, "").strip()
+    return Credentials(key_id, secret, found.get(SESSION_ENV, "").strip()) if key_id and secret else None
+
+
+class FoundCredentials:
+    """The credentials that `botocore` finds, such as those of a profile, a login or a role; `load` imports a module."""
+
+    def __init__(self, load: Callable[[str], Any] = import_module) -> None:
+        self._load = load
+        self._found: Any = None
+        self._looking = threading.Lock()
+
+    async def valid(self) -> Credentials:
+        """Credentials that are valid now; raises `ProviderError` if there are none."""
+        # botocore reads files, starts programs and calls servers, all of it blocking.
+        found = await asyncio.to_thread(self._look)
+        if isinstance(found, str):
+            raise ProviderError(found, fault="auth")
+        return found
+
+    def _look(self) -> Credentials | str:
+        advice = (
+            f"set AWS_BEARER_TOKEN_BEDROCK, or {KEY_ID_ENV} and {SECRET_ENV} "
+            "(aws configure export-credentials --format env prints them)"
+        )
+        try:
+            session, exceptions = self._load("botocore.session"), self._load("botocore.exceptions")
+        except ImportError:
+            return f"no AWS credentials: {advice}, or install botocore, which reads profiles"
+        with self._looking:
+            try:
+                if self._found is None:
+                    self._found = session.get_session().get_credentials()
+                if self._found is None:
+                    return f"no AWS credentials: {advice}, or log in with aws"
+                frozen = self._found.get_frozen_credentials()
+            except exceptions.BotoCoreError as error:
+                return f"no AWS credentials: {error}; {advice}"
+        return Credentials(frozen.access_key, frozen.secret_key, frozen.token or "")
+
+
+def sign(
+    credentials: Credentials,
+    *,
+    method: str,
+    url: URL,
+    body: bytes,
+    region: str,
+    headers: Mapping[str, str] | None = None,
+    service: str = SERVICE,
+    now: datetime | None = None,
+) -> dict[str, str]:
+    """The headers that sign a request: `Authorization`, the time, and the session token of temporary credentials.
+
+    `headers` are signed too, and have to be sent as they are; so is the host of the address.
+    """
+    moment = (now or datetime.now(UTC)).strftime("%Y%m%dT%H%M%SZ")
+    added = {"X-Amz-Date": moment}
+    if credentials.token:
+        added["X-Amz-Security-Token"] = credentials.token
+    signed = {name.lower(): " ".join(value.split()) for name, value in {**(headers or {}), **added}.items()}
+    signed["host"] = url.host_port_subcomponent or ""
+    names = ";".join(sorted(signed))
+    canonical = "\n".join(
+        (
+            method,
+            quote(url.raw_path, safe="/-_.~"),
+            _canonical_query(url.raw_query_string),
+            *(f"{name}:{signed[name]}" for name in sorted(signed)),
+            "",
+            names,
+            sha256(body).hexdigest(),
+        )
+    )
+    scope = f"{moment[:8]}/{region}/{service}/aws4_request"
+    text = f"{_ALGORITHM}\n{moment}\n{scope}\n{sha256(canonical.encode()).hexdigest()}"
+    key = f"AWS4{credentials.secret}".encode()
+    for part in scope.split("/"):
+        key = digest(key, part.encode(), "sha256")
+    signature = digest(key, text.encode(), "sha256").hex()
+    added["Authorization"] = (
+        f"{_ALGORITHM} Credential={credentials.key_id}/{scope}, SignedHeaders={names}, Signature={signature}"
+    )
+    return added
+
+
+def _canonical_query(query: str) -> str:
+    pairs = sorted((quote(name, safe="-_.~"), quote(value, safe="-_.~")) for name, value in parse_qsl(query, True))
+    return "&".join(f"{name}={value}" for name, value in pairs)
