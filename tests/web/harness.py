@@ -119,7 +119,9 @@ async def site(folder: Path, lines: Mapping[str, object]) -> AsyncGenerator[Site
     listener = listen("127.0.0.1", 0)
     stop = asyncio.Event()
     async with launch.open(approvals="wait") as retinue, aiohttp.ClientSession() as session:
-        service = Service(client=ReadOnlyClient(retinue.supervisor), settings=settings, retinue=retinue, launch=launch)
+        service = Service(
+            client=ReadOnlyClient(retinue.supervisor), settings=settings, retinue=retinue, launch=launch, stopping=stop
+        )
         app = application(service, Tokens(ACT, READ), host="127.0.0.1")
         serving = asyncio.create_task(serve(app, listener, stop))
         try:

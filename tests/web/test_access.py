@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from retinue.core.errors import BadInput
+from retinue.web import access
+from retinue.web import server as web_server
 from retinue.web.access import COOKIE, MAX_BODY, stored_token, token_from
 from tests.web.harness import ACT, READ, Site, site
 
@@ -194,6 +196,61 @@ async def _raw(server: Site, header: str, body: bytes) -> int:
     status = int((await reader.readline()).split()[1])
     writer.close()
     return status
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"", b"GET /healthz HT", b"GET /healthz HTTP/1.1\r\nHost: a\r\n", b"GET /healthz HTTP/1.1\r\nX: " + b"y" * 9000],
+)
+async def test_a_client_that_sends_its_headers_slowly_is_left(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr(web_server, "HEADER_SECONDS", 0.2)
+    async with site(folder, LINES) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(sent)
+        left = await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+        health = await server.get("/healthz", token=None)
+
+    assert (left, health.status) == (b"", 200)
+
+
+async def test_a_second_request_on_a_connection_may_not_be_slow_either(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web_server, "HEADER_SECONDS", 0.3)
+    async with site(folder, LINES) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(f"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n\r\nGET /heal".encode())
+        answers = await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+
+    assert answers.count(b"HTTP/1.1") == 1
+    assert answers.startswith(b"HTTP/1.1 200")
+
+
+async def test_a_client_that_sends_its_body_slowly_is_left(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access, "WHOLE_BODY_SECONDS", 0.2)
+    async with site(folder, LINES) as server:
+        status = await _raw(server, "Content-Length: 100", b'{"task"')
+
+    assert status == 408
+
+
+@pytest.mark.parametrize("path", ["/api/v1/runs/any/events?tree=1", "/api/v1/runs/any/changes"])
+async def test_a_stream_needs_credentials_and_a_host_of_this_server(folder: Path, path: str) -> None:
+    async with site(folder, LINES) as server:
+        run_id = (await server.post("/api/v1/runs", {"task": "x"})).json["run_id"]
+        real = path.replace("any", run_id)
+        refused = [
+            (await server.get(real, token=None)).status,
+            (await server.get(real, token=None, headers={"Cookie": f"{COOKIE}=wrong"})).status,
+            (await server.get(f"{real}?token={ACT}", token=None)).status,
+            (await server.get(real, headers={"Host": "evil.example"})).status,
+        ]
+
+    assert refused == [401, 401, 401, 421]
 
 
 async def test_a_websocket_is_refused(folder: Path) -> None:

@@ -104,6 +104,11 @@ def _spans(run: TimedRun) -> Iterator[Span]:
             case events.HistoryCompacted(at=at):
                 yield Span(run_id=run_id, kind="model", start=min(free_since, at), end=at, name="compaction")
                 free_since = at
+            case events.RunEnded(at=at, outcome=outcome):
+                for (turn, _), (name, asked) in calls.items():  # cut off
+                    yield Span(run_id=run_id, kind="tool", start=asked, end=at, name=name, turn=turn, failed=True)
+                if not outcome.ok and not calls and idle_since is None and at > free_since:
+                    yield Span(run_id=run_id, kind="model", start=free_since, end=at, failed=True)
             case _:
                 pass
     if run.ended_at is None:
@@ -121,20 +126,17 @@ def _spans(run: TimedRun) -> Iterator[Span]:
 
 
 def _delegations(spans: list[Span], children: Iterable[TimedRun]) -> list[Span]:
-    """Tool calls in which a child worked are waits: the time belongs to the child."""
-    working = sorted((child.started_at, child.ended_at) for child in children)
+    """Tool calls in which a child worked for most of the time, to its end, are waits: the time belongs to the child."""
+    working = [(child.started_at, child.ended_at) for child in children]
 
     def is_wait(span: Span) -> bool:
         if span.kind != "tool" or span.failed:
             return False
-        end = span.end
+        if span.end is None:
+            return any(stopped is None for _, stopped in working)
+        half = (span.end - span.start) / 2
         return any(
-            (end is None or start < end)
-            and (stopped is None or stopped > span.start)
-            and (stopped is None or end is None or stopped <= end + 0.5)
-            and min(end if end is not None else start + 1, stopped if stopped is not None else start + 1)
-            - max(start, span.start)
-            > 0.5 * ((end if end is not None else start + 1) - span.start)
+            stopped is not None and stopped <= span.end and stopped - max(start, span.start) > half
             for start, stopped in working
         )
 

@@ -95,13 +95,13 @@ async def _serve(
         except BadInput as error:
             say(f"no runs can be started here: {error}")
             async with open_read_only() as client:
-                service = Service(client=client, settings=settings, no_model=str(error))
+                service = Service(client=client, settings=settings, no_model=str(error), stopping=stop)
                 await _run(service, tokens, listener, stop, link_token)
             return 0
         say(str(launch.model_choice))
         async with launch.open(approvals="wait") as retinue:
             client = ReadOnlyClient(retinue.supervisor)
-            service = Service(client=client, settings=settings, retinue=retinue, launch=launch)
+            service = Service(client=client, settings=settings, retinue=retinue, launch=launch, stopping=stop)
             if adopt:
                 await _adopt(service, retinue)
             await _run(service, tokens, listener, stop, link_token)

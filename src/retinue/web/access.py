@@ -33,6 +33,8 @@ MAX_BODY = 1 << 20
 """Bytes of the body of a request."""
 BODY_SECONDS = 20.0
 """Longest pause between two parts of a body."""
+WHOLE_BODY_SECONDS = 60.0
+"""How long a body may take."""
 
 SAFE = frozenset(("GET", "HEAD", "OPTIONS"))
 
@@ -205,11 +207,13 @@ def _bounded(receive: Receive) -> Receive:
     """Limit the size of a body and the time between its parts; raises `BodyTooLarge` or `TimeoutError`."""
     read = 0
     is_whole = False
+    until = asyncio.get_running_loop().time() + WHOLE_BODY_SECONDS
 
     async def bounded() -> Message:
         nonlocal read, is_whole
         # After the body, the next message is the end of the connection, for which a stream waits.
-        async with asyncio.timeout(None if is_whole else BODY_SECONDS):
+        now = asyncio.get_running_loop().time()
+        async with asyncio.timeout(None if is_whole else max(0.0, min(BODY_SECONDS, until - now))):
             message = await receive()
         is_whole = not message.get("more_body", False)
         read += len(message.get("body", b""))

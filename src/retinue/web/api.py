@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from retinue.app.call_details import readable
 from retinue.app.engine_types import RunView
@@ -27,8 +27,8 @@ from retinue.core.ids import RunId
 from retinue.core.run import Approval
 from retinue.version import __version__
 from retinue.web import messages
-from retinue.web.live import LiveTrees
-from retinue.web.service import RouteRow, Service, as_cursor, as_json, as_run, body_of, integer, place_of
+from retinue.web.live import LiveTrees, tree_row
+from retinue.web.service import EventStream, RouteRow, Service, as_cursor, as_json, as_run, body_of, integer, place_of
 
 PAGE, MAX_PAGE = 50, 500
 """Runs of a page where the request names no limit, and at most."""
@@ -152,7 +152,8 @@ class Api:
 
     async def show_tree(self, request: Request) -> Response:
         top = await self._found(request)
-        return as_json(messages.Tree(items=tuple(map(as_run, await self._below(top)))))
+        rows = [tree_row(self._client, view) for view in await self._below(top)]
+        return as_json(messages.Tree(items=msgspec.convert(rows, tuple[messages.TreeRun, ...])))
 
     async def _below(self, top: RunView) -> list[RunView]:
         """A run and its descendants, parents first."""
@@ -188,14 +189,14 @@ class Api:
     async def stream_changes(self, request: Request) -> Response:
         view = await self._found(request)
         stream = self._live.changes(view.root_id, view.run_id)
-        return StreamingResponse(stream, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+        return EventStream(stream, self._service.stopping)
 
     async def stream_events(self, request: Request) -> Response:
         view = await self._found(request)
         tree = request.query_params.get("tree", "0") not in ("", "0", "false")
         after = await self._position(view, request.headers.get("last-event-id", ""), tree=tree)
         stream = self._events(view.run_id, after, tree=tree)
-        return StreamingResponse(stream, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+        return EventStream(stream, self._service.stopping)
 
     async def _events(self, run_id: RunId, after: Mapping[RunId, int], *, tree: bool) -> AsyncIterator[bytes]:
         yield b": ok\n\n"

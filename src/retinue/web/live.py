@@ -12,6 +12,7 @@ from typing import cast
 
 import msgspec
 
+from retinue.app.engine_types import RunView
 from retinue.app.json_rows import run_row
 from retinue.app.read_only import ReadOnlyClient
 from retinue.app.transcript import Conversation
@@ -82,6 +83,19 @@ def sent(name: str, value: object) -> bytes:
     return b"event: %s\ndata: %s\n\n" % (name.encode(), msgspec.json.encode(value))
 
 
+def tree_row(client: ReadOnlyClient, view: RunView) -> dict[str, object]:
+    """The row of a run, with the reason of its failure and with what it does now, if this process drives it."""
+    error = view.outcome.error if view.outcome is not None else ""
+    live = client.supervisor.live(view.run_id) if view.outcome is None else None
+    doing = ""
+    if live is not None and (pause := live.pause) is not None:
+        doing = f"waits to call the model again: {pause.error}"
+    elif live is not None:
+        calls = [live.run.open[index].call.name for index in live.in_flight if 0 <= index < len(live.run.open)]
+        doing = f"calls {', '.join(calls[:3])}" if calls else "calls the model" if live.in_flight else ""
+    return run_row(view) | {"error": error[:1000], "doing": doing[:300]}
+
+
 class _Tree:
     """A tree that is followed by at least one page."""
 
@@ -105,7 +119,7 @@ class _Tree:
         try:
             after = await self._numbers()  # read first: an event between the two reads is seen twice, not never
             for view in sorted(await self._client.tree(self._root_id), key=lambda view: (view.started_at, view.depth)):
-                self._rows[view.run_id] = msgspec.json.encode(run_row(view))
+                self._rows[view.run_id] = msgspec.json.encode(tree_row(self._client, view))
                 self._parents[view.run_id] = view.parent_id
             self.ready.set_result(None)
             reading = asyncio.ensure_future(self._read(after))
@@ -199,7 +213,7 @@ class _Tree:
         if not view.task:
             (view,) = await self._client.supervisor.with_tasks([view])
         self._parents[run_id] = view.parent_id
-        return msgspec.json.encode(run_row(view))
+        return msgspec.json.encode(tree_row(self._client, view))
 
     def _reply(self, run_id: RunId) -> bytes:
         """The end of the reply in progress of a run that this process drives, and why it is tried again."""

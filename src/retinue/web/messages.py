@@ -94,10 +94,17 @@ class Runs(Struct, frozen=True, kw_only=True):
     next: str | None
 
 
+class TreeRun(Run, frozen=True, kw_only=True):
+    """A run of a tree: `error` is why it failed, `doing` what it does now, as far as this server drives it."""
+
+    error: str = ""
+    doing: str = ""
+
+
 class Tree(Struct, frozen=True, kw_only=True):
     """A run and its descendants, parents first."""
 
-    items: tuple[Run, ...]
+    items: tuple[TreeRun, ...]
     next: None = None
 
 

@@ -6,7 +6,7 @@ import asyncio
 import socket
 from collections.abc import Generator
 from contextlib import contextmanager
-from importlib.resources import files
+from typing import cast
 
 import msgspec
 import uvicorn
@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from retinue.core.errors import BadInput
 from retinue.web.access import Guard, Tokens
@@ -23,16 +24,11 @@ from retinue.web.api import Api, healthz
 from retinue.web.openapi import document
 from retinue.web.records import Records
 from retinue.web.service import Service, answering
-
-STATIC = {
-    "index.html": "text/html; charset=utf-8",
-    "app.js": "text/javascript; charset=utf-8",
-    "style.css": "text/css; charset=utf-8",
-    "icon.svg": "image/svg+xml",
-}
-"""The files of the page, and their types."""
+from retinue.web.static_files import TYPES, static_file
 
 MAX_CONNECTIONS = 1000
+HEADER_SECONDS = 10.0
+"""How long the headers of a request may take, from the connection or the end of the request before it."""
 
 
 def application(service: Service, tokens: Tokens, *, host: str) -> ASGIApp:
@@ -44,10 +40,10 @@ def application(service: Service, tokens: Tokens, *, host: str) -> ASGIApp:
 
     async def static(request: Request) -> Response:
         name = request.path_params.get("name", "index.html")
-        kind = STATIC.get(name)
+        kind = TYPES.get(name)
         if kind is None:
             return Response(b'{"error":"there is no such file"}', status_code=404, media_type="application/json")
-        return Response((files("retinue.web") / "static" / name).read_bytes(), headers={"Content-Type": kind})
+        return Response(static_file(name), headers={"Content-Type": kind})
 
     routes = [
         Route("/healthz", healthz),
@@ -92,6 +88,7 @@ async def serve(app: ASGIApp, listener: socket.socket, stop: asyncio.Event) -> N
         server_header=False,
         lifespan="off",
         ws="none",
+        http=_Protocol,
         limit_concurrency=MAX_CONNECTIONS,
         timeout_graceful_shutdown=2,
         h11_max_incomplete_event_size=64 * 1024,
@@ -105,6 +102,46 @@ async def serve(app: ASGIApp, listener: socket.socket, stop: asyncio.Event) -> N
         server.should_exit = True
         stopping.cancel()
         await asyncio.gather(working, stopping, return_exceptions=True)
+
+
+class _Protocol(H11Protocol):
+    """HTTP/1.1 in which a request has to arrive soon: otherwise a few slow clients take all connections."""
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._forget()
+
+    def _watch(self) -> None:
+        """Give the headers of the next request their time, unless a request is being answered."""
+        if self._is_answering:
+            self._forget()
+        elif self._deadline is None:
+            self._deadline = self.loop.call_later(HEADER_SECONDS, self._close)
+
+    def _forget(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _close(self) -> None:
+        self._deadline = None
+        if not self._is_answering:
+            self.transport.close()
+
+    @property
+    def _is_answering(self) -> bool:
+        cycle = cast("RequestResponseCycle | None", self.cycle)  # None before the first request
+        return cycle is not None and not cycle.response_complete
 
 
 class _Server(uvicorn.Server):

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Struct
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from retinue.app.engine_types import RunView
 from retinue.app.json_rows import run_row
@@ -40,6 +42,8 @@ class Service:
     retinue: Retinue | None = None
     launch: Launch | None = None
     no_model: str = ""
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the server stops: its streams end then."""
 
     def driver(self) -> tuple[Retinue, Launch]:
         """What starts and continues runs; raises `BadInput` without a model."""
@@ -85,6 +89,29 @@ async def body_of(request: Request, kind: type[B]) -> B:
 
 def as_json(value: Struct, *, status: int = 200) -> Response:
     return Response(msgspec.json.encode(value), status_code=status, media_type="application/json")
+
+
+class EventStream(StreamingResponse):
+    """Server-sent events; the stream ends when the server stops, and clients connect again."""
+
+    def __init__(self, events: AsyncIterator[bytes], stopping: asyncio.Event) -> None:
+        super().__init__(events, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+        self._stopping = stopping
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        sending = asyncio.ensure_future(super().__call__(scope, receive, send))
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait({sending, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            is_cut = not sending.done()
+            sending.cancel()
+            stopping.cancel()
+            await asyncio.gather(sending, stopping, return_exceptions=True)
+        if is_cut:
+            await send({"type": "http.response.body", "body": b""})
+        else:
+            sending.result()
 
 
 def answering(handler: Handler) -> Handler:

@@ -1,0 +1,76 @@
+// The list of runs: search, filter, counters, and ten thousand rows.
+
+import { api, isExported } from "./api.js";
+import { ask, attempt, button, element, visible } from "./dom.js";
+import { STATES, count, link, money, nameOf, sinceText, stateOf, stateText, took, when } from "./format.js";
+import { virtualList } from "./virtual.js";
+
+const POLL = 2000;
+const HEIGHT = 36;
+
+export async function runsPage(main) {
+  const search = element("input", { type: "search", placeholder: "Search tasks, agents and ids", "aria-label": "Search runs" });
+  const state = element("select", { "aria-label": "State" }, element("option", { text: "all states", value: "" }),
+    ...STATES.map((each) => element("option", { text: each.replace("_", " "), value: each })));
+  const total = element("p", { class: "dim counters", role: "status" });
+  const columns = ["State", "Agent", "Task", "Turns", "Tokens", "Cost", "Took", "Started"];
+  const header = element("div", { class: "row head", "aria-hidden": "true" }, ...columns.map((text, place) => element("span", { text, class: place > 2 ? "number" + (place === 5 ? "" : " wide") : place === 1 ? "wide" : "" })));
+  let items = [], next = null, isLoading = false, timer = 0;
+  const list = virtualList({ label: "Runs", className: "runs", height: HEIGHT, header, draw, onNearEnd: more });
+  main.replaceChildren(element("div", { class: "bar" }, search, state, isExported ? null : button("New run", start, { class: "primary" })), total, list.box);
+
+  function draw(run) {
+    return element("a", { class: "row", href: link(run), "aria-label": nameOf(run) + ", " + stateText(run) + ": " + run.task.slice(0, 200) },
+      element("span", { class: "state " + stateOf(run), text: stateText(run) }),
+      element("span", { class: "wide", text: visible(nameOf(run)) }), element("span", { class: "task", text: visible(run.task.slice(0, 300)) }),
+      element("span", { class: "number wide", text: String(run.turns) }), element("span", { class: "number wide", text: count(run.usage.input + run.usage.output) }),
+      element("span", { class: "number", text: money(run.cost) }), element("span", { class: "number wide", text: took(run) }),
+      element("span", { class: "number wide dim", text: sinceText(run.started_at), title: when(run.started_at) }));
+  }
+  const query = (cursor, limit) => "/runs?limit=" + limit + (cursor ? "&cursor=" + encodeURIComponent(cursor) : "")
+    + (state.value ? "&state=" + state.value : "") + (search.value ? "&q=" + encodeURIComponent(search.value) : "");
+  function show() {
+    list.set(items);
+    const states = new Map();
+    for (const run of items) states.set(stateOf(run), (states.get(stateOf(run)) || 0) + 1);
+    const parts = STATES.filter((each) => states.has(each)).map((each) => states.get(each) + " " + each.replace("_", " "));
+    const text = items.length ? items.length + (next ? " of more runs" : items.length === 1 ? " run" : " runs") + ": " + parts.join(", ") : "no runs";
+    if (total.textContent !== text) total.textContent = text;
+  }
+  async function refresh() {
+    const page = await attempt(() => api(query(null, 100)));
+    if (!page) return;
+    const known = new Set(page.items.map((run) => run.run_id));
+    const last = page.items.at(-1);
+    const older = last && page.next ? items.filter((run) => !known.has(run.run_id) && run.started_at <= last.started_at) : [];
+    items = page.items.concat(older);
+    if (!older.length) next = page.next;
+    show();
+  }
+  async function more() {
+    if (!next || isLoading) return;
+    isLoading = true;
+    const before = next;
+    const page = await attempt(() => api(query(before, 500)));
+    isLoading = false;
+    if (!page || next !== before) return;
+    const known = new Set(items.map((run) => run.run_id));
+    items = items.concat(page.items.filter((run) => !known.has(run.run_id)));
+    next = page.next;
+    show();
+  }
+  async function start() {
+    const agents = (await attempt(() => api("/agents")))?.items || [];
+    const agent = element("select", { "aria-label": "Agent" }, element("option", { text: "no agent", value: "" }), ...agents.map((each) => element("option", { text: each.name, value: each.name })));
+    const task = await ask({ title: "New run", label: "Task", long: true, yes: "Start", more: [agent] });
+    if (!task || !task.trim()) return;
+    const made = await attempt(() => api("/runs", { task, ...(agent.value ? { agent: agent.value } : {}) }));
+    if (made) location.hash = link(made);
+  }
+  const restart = () => { clearTimeout(timer); timer = setTimeout(() => { items = []; next = null; refresh(); }, 200); };
+  search.addEventListener("input", restart);
+  state.addEventListener("change", restart);
+  await refresh();
+  const polling = setInterval(() => { if (!document.hidden && !isExported) refresh(); }, POLL);
+  return { leave() { clearInterval(polling); clearTimeout(timer); } };
+}

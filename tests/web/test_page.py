@@ -1,0 +1,340 @@
+"""The page in a real browser: list, tree, conversation, timeline, approvals, actions, search, themes, screens."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from retinue.cli.runs.html_page import ExportedRun
+from retinue.cli.runs.html_page import page as exported
+from retinue.web.static_files import SCRIPTS, TYPES
+from tests.web.browser import Browser, Page, browser
+from tests.web.harness import ACT, READ, Site, site
+
+pytestmark = [pytest.mark.real_time, pytest.mark.timeout(600)]
+
+HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
+ANSWER = (
+    "# Cause\n\nThe **pool** has `5` connections.\n\n- one\n- two\n\n```python\nprint('hi')\n```\n\n"
+    "| a | b |\n|---|---|\n| 1 | 2 |\n\n"
+    f"{HOSTILE} [bad](javascript:document.title='owned') [worse](data:text/html,x) [good](https://example.org/x)"
+)
+TEAM: Mapping[str, Any] = {
+    "main": [
+        {
+            "say": "Let me look.",
+            "think": "First the logs.",
+            "calls": [
+                {"name": "subagent", "arguments": {"action": "spawn", "agent": "dig", "task": f"Read logs {HOSTILE}"}},
+                {"name": "subagent", "arguments": {"action": "spawn", "agent": "slow", "task": "Look at the pool"}},
+            ],
+        },
+        {"call": {"name": "subagent", "arguments": {"action": "wait", "task_ids": ["t_01"]}}},
+        {"call": {"name": "file_write", "arguments": {"path": "a.txt", "content": "new\nline\n"}}},
+        {"say": ANSWER},
+        {"say": "Once more: the pool."},
+    ],
+    "dig": [{"say": "one two three", "every": 0.05}],
+    "slow": [{"say": "one two three", "every": 60.0}],
+}
+SETTINGS = '[agents.dig]\ndescription = "Digs"\n[agents.slow]\ndescription = "Slow"\n[spec]\nextensions = ["wait"]\n'
+
+
+class Open(NamedTuple):
+    """A server and a page that is on it."""
+
+    server: Site
+    page: Page
+    chrome: Browser
+
+
+@asynccontextmanager
+async def opened(folder: Path, lines: Mapping[str, Any], *, token: str = ACT) -> AsyncGenerator[Open]:
+    """A browser on the list of a server; no script may have failed, and no policy been broken, at the end."""
+    (folder / "retinue.toml").write_text(SETTINGS)
+    async with browser() as chrome, site(folder, lines) as server:
+        page = await chrome.page()
+        await page.open(f"{server.url}/?token={token}")
+        yield Open(server, page, chrome)
+        assert page.problems == []
+        assert {address.split("/")[2] for address in page.requests if address.startswith("http")} == {
+            f"127.0.0.1:{server.port}"
+        }
+
+
+async def parked_tree(server: Site, folder: Path) -> str:
+    """A tree whose root waits for a person."""
+    (folder / "a.txt").write_text("old\nline\n")
+    asked = {"task": "Why did it drop?", "dialects": ["spec"], "tools": ["file_write"], "session": "audit"}
+    run_id = (await server.post("/api/v1/runs", asked)).json["run_id"]
+    await server.parked(run_id)
+    return run_id
+
+
+async def go(page: Page, place: str) -> None:
+    await page.run(f"location.hash = {json.dumps('#' + place)}")
+
+
+async def test_a_tree_is_followed_approved_and_read_afterwards(folder: Path) -> None:
+    async with opened(folder, TEAM) as (server, page, _):
+        run_id = await parked_tree(server, folder)
+        await page.click(".runs a.row", text="Why did it drop?")
+        await page.has("waiting for approval", within="article")
+        await page.until("document.querySelectorAll('.tree a.row').length === 3")
+        await page.has("calls the model", within=".tree")
+        await page.has("Let me look.", within=".conversation")
+        await page.click("a.button", text="Answer its question")
+        await page.until("document.querySelector('.question .removed')?.textContent === '- old\\n'")
+        await page.until("document.querySelector('.question .added')?.textContent === '+ new\\n'")
+        await page.click(".question button", text="Allow")
+        await server.retinue.wait(run_id)
+        await go(page, f"/runs/{run_id}")
+        await page.has("completed", within="article")
+        await page.until("document.querySelector('.markdown pre.code code')?.textContent === \"print('hi')\"")
+        shown = await page.run(
+            "({title: document.title, links: [...document.querySelectorAll('.markdown a')].map((each) => each.href), "
+            "bold: document.querySelector('.markdown strong').textContent, images: document.images.length, "
+            "cells: [...document.querySelectorAll('.markdown td')].map((each) => each.textContent), "
+            "calls: [...document.querySelectorAll('details.call')].map((each) => each.open)})"
+        )
+        failed = await page.run("document.querySelector('.tree').innerText.includes('its parent has ended')")
+
+    assert shown["title"].startswith("completed: Why did it drop?")
+    assert (shown["links"], shown["bold"], shown["images"]) == (["https://example.org/x"], "pool", 0)
+    assert (shown["cells"], shown["calls"], failed) == (["1", "2"], [False] * 4, True)
+    assert (folder / "a.txt").read_text() == "new\nline\n"
+
+
+async def test_a_timeline_has_bars_a_zoom_and_the_critical_path(folder: Path) -> None:
+    async with opened(folder, TEAM) as (server, page, _):
+        run_id = await parked_tree(server, folder)
+        await server.retinue.approve(f"{run_id}/3/0")
+        await server.retinue.wait(run_id)
+        await go(page, f"/runs/{run_id}/timeline")
+        await page.until("document.querySelectorAll('.span.model').length >= 4")
+        kinds = await page.run("[...new Set([...document.querySelectorAll('.span')].map((each) => each.classList[1]))]")
+        critical = await page.run("document.querySelectorAll('.span.critical').length")
+        wide = await page.run("document.querySelector('.span.approval').offsetWidth")
+        await page.run("document.querySelector('.times').focus()")
+        whole = await page.run("document.querySelector('.axis').innerText")
+        await page.key("+")
+        await page.until(f"document.querySelector('.axis').innerText !== {json.dumps(whole)}")
+        await page.key("0")
+        await page.until(f"document.querySelector('.axis').innerText === {json.dumps(whole)}")
+        labels = await page.run("[...document.querySelectorAll('.timeline .line')].map((each) => each.ariaLabel)")
+
+    assert set(kinds) == {"model", "tool", "wait", "approval"}
+    assert (critical >= 5, wide > 0) == (True, True)
+    assert labels[0].startswith("main: 4 model")
+
+
+async def test_a_run_is_started_messaged_cancelled_and_continued(folder: Path) -> None:
+    lines = {"main": [{"say": "one two three", "every": 60.0}] * 2}
+    async with opened(folder, lines) as (server, page, _):
+        await page.click("button", text="New run")
+        await page.type("dialog #answer", "Count to three")
+        await page.click("dialog #accept")
+        await page.has("working", within="article")
+        await page.has("Reply in progress", within=".conversation")
+        await page.type(".say", "Faster!")
+        await page.click("article button", text="Send")
+        await page.until("document.querySelector('.say').value === ''")
+        await page.click("article button", text="Cancel")
+        await page.click("dialog #accept")
+        await page.has("cancelled", within="article h2")
+        cancelled = (await server.get("/api/v1/runs")).json["items"][0]
+        await page.click("article button", text="Continue")
+        await page.type("dialog #answer", "Go on")
+        await page.click("dialog #accept")
+        await page.has("Go on", within=".conversation")
+
+    assert (cancelled["task"], cancelled["outcome"]) == ("Count to three", "cancelled")
+
+
+async def test_a_fork_continues_after_the_turn_of_its_button(folder: Path) -> None:
+    lines = {"main": [{"say": "First.", "call": {"name": "task_list"}}, {"say": "Nothing."}]}
+    async with opened(folder, lines) as (server, page, _):
+        asked = {"task": "What is there?", "tools": ["task_list"]}
+        run_id = (await server.post("/api/v1/runs", asked)).json["run_id"]
+        await server.retinue.wait(run_id)
+        await go(page, f"/runs/{run_id}")
+        await page.click("button[aria-label='Fork from turn 1']")
+        await page.type("dialog #answer", "Look again")
+        await page.click("dialog #accept")
+        await page.has("Look again", within="article")
+        forked = (await page.run("location.hash")).rpartition("/")[2]
+        history = (await server.retinue.supervisor.replay(forked)).history
+
+    texts = [getattr(message, "text", "") for message in history]
+    earlier = texts[: texts.index("Look again")]
+    assert (earlier[0], "First." in earlier, "Nothing." in earlier) == ("What is there?", True, False)
+
+
+async def test_search_filter_keys_and_theme(folder: Path) -> None:
+    async with opened(folder, {"main": [{"say": "It is the pool."}]}) as (server, page, _):
+        for number in range(5):
+            await server.retinue.wait((await server.post("/api/v1/runs", {"task": f"task {number}"})).json["run_id"])
+        await page.until("document.querySelectorAll('.runs a.row').length === 5")
+        await page.has("5 runs: 5 completed", within=".counters")
+        await page.key("/")
+        await page.send("Input.insertText", text="task 3")
+        await page.until("document.querySelectorAll('.runs a.row').length === 1")
+        await page.key("Escape")
+        await page.run("document.querySelector('.runs a.row').focus()")
+        await page.key("Enter")
+        await page.has("It is the pool.", within=".conversation")
+        await page.key("Escape")
+        await page.until("location.hash === '#/'")
+        await go(page, "/search/pool")
+        await page.has("5 places in 5 runs")
+        marked = await page.run("[...document.querySelectorAll('mark')].map((each) => each.textContent)")
+        await page.run("document.activeElement.blur()")
+        before = await page.run("getComputedStyle(document.body).backgroundColor")
+        await page.key("t")
+        await page.until(f"getComputedStyle(document.body).backgroundColor !== {json.dumps(before)}")
+        await page.run("location.reload()")
+        await page.until("document.documentElement.dataset.theme === 'dark'")
+        await page.key("?")
+        await page.has("zoom and move a timeline", within="dialog")
+
+    assert (marked, before) == (["pool"] * 5, "rgb(255, 255, 255)")
+
+
+async def test_records_have_pages_of_their_own(folder: Path) -> None:
+    lines = {
+        "main": [
+            {"call": {"name": "shared_context", "arguments": {"action": "write", "key": "cause", "value": "the net"}}},
+            {"call": {"name": "shared_context", "arguments": {"action": "write", "key": "cause", "value": "the pool"}}},
+            {"say": "Noted."},
+        ],
+    }
+    async with opened(folder, lines) as (server, page, _):
+        asked = {"task": "Share", "dialects": ["spec"], "session": "audit"}
+        one = (await server.post("/api/v1/runs", asked)).json["run_id"]
+        await server.retinue.wait(one)
+        other = (await server.post(f"/api/v1/runs/{one}/fork", {"task": "Again"})).json["run_id"]
+        await server.retinue.wait(other)
+        job = {"name": "nightly", "cron": "0 2 * * *", "agent": "dig", "prompt": "Dig."}
+        assert (await server.post("/api/v1/cron", job)).status == 201
+        await go(page, "/usage")
+        await page.until("document.querySelectorAll('.chart rect').length > 0")
+        await page.has("By agent")
+        await go(page, "/sessions")
+        await page.click("td a", text="audit")
+        await page.has("version 2 by", within="main")
+        await page.click("summary", text="1 earlier version")
+        await page.until("document.querySelector('.diff .removed')?.textContent === '- the net\\n'")
+        await go(page, "/cron")
+        await page.click("button", text="Pause")
+        await page.has("paused", within="main table")
+        await go(page, "/settings")
+        await page.has("Digs", within="main")
+        await go(page, f"/compare/{one}/{other}")
+        await page.has("The answers are the same.", within="main")
+        await page.until("[...document.querySelectorAll('.differs th')].some((each) => each.textContent === 'Task')")
+        await go(page, f"/runs/{one}/costs")
+        await page.until("document.querySelector('.panel .chart')")
+        await go(page, f"/runs/{one}/context")
+        await page.has("the pool", within=".panel")
+
+
+async def test_a_reading_token_sees_and_cannot_act(folder: Path) -> None:
+    async with opened(folder, {"main": [{"say": "Fine."}]}, token=READ) as (server, page, _):
+        run_id = (await server.post("/api/v1/runs", {"task": "Why?"})).json["run_id"]
+        await server.retinue.wait(run_id)
+        await go(page, f"/runs/{run_id}")
+        await page.has("Fine.", within=".conversation")
+        await page.click("article button", text="Continue")
+        await page.type("dialog #answer", "More")
+        await page.click("dialog #accept")
+        await page.has("this token may only read", within="#message")
+        page.problems.clear()  # the console reports the refused request
+        listed = (await server.get("/api/v1/runs")).json["items"]
+
+    assert len(listed) == 1
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+async def test_a_page_fits_its_screen(folder: Path, width: int) -> None:
+    async with opened(folder, {"main": [{"say": "word " * 300 + "x" * 400}]}) as (server, page, _):
+        run_id = (await server.post("/api/v1/runs", {"task": "long " * 100 + "y" * 300})).json["run_id"]
+        await server.retinue.wait(run_id)
+        await page.size(width, 800)
+        overflowing: list[str] = []
+        for place in (
+            "/",
+            f"/runs/{run_id}",
+            f"/runs/{run_id}/timeline",
+            f"/runs/{run_id}/costs",
+            "/usage",
+            "/settings",
+        ):
+            await go(page, place)
+            await page.until("document.querySelector('main').innerText.length > 20")
+            if await page.run("document.documentElement.scrollWidth > innerWidth"):
+                overflowing.append(place)
+
+    assert overflowing == []
+
+
+async def test_every_control_has_a_name_for_screen_readers(folder: Path) -> None:
+    async with opened(folder, TEAM) as (server, page, _):
+        run_id = await parked_tree(server, folder)
+        nameless: dict[str, list[str]] = {}
+        for place in ("/", f"/runs/{run_id}", f"/runs/{run_id}/timeline", "/approvals", "/search", "/usage", "/cron"):
+            await go(page, place)
+            await page.until("document.querySelector('main').children.length > 0")
+            tree = (await page.send("Accessibility.getFullAXTree"))["nodes"]
+            roles = {"button", "link", "textbox", "searchbox", "combobox", "tab", "listitem"}
+            nameless[place] = [
+                node["role"]["value"]
+                for node in tree
+                if not node.get("ignored")
+                and node["role"]["value"] in roles - {"listitem"}
+                and not node.get("name", {}).get("value", "").strip()
+            ]
+        await server.post(f"/api/v1/runs/{run_id}/cancel")
+        await server.retinue.wait(run_id)
+
+    assert nameless == {place: [] for place in nameless}
+
+
+async def test_an_exported_file_is_the_page_and_asks_no_network(folder: Path, tmp_path: Path) -> None:
+    async with opened(folder, TEAM) as (server, _, chrome):
+        run_id = await parked_tree(server, folder)
+        await server.retinue.approve(f"{run_id}/3/0")
+        await server.retinue.wait(run_id)
+        views = sorted(await server.client.tree(run_id), key=lambda view: (view.started_at, view.depth))
+        runs = [ExportedRun(view, await server.client.events(view.run_id)) for view in views]
+        file = tmp_path / "tree.html"
+        file.write_text(exported(runs), encoding="utf-8")
+        page = await chrome.page()
+        await page.open(file.as_uri())
+        await page.has("Let me look.", within=".conversation")
+        await page.until("document.querySelectorAll('.tree a.row').length === 3")
+        title = await page.run("document.title")
+        await page.click(".tree a.row", text="t_01")
+        await page.has("one two three", within=".conversation")
+        await page.click(".tabs a", text="Timeline")
+        await page.until("document.querySelectorAll('.span.critical').length > 2")
+        controls = await page.run("[...document.querySelectorAll('article button')].map((each) => each.textContent)")
+
+    assert title.startswith("completed: Why did it drop?")
+    assert controls == ["\u2212", "+", "All"]
+    assert (page.problems, page.requests) == ([], [file.as_uri()])
+
+
+def test_the_list_of_scripts_has_every_file_and_imports_only_earlier_ones() -> None:
+    folder = files("retinue.web") / "static"
+    assert {file.name for file in folder.iterdir()} == set(TYPES)
+    for place, name in enumerate(SCRIPTS):
+        imports = [line for line in (folder / name).read_text().splitlines() if line.startswith("import ")]
+        imported = [re.fullmatch(r'import \{ [\w, ]+ \} from "\./(\w+\.js)";', line) for line in imports]
+        assert all(found is not None and found[1] in SCRIPTS[:place] for found in imported), name
