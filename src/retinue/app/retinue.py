@@ -119,6 +119,7 @@ class Retinue:
             model=model,
             dialect_settings=dialect_settings,
             workspaces=workspaces,
+            folders=self._folders,
             own_dialects=[each for each in dialects if not isinstance(each, str)],
         )
         self.launch_config: LaunchConfig | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
@@ -17,7 +18,7 @@ from retinue.app.registries import ProviderRegistry, RegistryFamilies, ToolRegis
 from retinue.app.structured_output import make_output
 from retinue.core.agent import DEFAULT_AGENT, Agent, RunSpec
 from retinue.core.budget import Window
-from retinue.core.errors import PolicyError, UnknownName
+from retinue.core.errors import BadInput, PolicyError, UnknownName
 from retinue.core.events import RunAccepted
 from retinue.core.log_context import RunFields, line
 from retinue.core.model_options import NO_OPTIONS, Effort, ModelOptions
@@ -25,15 +26,20 @@ from retinue.core.policy import Policy, allows, inherit, intersect, narrowed_win
 from retinue.core.ports import Tool
 from retinue.core.run import Limits, Outcome, nanodollars
 from retinue.core.state import Run
+from retinue.core.workspace import WorkspaceUnavailable, place_of
 from retinue.dialects import registry
 from retinue.dialects.base import Dialect, PolicyTexts
-from retinue.dialects.context import DialectContext
+from retinue.dialects.context import DialectContext, WorktreeChanges
 from retinue.engine import PlainOutcomeTexts, Supervisor, plain_log_fields
+from retinue.local.workspaces import FetchedWorkspaces, git_program
 from retinue.providers.catalog import ProviderConfig
 from retinue.telemetry import otel
 from retinue.tools.builtin import with_reader
 from retinue.tools.dependencies import Preset
 from retinue.tools.path_walk import Workspaces
+
+PATCH_BYTES = 16_000
+"""Bytes of the patch of a worktree that a model reads."""
 
 DetachedApprovals: TypeAlias = Literal["", "wait", "deny", "yes"]
 """How a detached run handles calls that need approval; empty for a run that is not detached."""
@@ -110,6 +116,7 @@ class RunSpecBuilder:
         model: str,
         dialect_settings: Mapping[str, object],
         workspaces: Workspaces,
+        folders: FetchedWorkspaces,
         own_dialects: Sequence[Dialect] = (),
     ) -> None:
         self._own_dialects = {dialect.name: dialect for dialect in own_dialects}
@@ -120,6 +127,7 @@ class RunSpecBuilder:
         self._model = model
         self._settings = dialect_settings
         self._workspaces = workspaces
+        self._folders = folders
         self._dialects: dict[str, Dialect] = {}
         self._dialect_context: DialectContext
 
@@ -135,6 +143,7 @@ class RunSpecBuilder:
             families=RegistryFamilies(self._providers),
             meter=otel.meter(),
             workspaces=self._workspaces,
+            worktree_changes=self._worktree_changes,
             make_output=make_output,
             resolve=lambda model, caller_spec: (
                 self._providers.split(model, caller_spec.provider)
@@ -146,6 +155,22 @@ class RunSpecBuilder:
         self._together(chosen)
         self._supervisor.use_outcome_texts(DialectOutcomeTexts(self._dialects))
         self._supervisor.use_log_fields(lambda run: log_fields(run, self._dialects))
+
+    async def _worktree_changes(self, workspace: str) -> WorktreeChanges | None:
+        from retinue.local.worktrees import Worktrees  # few runs have worktrees
+
+        def read() -> WorktreeChanges | None:
+            worktrees = Worktrees(self._folders.home, git_program())
+            view = worktrees.find(place_of(workspace, ""))
+            if not view.files:
+                return None
+            patch = worktrees.patch(view, binary=False, longest=PATCH_BYTES)
+            return WorktreeChanges(view.branch, view.files, patch)
+
+        try:
+            return await asyncio.to_thread(read)
+        except (BadInput, WorkspaceUnavailable):  # it was removed
+            return None
 
     def load_dialects(self, names: Sequence[str]) -> None:
         """Create these dialects, for runs that another process started; raises `UnknownName` for an unknown one."""

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from retinue.cli import agents, context, cron, daemon, memory, runs, store
+from retinue.cli import agents, context, cron, daemon, memory, runs, store, worktrees
 from retinue.cli.approvals import approvals, approve, deny
 from retinue.cli.buzz import buzz
 from retinue.cli.call import call
@@ -100,6 +100,7 @@ app.command(
 app.command(epilog="Example: retinue workers --json")(workers)
 app.add_typer(store.app)
 app.command(epilog="Examples:\n\nretinue models\n\nretinue models anthropic --json")(models)
+app.add_typer(worktrees.app)
 app.add_typer(agents.app)
 app.command(epilog="Example: retinue tools --json")(tools)
 app.command(epilog="Example: retinue init && retinue doctor")(init)

@@ -1,11 +1,13 @@
 """The workspace of a tree of runs: a folder of one machine, a shared folder, a git ref, or a prefix of an object store.
 
 A run spec stores it as text. A text without `://` is a folder. Others are fetched into a folder of the process that
-drives the tree, and what the tree changed is handed back when it has ended.
+drives the tree, and what the tree changed is handed back when it has ended. A worktree belongs to one run and those
+below it, and is handed back when that run has ended.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from fnmatch import fnmatchcase
 from typing import Final, TypeAlias
@@ -13,11 +15,16 @@ from typing import Final, TypeAlias
 from msgspec import Struct
 
 from retinue.core.errors import BadInput, RetinueError
+from retinue.core.ids import Key, RunId
 
 _SCHEME: Final = re.compile(r"([a-z][a-z0-9.-]{0,31})(?:\+([a-z]{2,10}))?://(.*)", re.DOTALL)
 _GIT_TRANSPORTS: Final = ("https", "ssh", "file")
 _REF: Final = re.compile(r"(?!.*\.\.)[A-Za-z0-9_][A-Za-z0-9_./-]{0,199}")
+_WORKTREE: Final = re.compile(r"wt-[0-9a-f]{16}")
 _MAX_LENGTH: Final = 2000
+
+BRANCHES: Final = "retinue"
+"""The folder of branches with changes."""
 _ESCAPED: Final = re.compile(r"/\.\.?/|%2[ef]|%5c|\\", re.IGNORECASE)
 """Steps out of a folder, and characters with which servers read one."""
 
@@ -51,12 +58,24 @@ class ObjectPrefix(Struct, frozen=True):
     url: str
 
 
-Workspace: TypeAlias = LocalFolder | SharedFolder | GitRef | ObjectPrefix
+class Worktree(Struct, frozen=True):
+    """The last commit of the repository in a folder of one machine, in a folder of its own with this name."""
+
+    name: str
+    folder: str
+
+
+Workspace: TypeAlias = LocalFolder | SharedFolder | GitRef | ObjectPrefix | Worktree
 
 
 def is_address(text: str) -> bool:
     """Whether a workspace is more than a folder of one machine."""
     return "://" in text
+
+
+def is_worktree(text: str) -> bool:
+    """Whether a workspace is a worktree of a repository on one machine."""
+    return text.startswith("worktree://")
 
 
 def parse_workspace(text: str) -> Workspace:
@@ -75,6 +94,8 @@ def parse_workspace(text: str) -> Workspace:
     if found is None:
         raise BadInput(f"the workspace {text!r}: expected a folder, git+https://..., shared:///... or PROTOCOL://...")
     scheme, transport, rest = found.groups()
+    if scheme == "worktree":
+        return _worktree(text, transport, rest)
     if scheme == "git":
         return _git_ref(text, transport, rest)
     if transport is not None or "::" in text or not rest.strip("/"):
@@ -97,6 +118,37 @@ def _git_ref(text: str, transport: str | None, rest: str) -> GitRef:
     return GitRef(f"{transport}://{place}/{path}", ref)
 
 
+def _worktree(text: str, transport: str | None, rest: str) -> Worktree:
+    name, slash, path = rest.partition("/")
+    if transport is not None or not _WORKTREE.fullmatch(name) or not slash or "/../" in f"/{path}/":
+        raise BadInput(f"the workspace {text!r}: expected worktree://NAME and an absolute path")
+    return Worktree(name, f"/{path}")
+
+
+def worktree_of(key: Key, folder: str) -> str:
+    """The workspace of a run that is started with this key, and works apart from the runs in `folder`.
+
+    >>> worktree_of("r1/1/0", "/srv/site")
+    'worktree://wt-db5adb88ee42fff9/srv/site'
+    """
+    return f"worktree://wt-{hashlib.sha256(key.encode()).hexdigest()[:16]}{folder}"
+
+
+def branch_of(name: str) -> str:
+    """The branch with the changes of a worktree or of a tree."""
+    return f"{BRANCHES}/{name}"
+
+
+def place_of(workspace: str, root_id: RunId) -> str:
+    """The name of the folder into which a workspace is fetched: that of the worktree, or the root of the tree.
+
+    >>> place_of("worktree://wt-db5adb88ee42fff9/srv/site", "r1"), place_of("s3://team/project", "r1")
+    ('wt-db5adb88ee42fff9', 'r1')
+    """
+    parsed = parse_workspace(workspace)
+    return parsed.name if isinstance(parsed, Worktree) else root_id
+
+
 def host_tag(host: str) -> str:
     """The tag of the processes of a machine."""
     return f"host:{host}"
@@ -108,7 +160,7 @@ def needed_tags(workspace: Workspace, host: str) -> tuple[str, ...]:
     >>> needed_tags(LocalFolder("/srv/site"), "db1"), needed_tags(SharedFolder("/mnt/team"), "db1")
     (('host:db1',), ())
     """
-    return (host_tag(host),) if isinstance(workspace, LocalFolder) else ()
+    return (host_tag(host),) if isinstance(workspace, LocalFolder | Worktree) else ()
 
 
 def is_allowed(text: str, patterns: tuple[str, ...]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -83,6 +83,19 @@ def _unchecked_output(schema: Mapping[str, object]) -> Output:
     return Output(mode="json_schema", schema=msgspec.json.encode(schema).decode())
 
 
+class WorktreeChanges(Struct, frozen=True):
+    """What a child has changed in a worktree of its own: a branch of the caller's repository, and a patch."""
+
+    branch: str
+    files: int
+    patch: str
+    """The first part of a long one."""
+
+
+async def _no_worktree(workspace: str) -> WorktreeChanges | None:
+    return None
+
+
 class DialectContext(Struct, frozen=True, kw_only=True):
     """Handed to every dialect when it is made.
 
@@ -101,6 +114,8 @@ class DialectContext(Struct, frozen=True, kw_only=True):
     families: ProviderFamilies = field(default_factory=ProviderFamilies)
     meter: Meter = field(default_factory=NoMeter)
     workspaces: Workspaces = field(default_factory=Workspaces)
+    worktree_changes: Callable[[str], Awaitable[WorktreeChanges | None]] = _no_worktree
+    """Returns what a worktree has handed back, by its address; None for nothing."""
     make_output: Callable[[Mapping[str, object]], Output] = _unchecked_output
     """Returns the required form of an answer for a JSON Schema; raises `BadInput` for one that cannot be used."""
 

@@ -5,6 +5,7 @@ Dialects whose children are named by id start and continue them here, and count 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Literal, TypeAlias
 
@@ -13,16 +14,17 @@ from msgspec.structs import replace
 
 from retinue.core.agent import Agent, Output, RunSpec
 from retinue.core.commands import RunQuery
-from retinue.core.ids import RunId
+from retinue.core.ids import Key, RunId
 from retinue.core.model_options import Effort
 from retinue.core.policy import Policy, intersect
 from retinue.core.ports import CallContext
 from retinue.core.run import HistoryRef, Lifecycle, Limits
 from retinue.core.text import name_list
-from retinue.dialects.context import DialectContext
+from retinue.core.workspace import BRANCHES, is_address, is_worktree, worktree_of
+from retinue.dialects.context import DialectContext, WorktreeChanges
 from retinue.dialects.error_codes import CallRefused
 from retinue.dialects.named_runs import NamedRun, NamedRuns
-from retinue.engine import SpawnRequest
+from retinue.engine import RunView, SpawnRequest
 
 GENERAL = "general"
 """The name of a sub-agent that is none of the configured agents."""
@@ -65,6 +67,8 @@ class ChildRequest(Struct, frozen=True, kw_only=True):
     limits: Limits = Limits()
     label: str = ""
     lifecycle: Lifecycle = Lifecycle()
+    apart: bool = False
+    """Whether the child works in a git worktree of its own."""
 
     @property
     def is_fork(self) -> bool:
@@ -89,9 +93,17 @@ class SubAgents:
         self.runs = NamedRuns(dialect_context.supervisor, rules.dialect)
 
     def plan(
-        self, request: ChildRequest, context: CallContext, *, check: Callable[[], None] = lambda: None
+        self,
+        request: ChildRequest,
+        context: CallContext,
+        *,
+        key: Key | None = None,
+        check: Callable[[], None] = lambda: None,
     ) -> PlannedChild:
-        """The run that a call asks for; raises `CallRefused` with what is valid."""
+        """The run that a call asks for, under the key of the call or another one.
+
+        Raises `CallRefused` with what is valid.
+        """
         agent = request.agent
         caller = self._dialect_context.run_spec_of(context.run_id)
         system = caller.system if request.is_fork else request.system
@@ -99,6 +111,10 @@ class SubAgents:
         policy, windows = (
             (request.policy, ()) if agent is None else self._dialect_context.grant(agent.name, context.policy)
         )
+        if request.apart:
+            folder = _folder_of(run_spec, context)
+            run_spec = replace(run_spec, workspace=worktree_of(context.key if key is None else key, folder))
+            policy = _without_folder(context.policy if policy is None else policy, folder)
 
         def check_all() -> None:
             self._check_running(context)
@@ -116,6 +132,7 @@ class SubAgents:
             inherits=self._history(request.inherited, context),
             dialect=self._rules.dialect,
             max_depth=self._rules.max_depth,
+            stays_here=request.apart,
             check=check_all,
         )
         return PlannedChild(spawn_request, "" if request.inherited == "none" else _cache(run_spec, caller, request))
@@ -123,7 +140,8 @@ class SubAgents:
     async def continue_run(self, named: NamedRun, task: str, lifecycle: Lifecycle, context: CallContext) -> RunId:
         """Continue an ended run by a new one with its history, and with no more rights than it had."""
         origin = await self._supervisor.replay(named.view.run_id)
-        policy = intersect(context.policy, await self._supervisor.current_policy(origin))
+        current = await self._supervisor.current_policy(origin)
+        policy = intersect(context.policy, current)
         spawn_request = SpawnRequest(
             agent=origin.accepted.agent,
             run_spec=origin.run_spec,
@@ -137,8 +155,16 @@ class SubAgents:
             dialect=self._rules.dialect,
             handle_space=self.runs.space_of(named.run_id),
             max_depth=self._rules.max_depth,
+            stays_here=is_worktree(origin.run_spec.workspace),
         )
         return (await self._dialect_context.spawn(spawn_request, context)).run_id
+
+    async def changes(self, view: RunView) -> WorktreeChanges | None:
+        """What a child in a worktree of its own has handed back; None for any other, and for nothing."""
+        if view.outcome is None or not any(f"@{BRANCHES}/wt-" in artifact for artifact in view.outcome.artifacts):
+            return None
+        run = await self._supervisor.replay(view.run_id)
+        return await self._dialect_context.worktree_changes(run.run_spec.workspace)
 
     async def check_elsewhere(self, context: CallContext) -> None:
         """Count the sub-agents of a tree whose root another process drives: only the store knows them all."""
@@ -216,6 +242,43 @@ class SubAgents:
             max_cost=_least(own.max_cost, asked.max_cost),
             wrap_up=True,
         )
+
+
+def is_apart(isolation: str | None) -> bool:
+    """Whether a call asks for a worktree; raises `CallRefused` for another isolation.
+
+    >>> is_apart(None), is_apart("worktree")
+    (False, True)
+    """
+    if isolation not in (None, "", "none", "worktree"):
+        raise CallRefused(f"Isolation {isolation[:100]!r} is not available. Valid: worktree; or leave isolation out.")
+    return isolation == "worktree"
+
+
+def _folder_of(run_spec: RunSpec, context: CallContext) -> str:
+    """The folder that a child would work in; raises `CallRefused` where it is not the top folder of a repository."""
+    folder = os.path.realpath(run_spec.workspace if not is_address(run_spec.workspace) else context.workspace)
+    if not os.path.isdir(os.path.join(folder, ".git")):
+        raise CallRefused(
+            f"The workspace {folder} is not the top folder of a git repository with its own .git. "
+            "Valid: leave isolation out."
+        )
+    return folder
+
+
+def _without_folder(policy: Policy, folder: str) -> Policy:
+    """The policy of a child in a worktree: the folder of its caller is closed to it, and no root any more."""
+
+    def outside(roots: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(root for root in roots if os.path.commonpath((os.path.realpath(root), folder)) != folder)
+
+    return replace(
+        policy,
+        forbidden_paths=(*policy.forbidden_paths, folder),
+        allowed_roots=outside(policy.allowed_roots),
+        allowed_roots_read_only=outside(policy.allowed_roots_read_only),
+        allowed_roots_write_only=outside(policy.allowed_roots_write_only),
+    )
 
 
 def _cache(run_spec: RunSpec, caller: RunSpec, request: ChildRequest) -> str:

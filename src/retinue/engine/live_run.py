@@ -222,7 +222,8 @@ class LiveRun:
         "_turns", "_unstopped", "_validated", "_wake", "acceptance", "ancestor", "cancelled", "children",
         "children_by_key", "children_created", "deadline", "dependents", "ending", "error", "fixed_size", "folder",
         "in_flight", "inbox", "last_write", "limit_met", "memo", "needs_slot", "not_compactable_at", "overflow",
-        "partial", "pause", "refusal_is_raised", "run", "subscriptions", "task", "tool_set", "waiting_for",
+        "owns_folder", "partial", "pause", "refusal_is_raised", "run", "subscriptions", "task", "tool_set",
+        "waiting_for",
     )
     # fmt: on
 
@@ -261,6 +262,8 @@ class LiveRun:
         self.memo: dict[str, object] = {}
         self.folder = ""
         """The folder of its workspace on this machine, if that is not the one of its run spec."""
+        self.owns_folder = False
+        """Whether that folder is handed back when this run ends."""
         self.subscriptions = Subscriptions(engine.tuning.reader_capacity)
         self.task: asyncio.Task[None] | None = None
         self.error: Exception | None = None

@@ -42,7 +42,7 @@ from retinue.core.step import (
     WrapUp,
     next_step,
 )
-from retinue.core.workspace import WorkspaceUnavailable, is_address
+from retinue.core.workspace import WorkspaceUnavailable, is_address, place_of
 from retinue.engine.compaction import compact
 from retinue.engine.context import EngineContext
 from retinue.engine.foreign_errors import repr_of
@@ -159,7 +159,10 @@ async def _enter_workspace(live: LiveRun, engine: EngineContext, executor: Execu
     try:
         if engine.folders is None:
             raise WorkspaceUnavailable(f"this process does not fetch workspaces, and the run needs {workspace}")
-        live.folder = await engine.folders.fetch(accepted.root_id, workspace)
+        place = place_of(workspace, accepted.root_id)
+        live.folder = await engine.folders.fetch(place, workspace)
+        is_worktree = place != accepted.root_id
+        live.owns_folder = accepted.parent_id is None or (is_worktree and executor.is_first_in_its_workspace(live))
     except WorkspaceUnavailable as error:
         failed = Exchange(result="failed", reason="tool_error", error=str(error), text=live.run.text)
         while not await _end(live, EndRun(failed), engine, executor):
@@ -301,9 +304,10 @@ async def _end(live: LiveRun, end: EndRun, engine: EngineContext, executor: Exec
     partial = "".join(live.partial)
     exchange = replace(end.exchange, text=partial) if partial else end.exchange
     outcome = live.run.outcome_as(exchange, unstopped=unstopped)
-    if live.folder and live.run.accepted.parent_id is None and engine.folders is not None:
+    place = place_of(live.run.run_spec.workspace, live.run_id) if live.owns_folder else ""
+    if place and engine.folders is not None:
         # Before the end is recorded: after a crash it is done again, and a caller that waits finds the result.
-        result = await engine.folders.hand_back(live.run_id)
+        result = await engine.folders.hand_back(place)
         outcome = outcome if result is None else replace(outcome, artifacts=(*outcome.artifacts, result))
     disarm_deadline(live)
     if not accepted and live.refusal_is_raised:
@@ -322,8 +326,8 @@ async def _end(live: LiveRun, end: EndRun, engine: EngineContext, executor: Exec
     else:
         await live.queue_end(event, taken=end.taken, posts=posts).commit_future.wait()
         is_ended = executor.settle_end(live)
-    if is_ended and live.folder and live.run.accepted.parent_id is None and engine.folders is not None:
-        engine.folders.release(live.run_id)
+    if is_ended and place and engine.folders is not None:
+        engine.folders.release(place)
     return is_ended
 
 
@@ -385,6 +389,11 @@ class Executor:
         finally:
             if live.run.outcome is None:
                 await live.stop()
+
+    def is_first_in_its_workspace(self, live: LiveRun) -> bool:
+        """Whether a run ends the work in its fetched workspace: the run above it works elsewhere."""
+        above = self._registry.live.get(live.run.accepted.parent_id or "")
+        return above is None or above.run.run_spec.workspace != live.run.run_spec.workspace
 
     async def discard(self, live: LiveRun) -> None:
         """Stop a run that the store did not create, so that it takes no slot; whatever it waits for."""

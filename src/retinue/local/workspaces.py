@@ -4,6 +4,11 @@ The repository data with which a workspace is handed back lies outside of it, wh
 that an agent has changed could name programs, which git would start. The changes of a tree go to a branch or a prefix
 of its own, `retinue/ROOT`, so that nothing of others is overwritten. A tree that is taken over by another machine
 begins with what was handed back last.
+
+A worktree is the last commit of a repository in a folder of this machine, for one run and those below it. Nothing is
+started in that repository, and its settings are not read: agents can write them. Its objects and branches are taken
+over file by file, through descriptors and never through a link, and the result is put beside them as a pack and a
+branch. What a worktree has changed stays in the state folder until it is removed.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ import hashlib
 import os
 import platform
 import re
+import secrets
 import shutil
 import stat
 import subprocess
@@ -25,19 +31,21 @@ import msgspec
 from msgspec import Struct
 
 from retinue.core.errors import BadInput
-from retinue.core.ids import RunId
 from retinue.core.log_context import logger
 from retinue.core.workspace import (
     GitRef,
     ObjectPrefix,
     SharedFolder,
     WorkspaceUnavailable,
+    Worktree,
+    branch_of,
     host_tag,
     is_allowed,
     parse_workspace,
 )
 from retinue.local.private_folder import create_private
 from retinue.local.programs import find_program
+from retinue.local.repository_files import put_branch, take_over
 
 log = logger("retinue.local")
 
@@ -47,18 +55,25 @@ MAX_FILE_BYTES: Final = 512 * 1024**2
 SECONDS: Final = 600
 """Deadline of one git command."""
 
+RESULT: Final = "refs/heads/result"
+"""The commit with the changes, in the repository of a place."""
+
 _SUBMODULE: Final = "160000"
 _PLAIN_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _DELETED: Final = ".retinue-deleted.json"
 """Among handed-back objects: the names of those that the tree has deleted."""
 
 
-class _Fetched(Struct):
-    """What is remembered of a fetched workspace: its address, and how it looked."""
+class Fetched(Struct):
+    """What is remembered of a fetched workspace: its address, how it looked, and the changes of a worktree."""
 
     workspace: str
     commit: str = ""
     digests: dict[str, str] = {}
+    changed: int = 0
+    """Files in the result of a worktree."""
+    folder: str = ""
+    """The name of the folder, where it is not that of the place."""
 
 
 class FetchedWorkspaces:
@@ -74,11 +89,11 @@ class FetchedWorkspaces:
         self._allow = tuple(allow)
         self._agents_write = agents_write
         self._trusted: set[str] = set()
-        self._locks: dict[RunId, asyncio.Lock] = {}
-        self._in_use: set[RunId] = set()
-        self._removals: set[asyncio.Future[None]] = set()
-        self._kept: set[RunId] = set()
-        """Trees whose changes could not be handed back."""
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._in_use: set[str] = set()
+        self._removals: dict[str, asyncio.Future[None]] = {}
+        self._kept: set[str] = set()
+        """Places whose changes could not be handed back."""
 
     def trust(self, workspace: str) -> None:
         """Fetch this address: the caller of this process has named it. Raises `BadInput` if it is none."""
@@ -86,184 +101,167 @@ class FetchedWorkspaces:
             _fsspec()
         self._trusted.add(workspace)
 
-    async def fetch(self, root_id: RunId, workspace: str) -> str:
-        async with self._locks.setdefault(root_id, asyncio.Lock()):
-            folder = await asyncio.to_thread(self._fetch, root_id, workspace)
-        self._in_use.add(root_id)
+    async def fetch(self, place: str, workspace: str) -> str:
+        if (removal := self._removals.get(place)) is not None:  # a run goes on that has just ended
+            await asyncio.wait((removal,))
+        async with self._locks.setdefault(place, asyncio.Lock()):
+            folder = await asyncio.to_thread(self._fetch, place, workspace)
+        self._in_use.add(place)
         return folder
 
-    async def hand_back(self, root_id: RunId) -> str | None:
-        async with self._locks.setdefault(root_id, asyncio.Lock()):
-            return await asyncio.to_thread(self._hand_back, root_id)
+    async def hand_back(self, place: str) -> str | None:
+        async with self._locks.setdefault(place, asyncio.Lock()):
+            return await asyncio.to_thread(self._hand_back, place)
 
-    def release(self, root_id: RunId) -> None:
-        self._in_use.discard(root_id)
-        self._locks.pop(root_id, None)
-        if root_id not in self._kept:
-            removal = asyncio.get_running_loop().run_in_executor(None, self._place(root_id).clear)
-            self._removals.add(removal)
-            removal.add_done_callback(self._removals.discard)
+    def release(self, place: str) -> None:
+        self._in_use.discard(place)
+        self._locks.pop(place, None)
+        if place not in self._kept:
+            removal = asyncio.get_running_loop().run_in_executor(None, self._place(place).release)
+            self._removals[place] = removal
+            removal.add_done_callback(lambda _: self._removals.pop(place, None))
 
     async def close(self) -> None:
         """Hand back what unfinished trees have changed, because another process goes on with them."""
-        for root_id in tuple(self._in_use):
-            await self.hand_back(root_id)
-        await asyncio.gather(*self._removals, return_exceptions=True)
+        for place in tuple(self._in_use):
+            await self.hand_back(place)
+        await asyncio.gather(*self._removals.values(), return_exceptions=True)
 
-    def _fetch(self, root_id: RunId, workspace: str) -> str:
-        if workspace not in self._trusted and not is_allowed(workspace, self._allow):
+    @property
+    def home(self) -> Path:
+        """The state folder, or the temporary one."""
+        if self._home is None:
+            self._home = Path(tempfile.mkdtemp(prefix="retinue-")) / "home"
+        return self._home
+
+    def _fetch(self, name: str, workspace: str) -> str:
+        parsed = parse_workspace(workspace)
+        # The folder of a worktree is one of this machine, like that of a run without a worktree.
+        is_known = isinstance(parsed, Worktree) or workspace in self._trusted
+        if not is_known and not is_allowed(workspace, self._allow):
             raise WorkspaceUnavailable(
                 f"the workspace {workspace} is not fetched by this process: add a pattern for it to [tools] workspaces"
             )
         try:
-            parsed = parse_workspace(workspace)
             if isinstance(parsed, SharedFolder):
                 if not Path(parsed.path).is_dir():
                     raise WorkspaceUnavailable(f"the shared folder {parsed.path} does not exist on this machine")
                 return parsed.path
-            place = self._place(root_id)
+            place = self._place(name)
             known = place.known()
             if known is not None and known.workspace == workspace and place.folder.is_dir():
                 return str(place.folder)
+            source = self._source(parsed, place)
+            if known is not None and known.workspace == workspace and isinstance(source, _WorktreeSource):
+                source.check_out_again(known)
+                return str(place.folder)
             place.clear()
-            source = self._source(parsed, place, root_id)
             place.remember(msgspec.structs.replace(source.fetch(), workspace=workspace))
         except (OSError, BadInput) as error:
             raise WorkspaceUnavailable(f"the workspace {workspace} cannot be fetched: {error}") from error
         return str(place.folder)
 
-    def _hand_back(self, root_id: RunId) -> str | None:
-        place = self._place(root_id)
+    def _hand_back(self, name: str) -> str | None:
+        place = self._place(name)
         known = place.known()
         if known is None:
             return None
         try:
-            result = self._source(parse_workspace(known.workspace), place, root_id).hand_back(known)
+            result = self._source(parse_workspace(known.workspace), place).hand_back(known)
         except (OSError, WorkspaceUnavailable, BadInput) as error:
             kept = f"{host_tag(platform.node())}:{place.folder}"
-            log.warning("the workspace of run %s is not handed back and stays at %s: %s", root_id, kept, error)
-            self._kept.add(root_id)
+            log.warning("the workspace of %s is not handed back and stays at %s: %s", name, kept, error)
+            self._kept.add(name)
             return kept
-        self._kept.discard(root_id)
+        self._kept.discard(name)
         return result
 
-    def _place(self, root_id: RunId) -> _Place:
-        if self._home is None:
-            self._home = Path(tempfile.mkdtemp(prefix="retinue-")) / "home"
-        name = root_id if _PLAIN_ID.fullmatch(root_id) else hashlib.sha256(root_id.encode()).hexdigest()
-        return _Place(self._home, name)
+    def _place(self, name: str) -> Place:
+        return Place(self.home, name if _PLAIN_ID.fullmatch(name) else hashlib.sha256(name.encode()).hexdigest())
 
-    def _source(self, workspace: object, place: _Place, root_id: RunId) -> _Source:
+    def _source(self, workspace: object, place: Place) -> _Source:
         match workspace:
             case GitRef():
-                return _GitSource(workspace, place, root_id, self._git())
+                return _GitSource(workspace, place, self._git())
+            case Worktree():
+                return _WorktreeSource(workspace, place, self._git())
             case ObjectPrefix():
-                return _ObjectSource(workspace, place, root_id)
+                return _ObjectSource(workspace, place)
             case _:
                 raise BadInput("only git repositories and object stores are fetched")
 
     def _git(self) -> str:
-        git = find_program("git", agents_write=self._agents_write).path
-        if not git:
-            raise WorkspaceUnavailable("a git workspace needs the program git, which is not installed")
-        return git
+        return git_program(self._agents_write)
+
+
+def git_program(agents_write: Sequence[str] = ()) -> str:
+    """The path of git; raises `WorkspaceUnavailable` where it is not installed."""
+    git = find_program("git", agents_write=agents_write).path
+    if not git:
+        raise WorkspaceUnavailable("a git workspace needs the program git, which is not installed")
+    return git
 
 
 class _Source(Protocol):
-    def fetch(self) -> _Fetched: ...
-    def hand_back(self, known: _Fetched) -> str | None: ...
+    def fetch(self) -> Fetched: ...
+    def hand_back(self, known: Fetched) -> str | None: ...
 
 
-class _Place:
+class Place:
     """The folder of a tree's workspace, and beside it what only this process may write."""
 
     def __init__(self, home: Path, name: str) -> None:
-        self.folder = Path(f"{home}-workspaces") / name
+        self.name = name
         self.repository = home / "workspaces" / f"{name}.git"
-        self._record = home / "workspaces" / f"{name}.json"
+        self.record = home / "workspaces" / f"{name}.json"
+        known = self.known()
+        self.folder = Path(f"{home}-workspaces") / ((known and known.folder) or name)
 
-    def known(self) -> _Fetched | None:
+    def known(self) -> Fetched | None:
         try:
-            return msgspec.json.decode(self._record.read_bytes(), type=_Fetched)
+            return msgspec.json.decode(self.record.read_bytes(), type=Fetched)
         except (FileNotFoundError, msgspec.MsgspecError):
             return None
 
-    def remember(self, fetched: _Fetched) -> None:
+    def remember(self, fetched: Fetched) -> None:
         """Written last: it means that the folder is complete."""
-        self._record.write_bytes(msgspec.json.encode(fetched))
+        half = self.record.with_suffix(".new")
+        half.write_bytes(msgspec.json.encode(fetched))
+        half.replace(self.record)
 
     def clear(self) -> None:
-        self._record.unlink(missing_ok=True)
+        self.record.unlink(missing_ok=True)
         shutil.rmtree(self.repository, ignore_errors=True)
         shutil.rmtree(self.folder, ignore_errors=True)
         for folder in (self.folder, self.repository):
             create_private(folder.parent)
 
+    def release(self) -> None:
+        """Remove the folder, and all else unless a worktree has changes: these stay until they are removed."""
+        known = self.known()
+        if known is not None and known.changed:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        else:
+            self.clear()
 
-class _GitSource:
-    """A commit of a repository; the changes go to the branch `retinue/ROOT` of it."""
 
-    def __init__(self, workspace: GitRef, place: _Place, root_id: RunId, git: str) -> None:
-        self._workspace = workspace
-        self._place = place
-        self._git = git
-        self._branch = f"retinue/{place.folder.name}"
-        self._root_id = root_id
+class Git:
+    """git with a repository in the state folder: its settings are ours, and no hook and no filter is started."""
 
-    def fetch(self) -> _Fetched:
-        place, url = self._place, self._workspace.url
-        self._run("init", "--quiet", "--bare", str(place.repository), bare=False)
-        # Files are what the repository has, byte by byte: no filter, no other ends of lines.
-        (place.repository / "info").mkdir(exist_ok=True)
-        (place.repository / "info" / "attributes").write_text("* -text -filter -ident -working-tree-encoding\n")
-        earlier = self._run("ls-remote", url, f"refs/heads/{self._branch}").strip()
-        ref = f"refs/heads/{self._branch}" if earlier else self._workspace.ref
-        self._run("fetch", "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules", "--", url, ref)
-        commit = self._run("rev-parse", "--verify", "FETCH_HEAD^{commit}").strip()
-        place.folder.mkdir(mode=0o700)
-        self._in_folder("read-tree", commit)
-        self._in_folder("checkout-index", "--all", "--force")
-        # A repository of its own for the agent's git commands; it is never read again.
-        shutil.copytree(place.repository, place.folder / ".git")
-        self._run("config", "--file", str(place.folder / ".git" / "config"), "core.bare", "false", bare=False)
-        self._run("update-ref", "--no-deref", "HEAD", commit, where=place.folder / ".git")
-        return _Fetched("", commit)
+    def __init__(self, program: str, repository: Path) -> None:
+        self._program = program
+        self._repository = repository
 
-    def hand_back(self, known: _Fetched) -> str | None:
-        # git lists names and reads no file: a link that an agent puts on a path leads nowhere else.
-        others = self._in_folder("ls-files", "-z", "--others", "--exclude-standard").split("\0")
-        before = dict(map(_tree_entry, self._run("ls-tree", "-r", "-z", known.commit).split("\0")[:-1]))
-        allowed = {*before, *others}
-        gone = {path for path, (mode, _) in before.items() if mode != _SUBMODULE}
-        changes = 0
-        with tempfile.TemporaryFile(dir=self._place.repository) as stream:
-            message = f"Changes of run {self._root_id}".encode()
-            stream.write(b"commit refs/heads/result\ncommitter retinue <retinue@localhost> now\n")
-            stream.write(b"data %d\n%s\nfrom %s\n" % (len(message), message, known.commit.encode()))
-            for entry in _entries(self._place.folder):
-                if entry.path in allowed:
-                    gone.discard(entry.path)
-                    content = entry.read()
-                    mode = "120000" if entry.is_link else "100755" if entry.is_program else "100644"
-                    if before.get(entry.path) != (mode, _blob_name(content)):
-                        changes += 1
-                        stream.write(b"M %s inline %s\ndata %d\n" % (mode.encode(), _quoted(entry.path), len(content)))
-                        stream.write(content + b"\n")
-            for path in sorted(gone):
-                changes += 1
-                stream.write(b"D %s\n" % _quoted(path))
-            if not changes:
-                return None
-            stream.seek(0)
-            self._run("fast-import", "--quiet", "--force", "--date-format=now", stream=stream)
-        self._run("push", "--quiet", "--force", self._workspace.url, f"refs/heads/result:refs/heads/{self._branch}")
-        return f"git+{self._workspace.url}@{self._branch}"
-
-    def _in_folder(self, *words: str) -> str:
-        return self._run(f"--work-tree={self._place.folder}", "-c", "core.bare=false", *words)
-
-    def _run(self, *words: str, stream: IO[bytes] | None = None, bare: bool = True, where: Path | None = None) -> str:
-        repository = [f"--git-dir={where or self._place.repository}"] if bare or where is not None else []
+    def run(
+        self,
+        *words: str,
+        stream: IO[bytes] | None = None,
+        bare: bool = True,
+        where: Path | None = None,
+        longest: int | None = None,
+    ) -> str:
+        """What a command prints, at most `longest` bytes of it; raises `WorkspaceUnavailable` if it fails."""
+        repository = [f"--git-dir={where or self._repository}"] if bare or where is not None else []
         safe = ["-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "protocol.ext.allow=never"]
         safe += ["-c", "submodule.recurse=false", "-c", "gc.auto=0"]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | {
@@ -273,21 +271,169 @@ class _GitSource:
             "GIT_COMMITTER_NAME": "retinue",
             "GIT_COMMITTER_EMAIL": "retinue@localhost",
         }
+        with tempfile.TemporaryFile() as printed:
+            try:
+                ended = subprocess.run(
+                    [self._program, *repository, *safe, *words],
+                    stdin=stream or subprocess.DEVNULL,
+                    stdout=printed,
+                    stderr=subprocess.PIPE,
+                    cwd=self._repository.parent,
+                    env=environment,
+                    timeout=SECONDS,
+                )
+            except subprocess.TimeoutExpired as error:
+                raise WorkspaceUnavailable(f"git did not end within {SECONDS} s") from error
+            if ended.returncode != 0:
+                errors = ended.stderr.decode(errors="replace").strip().splitlines()
+                raise WorkspaceUnavailable(f"git: {errors[-1] if errors else f'exit status {ended.returncode}'}")
+            printed.seek(0)
+            return printed.read(-1 if longest is None else longest).decode("utf-8", "surrogateescape")
+
+
+class _GitSource:
+    """A commit of a repository; the changes go to a branch of it."""
+
+    def __init__(self, workspace: GitRef | Worktree, place: Place, program: str) -> None:
+        self._workspace = workspace
+        self._place = place
+        self._git = Git(program, place.repository)
+        self._branch = branch_of(place.name)
+
+    def fetch(self) -> Fetched:
+        place = self._place
+        self._git.run("init", "--quiet", "--bare", str(place.repository), bare=False)
+        # Files are what the repository has, byte by byte: no filter, no other ends of lines.
+        (place.repository / "info").mkdir(exist_ok=True)
+        (place.repository / "info" / "attributes").write_text("* -text -filter -ident -working-tree-encoding\n")
+        url, ref = self._origin()
+        self._git.run("fetch", "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules", "--", url, ref)
+        commit = self._git.run("rev-parse", "--verify", "FETCH_HEAD^{commit}").strip()
+        self._check_out(commit, place.folder)
+        return Fetched("", commit)
+
+    def _origin(self) -> tuple[str, str]:
+        """The address of the repository, and what is fetched of it: what was handed back last, if there is any."""
+        assert isinstance(self._workspace, GitRef)
+        url = self._workspace.url
+        earlier = self._git.run("ls-remote", url, f"refs/heads/{self._branch}").strip()
+        return url, f"refs/heads/{self._branch}" if earlier else self._workspace.ref
+
+    def _check_out(self, commit: str, folder: Path) -> None:
+        folder.mkdir(mode=0o700)
+        self._in_folder("read-tree", commit, folder=folder)
+        self._in_folder("checkout-index", "--all", "--force", folder=folder)
+        # A repository of its own for the agent's git commands; it is never read again.
+        shutil.copytree(self._place.repository, folder / ".git")
+        self._git.run("config", "--file", str(folder / ".git" / "config"), "core.bare", "false", bare=False)
+        self._git.run("update-ref", "--no-deref", "HEAD", commit, where=folder / ".git")
+
+    def hand_back(self, known: Fetched) -> str | None:
+        if not self._commit(known):
+            return None
+        assert isinstance(self._workspace, GitRef)
+        url = self._workspace.url
+        self._git.run("push", "--quiet", "--force", url, f"{RESULT}:refs/heads/{self._branch}")
+        return f"git+{url}@{self._branch}"
+
+    def _commit(self, known: Fetched) -> int:
+        """Make a commit of what differs from the beginning; the number of files."""
+        # git lists names and reads no file: a link that an agent puts on a path leads nowhere else.
+        listed = self._in_folder("ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0")
+        before = dict(map(_tree_entry, self._git.run("ls-tree", "-r", "-z", known.commit).split("\0")[:-1]))
+        allowed = {*before, *listed}
+        gone = {path for path, (mode, _) in before.items() if mode != _SUBMODULE}
+        changes = size = 0
+        with tempfile.TemporaryFile(dir=self._place.repository) as stream:
+            message = f"Changes of {self._subject}".encode()
+            stream.write(b"commit %s\ncommitter retinue <retinue@localhost> now\n" % RESULT.encode())
+            stream.write(b"data %d\n%s\nfrom %s\n" % (len(message), message, known.commit.encode()))
+            for entry in _entries(self._place.folder):
+                if entry.path in allowed:
+                    gone.discard(entry.path)
+                    content = entry.read()
+                    mode = "120000" if entry.is_link else "100755" if entry.is_program else "100644"
+                    if before.get(entry.path) != (mode, _blob_name(content)):
+                        changes += 1
+                        size += len(content)
+                        if size > MAX_BYTES:
+                            raise WorkspaceUnavailable(f"the changes have more than {MAX_BYTES // 1024**3} GiB")
+                        stream.write(b"M %s inline %s\ndata %d\n" % (mode.encode(), _quoted(entry.path), len(content)))
+                        stream.write(content + b"\n")
+            for path in sorted(gone):
+                changes += 1
+                stream.write(b"D %s\n" % _quoted(path))
+            if changes:
+                stream.seek(0)
+                self._git.run("fast-import", "--quiet", "--force", "--date-format=now", stream=stream)
+        return changes
+
+    @property
+    def _subject(self) -> str:
+        return f"run {self._place.name}"
+
+    def _in_folder(self, *words: str, folder: Path | None = None) -> str:
+        return self._git.run(f"--work-tree={folder or self._place.folder}", "-c", "core.bare=false", *words)
+
+
+class _WorktreeSource(_GitSource):
+    """The last commit of the repository in a folder; the changes become a branch there, and are kept here, too."""
+
+    def fetch(self) -> Fetched:
         try:
-            ended = subprocess.run(
-                [self._git, *repository, *safe, *words],
-                stdin=stream or subprocess.DEVNULL,
-                capture_output=True,
-                cwd=self._place.repository.parent,
-                env=environment,
-                timeout=SECONDS,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise WorkspaceUnavailable(f"git did not end within {SECONDS} s") from error
-        if ended.returncode != 0:
-            errors = ended.stderr.decode(errors="replace").strip().splitlines()
-            raise WorkspaceUnavailable(f"git: {errors[-1] if errors else f'exit status {ended.returncode}'}")
-        return ended.stdout.decode("utf-8", "surrogateescape")
+            return super().fetch()
+        finally:
+            shutil.rmtree(self._taken_over, ignore_errors=True)
+
+    def _origin(self) -> tuple[str, str]:
+        assert isinstance(self._workspace, Worktree)
+        folder = Path(self._workspace.folder)
+        if self._place.folder.resolve().is_relative_to(folder.resolve()):
+            raise WorkspaceUnavailable(f"the state folder lies in {folder}: keep it elsewhere (RETINUE_HOME)")
+        self._git.run("init", "--quiet", "--bare", str(self._taken_over), bare=False)
+        take_over(folder, self._taken_over)
+        return str(self._taken_over), "HEAD"
+
+    @property
+    def _taken_over(self) -> Path:
+        return self._place.repository.with_suffix(".source")
+
+    def check_out_again(self, known: Fetched) -> None:
+        """Make the folder anew for a run that goes on, with what was handed back."""
+        commit = self._git.run("rev-parse", "--verify", RESULT if known.changed else known.commit).strip()
+        (self._place.repository / "index").unlink(missing_ok=True)
+        # Another folder than before: a path that leads to another folder all at once is not trusted.
+        for left in self._place.folder.parent.glob(f"{self._place.name}.*"):
+            shutil.rmtree(left, ignore_errors=True)
+        name = f"{self._place.name}.{secrets.token_hex(4)}"
+        self._place.folder = self._place.folder.with_name(name)
+        self._check_out(commit, self._place.folder)
+        self._place.remember(msgspec.structs.replace(known, folder=name))
+
+    def hand_back(self, known: Fetched) -> str | None:
+        changed = self._commit(known)
+        if changed != known.changed:
+            self._place.remember(msgspec.structs.replace(known, changed=changed))
+        if not changed:
+            return None
+        assert isinstance(self._workspace, Worktree)
+        folder = self._workspace.folder
+        with tempfile.TemporaryDirectory(dir=self._place.repository) as scratch:
+            with tempfile.TemporaryFile() as wanted:
+                wanted.write(f"{RESULT}\n^{known.commit}\n".encode())
+                wanted.seek(0)
+                digest = self._git.run("pack-objects", "--quiet", "--revs", f"{scratch}/pack", stream=wanted).strip()
+            commit = self._git.run("rev-parse", "--verify", RESULT).strip()
+            try:
+                put_branch(Path(folder), Path(scratch) / f"pack-{digest}", self._branch, commit)
+            except OSError as error:
+                log.warning("the branch %s cannot be put into %s: %s", self._branch, folder, error)
+                return f"git+file://{self._place.repository}@{RESULT.removeprefix('refs/heads/')}"
+        return f"git+file://{folder}@{self._branch}"
+
+    @property
+    def _subject(self) -> str:
+        return f"worktree {self._place.name}"
 
 
 class _FileSystem(Protocol):
@@ -304,10 +450,10 @@ class _FileSystem(Protocol):
 class _ObjectSource:
     """Objects below a prefix; those that a tree changed go to the prefix with `.retinue/ROOT` behind it."""
 
-    def __init__(self, workspace: ObjectPrefix, place: _Place, root_id: RunId) -> None:
+    def __init__(self, workspace: ObjectPrefix, place: Place) -> None:
         self._workspace = workspace
         self._place = place
-        self._results = f"{workspace.url}.retinue/{place.folder.name}"
+        self._results = f"{workspace.url}.retinue/{place.name}"
         fsspec = _fsspec()
         try:
             system, self._prefix = fsspec.core.url_to_fs(workspace.url)
@@ -316,7 +462,7 @@ class _ObjectSource:
         except (ValueError, ImportError) as error:
             raise BadInput(f"the workspace {workspace.url}: {error}") from error
 
-    def fetch(self) -> _Fetched:
+    def fetch(self) -> Fetched:
         self._place.folder.mkdir(mode=0o700)
         self._download(self._prefix)
         digests = {each.path: _digest(each.read()) for each in _entries(self._place.folder)}
@@ -327,9 +473,9 @@ class _ObjectSource:
         if self._system.exists(deleted):
             for name in msgspec.json.decode(self._system.cat_file(deleted), type=list[str]):
                 (self._place.folder / _checked(name)).unlink(missing_ok=True)
-        return _Fetched("", "", digests)
+        return Fetched("", "", digests)
 
-    def hand_back(self, known: _Fetched) -> str | None:
+    def hand_back(self, known: Fetched) -> str | None:
         deleted = set(known.digests)
         changed = 0
         for entry in _entries(self._place.folder):

@@ -97,7 +97,7 @@ async def test_the_schema_lists_agents_and_tools() -> None:
 REFUSED = [
     ("run_agent", "{}", "run_agent: Object missing required field `task`. Valid fields: task, agent, "),
     ("run_agent", "[]", "run_agent: Expected `object`, got `array`. Valid fields: task, "),
-    ("run_agent", '{"task": "a", "isolation": "worktree"}', "run_agent: Object contains unknown field `isolation`."),
+    ("run_agent", '{"task": "a", "isolation": "remote"}', "Isolation 'remote' is not available. Valid: worktree; or"),
     ("run_agent", '{"task": " "}', "The task is empty. Valid: a text that says what to do."),
     (
         "run_agent",

@@ -6,6 +6,7 @@ from typing import Literal, TypeAlias
 
 from retinue.core.run import Outcome
 from retinue.core.text import cut, quote_headers
+from retinue.dialects.context import WorktreeChanges
 from retinue.dialects.error_codes import JsonObject
 from retinue.engine import RunView
 
@@ -92,6 +93,11 @@ def ended(agent_id: str, view: RunView, outcome: Outcome) -> JsonObject:
     return answer
 
 
+def with_changes(answer: JsonObject, changes: WorktreeChanges | None) -> JsonObject:
+    """The answer with the branch and the patch of a sub-agent in a worktree of its own."""
+    return answer if changes is None else answer | {"worktreeBranch": changes.branch, "patch": changes.patch}
+
+
 def launched(agent_id: str, view: RunView, description: str) -> JsonObject:
     """The result of a call whose sub-agent works in the background.
 
@@ -122,7 +128,8 @@ def notification(agent_id: str, task: str, outcome: Outcome) -> str:
     """The message to a parent's model about a child that has ended."""
     text = quote_headers(cut(outcome.text, LONGEST, f"\n[truncated after {LONGEST} characters]").text)
     error = error_of(outcome)
-    body = "\n".join(part for part in (f"Error: {error}" if error else "", text) if part)
+    places = " ".join(f"Changes: {artifact}" for artifact in outcome.artifacts)
+    body = "\n".join(part for part in (f"Error: {error}" if error else "", text, places) if part)
     asked = quote_headers(task[:TASK_SHOWN])
     return f"[task-notification] agent {agent_id} {status_of(outcome)}\nTask: {asked}\n\n{body}"
 

@@ -24,7 +24,7 @@ from retinue.dialects.claude.settings import DEFAULTS, ClaudeSettings
 from retinue.dialects.context import DialectContext
 from retinue.dialects.error_codes import CallRefused, JsonObject
 from retinue.dialects.named_runs import NamedRun, NamedRuns
-from retinue.dialects.sub_agents import ChildRequest, ChildRules, SubAgents
+from retinue.dialects.sub_agents import ChildRequest, ChildRules, SubAgents, is_apart
 from retinue.providers.catalog import CLAUDE_MODELS
 
 STOP_SECONDS = 10.0
@@ -123,12 +123,12 @@ class AgentTool(ClaudeTool):
         view = await self._children.runs.latest(run_id, context)
         if view.outcome is None or request.run_in_background:
             return answers.launched(run_id, view, request.description[: requests.MAX_NAME])
-        return answers.ended(run_id, view, view.outcome)
+        changes = await self._children.changes(view)
+        return answers.with_changes(answers.ended(run_id, view, view.outcome), changes)
 
     async def _start(self, request: AgentArguments, context: CallContext) -> RunId:
         prompt = requests.text_of("prompt", request.prompt)
-        if request.isolation is not None:
-            raise CallRefused(f"Isolation {request.isolation[:100]!r} is not available. Valid: leave isolation out.")
+        apart = is_apart(request.isolation)
         kind = requests.type_named(request.subagent_type, self._dialect_context.agents)
         configured = kind if any(kind is agent for agent in self._dialect_context.agents) else None
         name = await self._free_name(request, context)
@@ -142,6 +142,7 @@ class AgentTool(ClaudeTool):
             model=_model(request.model),
             effort=request.effort,
             label=name,
+            apart=apart,
             lifecycle=Lifecycle(
                 awaited=not request.run_in_background,
                 announce=context.host is None and bool(request.run_in_background),
@@ -265,12 +266,14 @@ class ListTool(ClaudeTool):
         listed = (await self._children.runs.all(context))[:MAX_LISTED]
         tasks = await self._supervisor.stored.tasks([named.run_id for named in listed])
         is_outside = context.host is not None
-        return {
-            "agents": [
-                answers.row(each.run_id, each.view.label, each.view, tasks.get(each.run_id, ""), with_result=is_outside)
-                for each in listed
-            ]
-        }
+        rows = [
+            answers.row(each.run_id, each.view.label, each.view, tasks.get(each.run_id, ""), with_result=is_outside)
+            for each in listed
+        ]
+        if is_outside:
+            found = [await self._children.changes(each.view) for each in listed]
+            rows = [answers.with_changes(row, changes) for row, changes in zip(rows, found, strict=True)]
+        return {"agents": rows}
 
 
 def _model(name: str | None) -> str:

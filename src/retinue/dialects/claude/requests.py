@@ -168,6 +168,7 @@ def specs(agents: Sequence[Agent] = (), *, agent_tool: str = AGENT) -> dict[str,
             "boolean", "Return at once with an agentId; you get a message when it ends. Do not poll or repeat its work."
         ),
         "name": typed("string", "A name for SendMessage, beside the agentId."),
+        "isolation": {"type": "string", "enum": ["worktree"], "description": "Its own git worktree; returns a branch."},
     }
     message_properties: dict[str, object] = {
         "to": typed("string", "Name or agentId; main for the agent at the top."),

@@ -10,6 +10,7 @@ from retinue.core.text import cut, name_list, quote_headers
 from retinue.core.usage import dollars
 from retinue.dialects.agent_names import agent_list
 from retinue.dialects.arguments import compact
+from retinue.dialects.context import WorktreeChanges
 from retinue.dialects.error_codes import CallRefused, JsonObject
 from retinue.dialects.native.requests import RESULT, WAIT
 from retinue.engine import RunView
@@ -118,6 +119,11 @@ def _next(run_id: str, view: RunView, *, announced: bool) -> str:
     return f"Call {WAIT} with {call} to get the answer."
 
 
+def with_changes(answer: JsonObject, changes: WorktreeChanges | None) -> JsonObject:
+    """The answer with the branch and the patch of a child in a worktree of its own."""
+    return answer if changes is None else answer | {"worktree": changes}
+
+
 def with_usage(answer: JsonObject, outcome: Outcome) -> JsonObject:
     """The answer with the turns, tokens and dollars of the run."""
     used = outcome.usage
@@ -139,7 +145,8 @@ def notice(run_id: str, task: str, outcome: Outcome) -> str:
     more = f"\n[truncated after {PAGE} characters: call {RESULT} with {compact({'run': run_id, 'page': 2})}]"
     text = quote_headers(cut(outcome.text, PAGE, more).text)
     error = error_of(outcome)
-    body = "\n".join(part for part in (f"Error: {error}" if error else "", text) if part)
+    places = " ".join(f"Changes: {artifact}" for artifact in outcome.artifacts)
+    body = "\n".join(part for part in (f"Error: {error}" if error else "", text, places) if part)
     return f"[agent run {run_id} {result_of(outcome)}] Task: {task[:TASK_SHOWN]}\n{body}"
 
 

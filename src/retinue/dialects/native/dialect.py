@@ -21,7 +21,7 @@ from retinue.dialects.named_runs import NamedRun, NamedRuns
 from retinue.dialects.native import NAME, answers, requests
 from retinue.dialects.native.requests import MAX_SECONDS, TOOL_NAMES, RunArguments, parsed
 from retinue.dialects.native.settings import DEFAULTS, NativeSettings
-from retinue.dialects.sub_agents import ChildRequest, ChildRules, PlannedChild, SubAgents
+from retinue.dialects.sub_agents import ChildRequest, ChildRules, PlannedChild, SubAgents, is_apart
 
 CANCEL_SECONDS = 10.0
 """How long `cancel_agent` waits for the end of a run."""
@@ -122,6 +122,7 @@ class RunTool(NativeTool):
         named = NamedRun(run_id, await self._runs.latest(run_id, context))
         self._mark_read(named, context)
         answer = answers.reported(run_id, named.view)
+        answer = answers.with_changes(answer, await self._children.changes(named.view))
         if named.view.outcome is not None:
             answer = answers.with_usage(answer, named.view.outcome)
         elif cache:
@@ -166,8 +167,9 @@ class RunTool(NativeTool):
                 announce=context.host is None and (bool(request.background) or request.wait_seconds is not None),
                 on_parent_end="wait",
             ),
+            apart=is_apart(request.isolation),
         )
-        return self._children.plan(child, context)
+        return self._children.plan(child, context, key=self._key(request, context))
 
     def _tool_names(self, offered: tuple[str, ...], policy: Policy) -> tuple[str, ...]:
         """The tools that a call may name: the caller's own, and those of the agents."""
@@ -201,10 +203,11 @@ class WaitTool(NativeTool):
             self._mark_read(named, context)
         is_short = sum(named.view.outcome is not None for named in found) < request.needed
         is_working = any(named.view.state not in ("ended", "interrupted") for named in found)
-        return {"runs": [self._row(named) for named in found], "timed_out": is_short and is_working}
+        return {"runs": [await self._row(named) for named in found], "timed_out": is_short and is_working}
 
-    def _row(self, named: NamedRun) -> JsonObject:
+    async def _row(self, named: NamedRun) -> JsonObject:
         row = answers.reported(named.run_id, named.view)
+        row = answers.with_changes(row, await self._children.changes(named.view))
         is_working = named.view.state not in ("ended", "interrupted") and named.view.waiting_for != "approval"
         return row if is_working else answers.with_next(row, named.view)
 
@@ -258,6 +261,7 @@ class ResultTool(NativeTool):
         request = parsed(self.tool, arguments, requests.ResultArguments)
         named = await self._find(request.run, context)
         answer = answers.page_of(named.run_id, named.view, request.page or 1)
+        answer = answers.with_changes(answer, await self._children.changes(named.view))
         self._mark_read(named, context)
         return answer
 

@@ -54,6 +54,7 @@ class RunArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     max_cost: Annotated[float, Meta(gt=0)] | None = None
     output_schema: dict[str, Any] | None = None
     background: bool | None = None
+    isolation: str | None = None
     key: str | None = None
     wait_seconds: BOUNDED | None = None
 
@@ -195,6 +196,7 @@ def specs(agents: Sequence[str] = (), tools: Sequence[str] = ()) -> dict[str, To
         "max_cost": typed("number", "Most US dollars."),
         "output_schema": typed("object", "JSON Schema of the answer."),
         "background": typed("boolean", "Return at once with the run id; get the answer with wait_agents."),
+        "isolation": {"type": "string", "enum": ["worktree"], "description": "Its own git worktree; returns a branch."},
         "key": typed("string", "Idempotency key: the same key gives the same run."),
         "wait_seconds": typed("number", "Longest wait; then the run goes on in the background."),
     }

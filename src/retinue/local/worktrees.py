@@ -1,0 +1,176 @@
+"""The worktrees of a state folder: their changes as a patch, how to apply them to a folder, and how to remove them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+from retinue.core.errors import BadInput
+from retinue.core.workspace import Worktree, branch_of, parse_workspace
+from retinue.local.repository_files import Entry, read_entry, write_entry
+from retinue.local.workspaces import RESULT, Fetched, Git, Place
+
+MAX_FILE: Final = 64 * 1024**2
+"""Bytes of one file that changes are applied to."""
+
+_NAME: Final = re.compile(r"wt-[0-9a-f]{16}")
+_DIFF: Final = ("--no-renames", "--no-ext-diff", "--no-textconv", "--no-color", "--src-prefix=a/", "--dst-prefix=b/")
+
+
+class WorktreeView(Struct, frozen=True):
+    """A worktree as `retinue worktrees` shows it; `state` is `changed`, `working` or `unchanged`."""
+
+    name: str
+    repository: str
+    branch: str
+    base: str
+    files: int
+    state: str
+    folder: str
+    changed_at: float
+
+
+class Applied(Struct, frozen=True):
+    """What applying changes has done: files that were written or removed, and those in the way."""
+
+    written: tuple[str, ...]
+    conflicts: tuple[str, ...]
+
+
+class Worktrees:
+    """The worktrees that the processes of a state folder have made."""
+
+    def __init__(self, home: Path, git: str) -> None:
+        self._home = home
+        self._git = git
+
+    def list(self) -> list[WorktreeView]:
+        """All of them, newest first."""
+        records = (self._home / "workspaces").glob("wt-*.json")
+        found = [view for record in records if (view := self._view(record.stem)) is not None]
+        return sorted(found, key=lambda view: view.changed_at, reverse=True)
+
+    def _view(self, name: str) -> WorktreeView | None:
+        known = self._known(name)
+        if known is None:
+            return None
+        place, parsed = Place(self._home, name), parse_workspace(known.workspace)
+        is_there = place.folder.is_dir()
+        return WorktreeView(
+            name=name,
+            repository=parsed.folder if isinstance(parsed, Worktree) else "",
+            branch=branch_of(name),
+            base=known.commit,
+            files=known.changed,
+            state="working" if is_there else "changed" if known.changed else "unchanged",
+            folder=str(place.folder) if is_there else "",
+            changed_at=place.record.stat().st_mtime,
+        )
+
+    def _known(self, name: str) -> Fetched | None:
+        return Place(self._home, name).known() if _NAME.fullmatch(name) else None
+
+    def find(self, name: str) -> WorktreeView:
+        """The worktree of that name, of its branch, or with a name that begins so; raises `BadInput`."""
+        wanted = name.removeprefix(f"{branch_of('')}")
+        found = [view for view in self.list() if view.name.removeprefix("wt-").startswith(wanted.removeprefix("wt-"))]
+        if len(found) != 1 or not wanted:
+            known = ", ".join(view.name for view in self.list()[:20]) or "none"
+            raise BadInput(f"there is no worktree {name!r}; known: {known}")
+        return found[0]
+
+    def patch(self, view: WorktreeView, *, binary: bool = True, longest: int | None = None) -> str:
+        """The changes that were handed back, as `git apply` reads them; at most `longest` bytes."""
+        if not view.files:
+            return ""
+        words = ("diff", *_DIFF, *(("--binary", "--full-index") if binary else ()), view.base, RESULT)
+        return self._run(view, *words, longest=longest)
+
+    def remove(self, view: WorktreeView, *, force: bool = False) -> None:
+        """Remove what the state folder has of a worktree; a branch in the repository stays."""
+        if view.folder and not force:
+            raise BadInput(f"{view.name} has a folder, {view.folder}: a run may work there; --force removes it")
+        Place(self._home, view.name).clear()
+
+    def apply(self, view: WorktreeView, folder: Path) -> Applied:
+        """Apply the changes to the files of a folder: all of them, or none if one is in the way.
+
+        A file that has changed in both places is merged if it is text. git is not started in the folder.
+        """
+        plan: dict[str, Entry | None] = {}
+        conflicts: list[str] = []
+        top = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            for path, before, after in self._changes(view):
+                try:
+                    now = read_entry(top, path, longest=MAX_FILE)
+                except OSError:
+                    conflicts.append(path)
+                    continue
+                if now == after:
+                    continue
+                merged = after if now == before else self._merged(before, now, after)
+                if merged is None and now != before:
+                    conflicts.append(path)
+                else:
+                    plan[path] = merged
+            if conflicts:
+                return Applied((), tuple(conflicts))
+            for path, entry in plan.items():
+                write_entry(top, path, entry)
+        finally:
+            os.close(top)
+        return Applied(tuple(plan), ())
+
+    def _changes(self, view: WorktreeView) -> Iterator[tuple[str, Entry | None, Entry | None]]:
+        """Each changed path with what was there, and what is there now."""
+        words = self._run(view, "diff-tree", "-r", "-z", "--raw", "--no-renames", view.base, RESULT).split("\0")
+        for facts, path in zip(words[0::2], words[1::2], strict=False):
+            mode_before, mode_after, before, after, _ = facts.lstrip(":").split(" ")
+            yield path, self._entry(view, mode_before, before), self._entry(view, mode_after, after)
+
+    def _entry(self, view: WorktreeView, mode: str, name: str) -> Entry | None:
+        if not name.strip("0"):
+            return None
+        return Entry(mode, self._run(view, "cat-file", "blob", name).encode("utf-8", "surrogateescape"))
+
+    def _merged(self, before: Entry | None, now: Entry | None, after: Entry | None) -> Entry | None:
+        """A file with the changes of both; None if they are in the way of each other."""
+        if before is None or now is None or after is None or len({before.mode, now.mode, after.mode}) > 1:
+            return None
+        if before.mode == "120000" or any(b"\0" in entry.content for entry in (before, now, after)):
+            return None
+        with tempfile.TemporaryDirectory() as scratch:
+            for name, entry in (("now", now), ("before", before), ("after", after)):
+                (Path(scratch) / name).write_bytes(entry.content)
+            ended = subprocess.run(
+                [self._git, "merge-file", "--stdout", "--quiet", "now", "before", "after"],
+                cwd=scratch,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                env={"PATH": os.defpath, "GIT_CEILING_DIRECTORIES": scratch, "GIT_CONFIG_NOSYSTEM": "1"},
+                timeout=60,
+            )
+        return Entry(now.mode, ended.stdout) if ended.returncode == 0 else None
+
+    def _run(self, view: WorktreeView, *words: str, longest: int | None = None) -> str:
+        return Git(self._git, Place(self._home, view.name).repository).run(*words, longest=longest)
+
+
+def summary(patch: str) -> str:
+    """How many lines a patch adds and removes.
+
+    >>> summary("--- a/x\\n+++ b/x\\n-one\\n+two\\n+three\\n")
+    '+2 -1'
+    """
+    lines = patch.splitlines()
+    added = sum(line.startswith("+") and not line.startswith("+++ ") for line in lines)
+    removed = sum(line.startswith("-") and not line.startswith("--- ") for line in lines)
+    return f"+{added} -{removed}"
