@@ -57,7 +57,7 @@ async def test_flags_precede_environment_and_settings() -> None:
 @pytest.mark.parametrize(
     ("flags", "environ", "message"),
     [
-        (Flags(), {}, "no model is configured"),
+        (Flags(), {}, r"such as ANTHROPIC_API_KEY or OPENAI_API_KEY or GEMINI_API_KEY \(retinue doctor lists all\)"),
         (Flags(model="antropic:m"), {}, "'antropic' is not a provider; known: anthropic, "),
         (Flags(base_url="http://far/v1"), {"OPENAI_API_KEY": "k"}, "no model is named for http://far/v1"),
         (Flags(provider="openai-chat", model="m"), {}, "OPENAI_API_KEY is not set"),

@@ -144,7 +144,7 @@ def test_doctor_says_the_next_thing_to_do(cli: Cli) -> None:
 
     assert code == 1
     assert text.startswith("not ready: no model is configured: ")
-    assert "Set ANTHROPIC_API_KEY or OPENAI_API_KEY" in text
+    assert "such as ANTHROPIC_API_KEY or OPENAI_API_KEY" in text
 
 
 def test_doctor_is_ready_when_the_server_of_the_model_answers(cli: Cli, folder: Path) -> None:

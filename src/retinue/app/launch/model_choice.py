@@ -27,8 +27,11 @@ from retinue.providers.catalog import LOCAL_SERVERS, SCRIPTED, WIRES, ProviderCo
 
 NO_PROVIDER = (
     "no model is configured: no provider is named, no key is set and no model server answers on this machine. "
-    "Set {keys}, or start a local server ({local}), or give --provider W --base-url URL --model M"
+    "Set the key of a vendor, such as {keys} (retinue doctor lists all), or start a local server ({local}), "
+    "or give --provider W --base-url URL --model M"
 )
+EXAMPLES = 3
+"""Key variables that the message names."""
 
 
 class ModelChoice(Struct, frozen=True, kw_only=True):
@@ -181,7 +184,8 @@ def _by_key(choice: ModelSelection, environ: Mapping[str, str]) -> ProviderConfi
 
 
 def _no_provider(choice: ModelSelection, environ: Mapping[str, str]) -> BadInput:
-    message = NO_PROVIDER.format(keys=" or ".join(catalog.api_key_variables(environ)), local=", ".join(LOCAL_SERVERS))
+    keys = tuple(catalog.api_key_variables(environ))[:EXAMPLES]
+    message = NO_PROVIDER.format(keys=" or ".join(keys), local=", ".join(LOCAL_SERVERS))
     provider, _ = split_model(choice.model or "")
     hint = "" if provider is None else f". {provider!r} is not a provider; known: {', '.join(WIRES)}"
     return BadInput(message + hint)
