@@ -72,14 +72,15 @@ def worker(
         drain=drain,
         health=None if health is None else _address(health),
     )
-    return perform(_work(settings, worker_options, section.lease if lease is None else lease, quiet=quiet))
+    lease = section.lease if lease is None else lease
+    return perform(_work(settings, worker_options, lease, cron=section.cron and not drain, quiet=quiet))
 
 
-async def _work(settings: Settings, worker_options: WorkerOptions, lease: float, *, quiet: bool) -> int:
+async def _work(settings: Settings, worker_options: WorkerOptions, lease: float, *, cron: bool, quiet: bool) -> int:
     from retinue.app.engine_types import WorkerRole
     from retinue.app.launch.worker import open_worker
     from retinue.app.store_url import chosen_url, is_postgres, postgres_address
-    from retinue.dispatch.worker import serve
+    from retinue.dispatch.worker import Schedules, serve
 
     role = WorkerRole(tags=worker_options.tags, max_runs=worker_options.max_runs)
 
@@ -90,7 +91,14 @@ async def _work(settings: Settings, worker_options: WorkerOptions, lease: float,
     with interrupts() as stop:
         url = chosen_url()
         jobs = postgres_address(url) if url is not None and is_postgres(url) else None
-        await serve(lambda: open_worker(settings, role, lease=lease), worker_options, stop, report, jobs=jobs)
+        await serve(
+            lambda: open_worker(settings, role, lease=lease),
+            worker_options,
+            stop,
+            report,
+            jobs=jobs,
+            schedules=(lambda retinue: Schedules(settings, retinue, report)) if cron else None,
+        )
     return 0
 
 

@@ -48,6 +48,10 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
             examples=[256],
         ),
     ] = 256
+    cron: Annotated[
+        bool,
+        Meta(description="Whether this worker starts the scheduled jobs of its agents when they are due."),
+    ] = False
 
 
 WORKER = Section(

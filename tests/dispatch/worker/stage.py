@@ -10,7 +10,8 @@ from typing import Any
 
 import retinue
 from retinue.app.launch.worker import as_worker
-from retinue.dispatch.worker import WorkerOptions, serve
+from retinue.config.settings import Settings
+from retinue.dispatch.worker import Schedules, WorkerOptions, serve
 from retinue.engine import WorkerRole
 from retinue.providers.scripted import Script, ScriptedProvider
 from retinue.store.postgres import parse_address
@@ -34,9 +35,18 @@ class RunningWorker:
 
 @asynccontextmanager
 async def worker(
-    place: str, lines: Script, *, options: WorkerOptions | None = None, lease: float = 5.0, **opening: Any
+    place: str,
+    lines: Script,
+    *,
+    options: WorkerOptions | None = None,
+    lease: float = 5.0,
+    settings: Settings | None = None,
+    **opening: Any,
 ) -> AsyncGenerator[RunningWorker]:
-    """A worker on the store in a folder or at an address; it is stopped at the end of the block."""
+    """A worker on the store in a folder or at an address; it is stopped at the end of the block.
+
+    With `settings` it starts the scheduled jobs that are due.
+    """
     options = options or WorkerOptions()
     running = RunningWorker(ScriptedProvider(lines))
     role = WorkerRole(tags=options.tags, max_runs=options.max_runs)
@@ -50,7 +60,20 @@ async def worker(
         return running.retinue
 
     jobs = parse_address(place) if place.startswith("postgresql:") else None
-    task = asyncio.create_task(serve(make, options, running.stop, running.reports.append, jobs=jobs))
+
+    def schedules(opened: retinue.Retinue) -> Schedules:
+        assert settings is not None
+        return Schedules(settings, opened, running.reports.append)
+
+    serving = serve(
+        make,
+        options,
+        running.stop,
+        running.reports.append,
+        jobs=jobs,
+        schedules=None if settings is None else schedules,
+    )
+    task = asyncio.create_task(serving)
     try:
         yield running
     finally:

@@ -8,6 +8,7 @@ started is not run again.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,6 +23,15 @@ MAX_CRASHES = 5
 """Crashes during one claim after which it is given up."""
 
 NO_OWNER = Owner()
+
+
+Wanted: TypeAlias = Callable[[Job], bool]
+"""Whether a process executes a job; it leaves the claims of others alone."""
+
+
+def every_job(_: Job) -> bool:
+    """What a daemon executes."""
+    return True
 
 
 class SkippedMoments(Struct, frozen=True):
@@ -40,17 +50,17 @@ class Verdicts(Struct, frozen=True, kw_only=True):
     skipped: tuple[SkippedMoments, ...] = ()
 
 
-def is_due(table: Table, now: float) -> bool:
+def is_due(table: Table, now: float, wanted: Wanted = every_job) -> bool:
     """Whether a job can be claimed now."""
-    return any(_is_due(table, job, now) for job in table.jobs.values())
+    return any(_is_due(table, job, now) and wanted(job) for job in table.jobs.values())
 
 
-def next_moment(table: Table) -> float | None:
+def next_moment(table: Table, wanted: Wanted = every_job) -> float | None:
     """The next due moment of all jobs without a claim."""
     moments = [
         job.next_run
         for job in table.jobs.values()
-        if job.next_run is not None and not job.paused and table.claim_of(job) is None
+        if job.next_run is not None and not job.paused and table.claim_of(job) is None and wanted(job)
     ]
     return min(moments, default=None)
 
@@ -59,7 +69,9 @@ def _is_due(table: Table, job: Job, now: float) -> bool:
     return not job.paused and job.next_run is not None and job.next_run <= now and table.claim_of(job) is None
 
 
-def claim_due(table: Table, *, now: float, owner: Owner, max_running: int) -> tuple[Table, Verdicts]:
+def claim_due(
+    table: Table, *, now: float, owner: Owner, max_running: int, wanted: Wanted = every_job
+) -> tuple[Table, Verdicts]:
     """Claim due jobs, the longest overdue first, while fewer than `max_running` are claimed.
 
     However many moments of a job have passed, it is claimed once. A job with a claim is not due: the moments that pass
@@ -68,7 +80,7 @@ def claim_due(table: Table, *, now: float, owner: Owner, max_running: int) -> tu
     claims: list[Claim] = []
     skipped: list[SkippedMoments] = []
     for job in sorted(table.jobs.values(), key=lambda job: (job.next_run or 0.0, job.name)):
-        if not _is_due(table, job, now) or job.next_run is None:
+        if not _is_due(table, job, now) or job.next_run is None or not wanted(job):
             continue
         due = _moment(job, job.next_run, now)
         if due is not None and len(table.claims) >= max_running:
@@ -167,9 +179,10 @@ def note(table: Table, job: Job, *, started: float, status: str) -> Table:
     return table.with_job(replace(now, last_run=started, last_status=status))
 
 
-def gone_among(table: Table, is_gone: Callable[[Owner], bool]) -> list[Claim]:
-    """The claims without an owner, or whose owner is dead by `is_gone`."""
-    return [claim for claim in table.claims.values() if claim.owner == NO_OWNER or is_gone(claim.owner)]
+def gone_among(table: Table, is_gone: Callable[[Owner], bool], wanted: Wanted = every_job) -> list[Claim]:
+    """The claims on wanted or removed jobs without an owner, or whose owner is dead by `is_gone`."""
+    gone = [claim for claim in table.claims.values() if claim.owner == NO_OWNER or is_gone(claim.owner)]
+    return [claim for claim in gone if (job := table.job_of(claim)) is None or wanted(job)]
 
 
 def _held(table: Table, claim: Claim) -> Claim | None:

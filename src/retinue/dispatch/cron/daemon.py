@@ -17,7 +17,7 @@ from retinue.core.log_context import logger
 from retinue.core.ports import Clock
 from retinue.core.text import rfc3339
 from retinue.dispatch.cron import claims
-from retinue.dispatch.cron.claims import Verdicts
+from retinue.dispatch.cron.claims import Verdicts, Wanted
 from retinue.dispatch.cron.jobs import Claim, HistoryEntry, Owner, Table
 from retinue.dispatch.cron.table import CronTable
 from retinue.dispatch.processes import Processes, supervise
@@ -72,9 +72,19 @@ def job_daemon(
 
 
 class Daemon:
-    """Claims due jobs and executes them with `launch`, for as long as `run` runs."""
+    """Claims due jobs that are wanted and executes them with `launch`, for as long as `run` runs."""
 
-    def __init__(self, cron_table: CronTable, clock: Clock, owner: Owner, launch: Launch, *, max_running: int) -> None:
+    def __init__(
+        self,
+        cron_table: CronTable,
+        clock: Clock,
+        owner: Owner,
+        launch: Launch,
+        *,
+        max_running: int,
+        wanted: Wanted = claims.every_job,
+    ) -> None:
+        self._wanted = wanted
         self._cron_table = cron_table
         self._clock = clock
         self._owner = owner
@@ -105,7 +115,7 @@ class Daemon:
         while not self._stopping:
             self._changed.clear()
             wait = await self._look_safely(by)
-            if not self._at_work and not claims.is_due(await self._cron_table.table(), by):
+            if not self._at_work and not claims.is_due(await self._cron_table.table(), by, self._wanted):
                 break
             await self._pause(wait)
         await self._finish()
@@ -124,16 +134,18 @@ class Daemon:
     async def _look(self, by: float | None) -> float:
         """Handle what is due at `by`, or now; the seconds until the next look."""
         table = await self._cron_table.table()
-        if gone := claims.gone_among(table, self._watch.over(table)):
+        if gone := claims.gone_among(table, self._watch.over(table), self._wanted):
             await self._apply(await self._cron_table.take_over(gone, owner=self._owner))
             table = await self._cron_table.table()
         now = self._clock.now() if by is None else by
-        if claims.is_due(table, now):
+        if claims.is_due(table, now, self._wanted):
             await self._apply(
-                await self._cron_table.claim_due(now=now, owner=self._owner, max_running=self._max_running)
+                await self._cron_table.claim_due(
+                    now=now, owner=self._owner, max_running=self._max_running, wanted=self._wanted
+                )
             )
             return POLL  # due jobs that were not claimed wait for another to finish
-        due = claims.next_moment(table)
+        due = claims.next_moment(table, self._wanted)
         return POLL if due is None or by is not None else min(POLL, max(0.0, due - now))
 
     async def _apply(self, verdicts: Verdicts) -> None:

@@ -125,9 +125,17 @@ async def _record_request(record: Record, job: Job, result: JobResult) -> None:
 
 
 async def run_claim(
-    client: ReadOnlyClient, name: str, born: str, attempt: int, front_end: FrontEnd
+    client: ReadOnlyClient,
+    name: str,
+    born: str,
+    attempt: int,
+    front_end: FrontEnd,
+    how: Callable[[Execution], Awaitable[JobResult | None]] | None = None,
 ) -> JobResult | None:
-    """Execute a claim of a daemon, and record it; None if the claim belongs to another process by now."""
+    """Execute a claim of a daemon, and record it; None if the claim belongs to another process by now.
+
+    `how` executes it; by default in this process, with the settings of the job.
+    """
     cron_table = CronTable(client.key_value)
     table = await cron_table.table()
     claim = table.claims.get(f"{name}/{born}")
@@ -158,7 +166,7 @@ async def run_claim(
     )
     beating = asyncio.ensure_future(_beat(cron_table, claim, front_end.stop))
     try:
-        result = await _caught(execution)
+        result = await _caught(execution, how or execute)
     finally:
         beating.cancel()
         await asyncio.gather(beating, return_exceptions=True)
@@ -167,9 +175,9 @@ async def run_claim(
     return result
 
 
-async def _caught(execution: Execution) -> JobResult | None:
+async def _caught(execution: Execution, how: Callable[[Execution], Awaitable[JobResult | None]]) -> JobResult | None:
     try:
-        return await execute(execution)
+        return await how(execution)
     except RetinueError as error:
         log.warning("job %s: %s", execution.job.name, error)
         return JobResult(status="failed", error=str(error))
@@ -250,6 +258,26 @@ async def execute(execution: Execution) -> JobResult | None:
     """Execute the job; None if its claim is lost. Raises what prevents the execution."""
     job = execution.job
     settings = _settings_of(job)
+    begun = await begin(execution, settings)
+    if begun is None:
+        return None
+    agent, policy = begun
+    with log_span(span(job)) as job_span:
+        match job.work:
+            case AgentWork():
+                return await _run_agent(execution, job.work, agent, settings, job_span)
+            case ShellWork():
+                return await _run_command(execution, job.work, agent, policy, settings)
+            case _:
+                assert_never(job.work)
+
+
+async def begin(execution: Execution, settings: Settings) -> tuple[Agent, Policy] | None:
+    """Begin an execution that the policy allows now: its agent and the policy; None if its claim is lost.
+
+    Raises `Blocked` if it is not allowed.
+    """
+    job = execution.job
     agent = _agent_of(job, settings)
     configured = settings.policy_for(agent)
     policy = configured or Policy()
@@ -263,16 +291,7 @@ async def execute(execution: Execution) -> JobResult | None:
     answer = await execution.begin(charges, limits)
     if isinstance(answer, WindowFull):  # another process took the last action since
         raise Blocked(_texts().blocked("action budget exhausted"))
-    if not answer:
-        return None
-    with log_span(span(job)) as job_span:
-        match job.work:
-            case AgentWork():
-                return await _run_agent(execution, job.work, agent, settings, job_span)
-            case ShellWork():
-                return await _run_command(execution, job.work, agent, policy, settings)
-            case _:
-                assert_never(job.work)
+    return (agent, policy) if answer else None
 
 
 def _settings_of(job: Job) -> Settings:
@@ -337,8 +356,7 @@ async def _run_agent(
     launch = await prepare(settings, options)
     for warning in launch.warnings():
         log.warning("%s", warning)
-    memories = await _memories(work, agent, settings) if work.uses_memory else []
-    prompt = _texts().prompt(job.name, work.prompt, memories)
+    prompt = await prompt_of(job, work, agent, settings)
     approver = front_end.approver(settings.section(CRON.name, CronSettings))
     async with launch.open(approvals=approver) as retinue:
         try:
@@ -358,9 +376,19 @@ async def _run_agent(
             log.info("%s", line(event="ended", status="interrupted" if outcome is None else outcome.result))
     if outcome is None:
         return JobResult(status="interrupted", run_id=root.run_id)
+    return result_of(root.run_id, outcome, task)
+
+
+def result_of(run_id: str, outcome: Outcome, task: str) -> JobResult:
+    """The result of a job whose run has ended."""
     error = "" if outcome.ok else failure_text(outcome)
-    status = "ok" if outcome.ok else "failed"
-    return JobResult(status=status, error=error, run_id=root.run_id, outcome=outcome, task=task)
+    return JobResult(status="ok" if outcome.ok else "failed", error=error, run_id=run_id, outcome=outcome, task=task)
+
+
+async def prompt_of(job: Job, work: AgentWork, agent: Agent, settings: Settings) -> str:
+    """The prompt of a job with the memories of its agent that match it."""
+    memories = await _memories(work, agent, settings) if work.uses_memory else []
+    return _texts().prompt(job.name, work.prompt, memories)
 
 
 async def _memories(work: AgentWork, agent: Agent, settings: Settings) -> list[tuple[str, str]]:

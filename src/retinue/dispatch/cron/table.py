@@ -12,7 +12,7 @@ from retinue.core.commands import CallLimit, Charge, Decision, WindowFull
 from retinue.core.errors import BadInput, UnknownName
 from retinue.core.ports import KeyValue
 from retinue.dispatch.cron import claims, jobs
-from retinue.dispatch.cron.claims import Verdicts
+from retinue.dispatch.cron.claims import Verdicts, Wanted
 from retinue.dispatch.cron.jobs import SPACE, Claim, HistoryEntry, Job, Owner, Table
 
 T = TypeVar("T")
@@ -51,9 +51,12 @@ class CronTable:
 
     # Changes by daemons and executions
 
-    async def claim_due(self, *, now: float, owner: Owner, max_running: int) -> Verdicts:
+    async def claim_due(
+        self, *, now: float, owner: Owner, max_running: int, wanted: Wanted = claims.every_job
+    ) -> Verdicts:
         return await self._decide(
-            lambda table: claims.claim_due(table, now=now, owner=owner, max_running=max_running), Verdicts
+            lambda table: claims.claim_due(table, now=now, owner=owner, max_running=max_running, wanted=wanted),
+            Verdicts,
         )
 
     async def take_over(self, gone: Sequence[Claim], *, owner: Owner) -> Verdicts:

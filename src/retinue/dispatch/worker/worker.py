@@ -30,6 +30,7 @@ from retinue.core.run import MCP_HOST, Outcome
 from retinue.core.text import plural
 from retinue.dispatch.worker.health import HealthServer
 from retinue.dispatch.worker.job_queue import JobQueue, QueueUnavailable, needs_of, runs_of
+from retinue.dispatch.worker.schedules import Schedules
 from retinue.dispatch.worker.table import WorkerFacts, add_worker, remove_worker
 from retinue.engine import Approver, LiveView
 from retinue.version import __version__
@@ -190,8 +191,10 @@ class Worker:
         counts: WorkerCounts,
         report: Callable[[str], None],
         queue: JobQueue | None = None,
+        schedules: Schedules | None = None,
     ) -> None:
         self._retinue = retinue
+        self._schedules = schedules
         self._supervisor = retinue.supervisor
         self._options = options
         self._counts = counts
@@ -230,6 +233,7 @@ class Worker:
             version=__version__, tags=tuple(sorted(self._options.tags)), concurrency=self._options.concurrency
         )
         await add_worker(supervisor.key_value, driver_id, facts, await supervisor.drivers.living())
+        starting_jobs = None if self._schedules is None else asyncio.create_task(self._schedules.run())
         try:
             while not stop.is_set() and not supervisor.is_fenced:
                 began = asyncio.get_running_loop().time()
@@ -238,6 +242,9 @@ class Worker:
                     break
                 await self._pause(stop, asyncio.get_running_loop().time() - began)
         finally:
+            if self._schedules is not None and starting_jobs is not None:
+                self._schedules.stop()
+                await asyncio.gather(starting_jobs, return_exceptions=True)
             if not supervisor.is_fenced:
                 await self._finish_calls()
                 with suppress(StoreError):
@@ -524,8 +531,11 @@ async def serve(
     report: Callable[[str], None],
     *,
     jobs: PostgresAddress | None = None,
+    schedules: Callable[[Retinue], Schedules] | None = None,
 ) -> None:
     """Drive trees of the store until `stop` is set; with `drain`, until nothing is left.
+
+    With `schedules` the worker also starts the jobs of `retinue cron` that are due.
 
     `jobs` is the address of a PostgreSQL store: the workers then share a queue of jobs, if its package is installed.
 
@@ -541,7 +551,8 @@ async def serve(
                     report(f"worker {retinue.supervisor.driver_id}: up to {plural(options.concurrency, 'tree')}{tags}")
                     opened = True
                     health.watch(retinue)
-                    await Worker(retinue, options, counts, report, queue).run(stop)
+                    made = None if schedules is None else schedules(retinue)
+                    await Worker(retinue, options, counts, report, queue, made).run(stop)
                     is_fenced = retinue.supervisor.is_fenced
             except (StoreUnavailable, Fenced) as error:
                 if not opened:
