@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import platform
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -36,6 +37,7 @@ from retinue.core.ids import RandomIds, SessionId, SystemClock
 from retinue.core.log_context import logger
 from retinue.core.policy import Policy, Rules, intersect
 from retinue.core.ports import Clock, Hooks, Ids, KeyValue, Provider, Store, Tool, ToolLike
+from retinue.core.workspace import host_tag
 from retinue.dialects.base import Dialect
 from retinue.dialects.registry import DEFAULT
 from retinue.engine import Approver, build_engine
@@ -50,7 +52,7 @@ from retinue.providers.catalog import (
     with_address,
 )
 from retinue.telemetry import payloads
-from retinue.tools.builtin import BUILTIN, Builtin
+from retinue.tools.builtin import BUILTIN, IN_FOLDER, Builtin
 from retinue.tools.dependencies import MemoryTables, NoKeyValue, ToolDependencies, ToolOptions
 from retinue.tools.file_changes import FileChanges
 from retinue.tools.path_walk import Workspaces
@@ -166,6 +168,9 @@ def open(
         memories={agent.name: agent.memory_from for agent in agents},
         tags={agent.name: agent.tags for agent in agents if agent.tags},
         anywhere=frozenset(agent.name for agent in agents if agent.placement == "anywhere"),
+        # Other machines reach a database; a file is where its processes are.
+        machine="" if memory_tables_of(store) is None else host_tag(platform.node()),
+        folder_tools=IN_FOLDER,
     )
     workspaces = open_workspaces(agents, rules)
     changes = FileChanges()

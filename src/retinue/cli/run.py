@@ -93,6 +93,15 @@ def run(
         list[str] | None,
         option("--tag", metavar="T", help="With --detach: only a worker with this tag drives the run. Repeatable."),
     ] = None,
+    workspace: Annotated[
+        str | None,
+        option(
+            "--workspace",
+            metavar="W",
+            help="Where the tools of the tree work, on any machine: git+https://HOST/REPOSITORY@REF, "
+            "s3://BUCKET/FOLDER or shared:///FOLDER. [the current folder]",
+        ),
+    ] = None,
     think: options.ThinkFlag = False,
     effort: options.EffortFlag = None,
     temperature: options.TemperatureFlag = None,
@@ -157,6 +166,7 @@ def run(
         unpriced_ok=options.accepts_unpriced(unpriced),
         preset=chosen,
         tags=tags,
+        workspace=workspace,
         no_sandbox=no_sandbox,
         mcp_config=tuple(mcp_config or ()),
     )
@@ -230,6 +240,8 @@ async def _run(
                 )
             elif detach:
                 handed_over = await _workers_of(retinue)
+                if not output.quiet:
+                    await _say_where(retinue, root.run_id)
             else:
                 followed = await follow(retinue, root, stop, approver=approver, output=output, refusals=refusals)
     if detach:
@@ -244,6 +256,22 @@ def _system(system: str) -> tuple[str, tuple[str, ...]]:
         return "", ()
     named = prompt_named(system)
     return named.text, named.tools
+
+
+async def _say_where(retinue: Retinue, run_id: str) -> None:
+    """Say so if only workers on this machine can drive a run, because its tools work in a folder here."""
+    import platform
+
+    from retinue.core.workspace import host_tag
+
+    row = await retinue.supervisor.row(run_id)
+    run_spec = await retinue.supervisor.stored.run_spec(row.run_spec)
+    tag = host_tag(platform.node())
+    if tag in run_spec.tags:
+        say(
+            f"its tools work in {run_spec.workspace}: only workers on this machine drive it (tag {tag}); "
+            "for any machine name a --workspace"
+        )
 
 
 async def _workers_of(retinue: Retinue) -> int | None:

@@ -566,7 +566,9 @@ class Rules(Struct, frozen=True, kw_only=True):
     """Configured policies: for all agents (`session`) and by agent name.
 
     `memories` lists for each configured agent the agents whose memory it may read besides its own, `tags` the tags that
-    a worker must have for its runs. The runs of agents in `anywhere` need not be driven with their tree.
+    a worker must have for its runs. The runs of agents in `anywhere` need not be driven with their tree. On a store
+    that several machines reach, `machine` is the tag of this one, for runs with a tool of `folder_tools`, which work in
+    one of its folders.
     """
 
     session: Policy | None = None
@@ -574,6 +576,8 @@ class Rules(Struct, frozen=True, kw_only=True):
     memories: Mapping[str, tuple[str, ...]] = {}
     tags: Mapping[str, tuple[str, ...]] = {}
     anywhere: frozenset[str] = frozenset()
+    machine: str = ""
+    folder_tools: frozenset[str] = frozenset()
 
     def policy_for(self, agent: str) -> Policy | None:
         """The configured policy of an agent, or None.

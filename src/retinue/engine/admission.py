@@ -98,7 +98,7 @@ def admit(
             ceiling = _anchored(parent.run.policy, parent.run.run_spec)
             grant = grant and with_anchors(grant, ceiling)
         root_id = above.root_id
-        spawn_request = _in_the_same_workspace(spawn_request, parent.run.run_spec.workspace)
+        spawn_request = _in_the_same_workspace(spawn_request, parent.run.run_spec, engine.rules)
         tool_ceiling = parent.run.run_spec.tool_ceiling
     if spawn_request.max_running is not None and running >= spawn_request.max_running:
         raise TooManyRunning(running=running, limit=spawn_request.max_running)
@@ -107,10 +107,18 @@ def admit(
     run_spec = spawn_request.run_spec
     if run_spec.tool_ceiling != tool_ceiling:
         run_spec = replace(run_spec, tool_ceiling=tool_ceiling)
-    tags = tuple(dict.fromkeys((*(parent.run.run_spec.tags if parent else ()), *tags_of(spawn_request, engine.rules))))
+    run_spec = with_visible_tools(run_spec, policy)
+    tags = tuple(
+        dict.fromkeys(
+            (
+                *(parent.run.run_spec.tags if parent else ()),
+                *tags_of(spawn_request, engine.rules),
+                *tags_of_folder(run_spec, engine.rules),
+            )
+        )
+    )
     if tags != run_spec.tags:
         run_spec = replace(run_spec, tags=tags)
-    run_spec = with_visible_tools(run_spec, policy)
     run_spec = with_readable_memory(run_spec, spawn_request.agent, engine.rules)
     accepted = RunAccepted(
         at=engine.clock.now(),
@@ -139,12 +147,23 @@ def admit(
     return accepted, run_spec
 
 
-def _in_the_same_workspace(spawn_request: SpawnRequest, workspace: str) -> SpawnRequest:
-    """The request of a child whose agent has no workspace of its own, below a run whose workspace is fetched."""
+def _in_the_same_workspace(spawn_request: SpawnRequest, parent: RunSpec, rules: Rules) -> SpawnRequest:
+    """The request of a child whose agent has no workspace of its own: it works in that of its parent.
+
+    That differs from the current folder if the parent's is fetched, or if a worker on its machine drives it.
+    """
     run_spec = spawn_request.run_spec
-    if not is_address(workspace) or run_spec.workspace not in ("", os.getcwd()):
+    is_kept = is_address(parent.workspace) or bool(rules.machine and rules.machine in parent.tags)
+    if not is_kept or run_spec.workspace not in ("", os.getcwd()):
         return spawn_request
-    return replace(spawn_request, run_spec=replace(run_spec, workspace=workspace))
+    return replace(spawn_request, run_spec=replace(run_spec, workspace=parent.workspace))
+
+
+def tags_of_folder(run_spec: RunSpec, rules: Rules) -> tuple[str, ...]:
+    """The tag of this machine, if the tools of a run work in one of its folders, and other machines have others."""
+    if not rules.machine or is_address(run_spec.workspace) or rules.folder_tools.isdisjoint(run_spec.offered):
+        return ()
+    return (rules.machine,)
 
 
 def tags_of(spawn_request: SpawnRequest, rules: Rules) -> tuple[str, ...]:

@@ -22,6 +22,9 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 BUILTIN: Mapping[str, str] = {name: f"retinue.tools.{module}" for module, names in NAMES.items() for name in names}
 """The module that makes each built-in tool, imported on first use."""
 
+IN_FOLDER = frozenset(name for module in ("search", "files", "python", "shell") for name in NAMES[module])
+"""Tools that work in the workspace of their run."""
+
 LONG = frozenset(
     ("shell", "terminal", "fetch", "scrape_webpage", "file_read", "file_ops", "memory_recall", "task_list")
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import platform
 from collections import Counter
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 import retinue
 from retinue.core.commands import RunQuery, RunRow
-from retinue.core.events import RunAccepted, RunAdopted
+from retinue.core.events import CallReturned, RunAccepted, RunAdopted
 from retinue.dispatch.worker import WorkerOptions
 from retinue.providers.scripted import Script, ScriptedProvider, calls, says, together
 from tests.dispatch.worker.stage import PATIENCE, RunningWorker, at, until, worker
@@ -250,3 +251,47 @@ async def test_a_parent_that_is_taken_over_finds_its_placed_children(place: str)
             assert (await run.wait(timeout=PATIENCE)).text == "all done"
             asked = Counter((one.path, one.turn) for each in (first, other, second) for one in each.provider.asked)
             assert set(asked.values()) == {1}
+
+
+async def test_a_tree_whose_tools_work_in_a_folder_is_driven_on_its_machine(
+    postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "notes").write_text("gold")
+    monkeypatch.chdir(tmp_path)
+    agents = (
+        retinue.Agent(name="lead", tools=("file_read",)),
+        retinue.Agent(name="digger", tools=("file_read",), placement="anywhere"),
+    )
+    script = Script().play("lead", delegates(0), says("all done"))
+    script.play("digger", calls("file_read", path="notes"), says("read"), task="dig 0")
+    opening: dict[str, Any] = {"dialects": ("native",), "agents": agents, "store": postgres_url}
+    async with AsyncExitStack() as stack:
+        monkeypatch.setattr(platform, "node", lambda: "here")
+        r = await stack.enter_async_context(retinue.open(provider=ScriptedProvider(Script()), **opening))
+        monkeypatch.setattr(platform, "node", lambda: "elsewhere")
+        other = await stack.enter_async_context(worker(postgres_url, script, agents=agents))
+        run = await r.spawn("lead them", agent="lead", detached=True)
+        await until(lambda: len(other.reports) == 2)
+        assert other.reports[1] == (
+            f"left alone: run {run.run_id} cannot be continued here: this worker has no tag host:here"
+        )
+        monkeypatch.setattr(platform, "node", lambda: "here")
+        (tmp_path / "of worker").mkdir()
+        monkeypatch.chdir(tmp_path / "of worker")
+        same = await stack.enter_async_context(worker(postgres_url, script, agents=agents))
+        assert (await run.wait(timeout=PATIENCE)).text == "all done"
+        assert (other.provider.asked, len(same.provider.asked)) == ([], 4)
+        events = engine_of(r).store.events(rows_of(r)["dig 0"].run_id)
+        assert any("gold" in event.text for _, event in events if isinstance(event, CallReturned))
+        assert {engine_of(r).store.run_spec(row.run_spec).tags for row in rows_of(r).values()} == {("host:here",)}
+
+
+async def test_a_tree_without_tools_for_folders_is_driven_anywhere(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "node", lambda: "here")
+    async with client(postgres_url) as r:
+        monkeypatch.setattr(platform, "node", lambda: "elsewhere")
+        async with worker(postgres_url, Script().play("main", says("done"))):
+            run = await r.spawn("task", detached=True)
+            assert (await run.wait(timeout=PATIENCE)).text == "done"

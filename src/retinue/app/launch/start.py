@@ -100,6 +100,8 @@ class LaunchOptions:
     """Tools, rights and surroundings of programs for one kind of work; `settings_for` has that of the settings."""
     tags: tuple[str, ...] = ()
     """Tags that a worker must have to drive the run."""
+    workspace: str | None = None
+    """Where the tools of the tree work, in place of the current folder; see `core.workspace`."""
     no_sandbox: bool = False
     """Programs of the tools run without a sandbox, whatever the settings say now and on resume."""
     mcp_config: tuple[str, ...] = ()
@@ -312,6 +314,7 @@ class Launch:
             ceiling=self.has_ceiling,
             attachments=attachments,
             tags=self.options.tags,
+            workspace=self.options.workspace,
         )
 
     async def save_message(self, retinue: Retinue, run_id: RunId, text: str, dialects: Sequence[str]) -> None:

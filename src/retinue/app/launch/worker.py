@@ -6,6 +6,9 @@ Of what a run's launch has stored nothing is used here: neither module paths nor
 from __future__ import annotations
 
 import os
+import platform
+
+from msgspec.structs import replace
 
 from retinue.app.launch.model_choice import own_providers
 from retinue.app.open import open as open_retinue
@@ -14,6 +17,7 @@ from retinue.app.settings_file import dialect_settings
 from retinue.app.store_url import chosen_url
 from retinue.app.tool_modules import load_tools
 from retinue.config.settings import Settings
+from retinue.core.workspace import host_tag
 from retinue.engine import WorkerRole
 
 SESSION = "worker"
@@ -43,5 +47,5 @@ def open_worker(settings: Settings, role: WorkerRole, *, lease: float) -> Retinu
 def as_worker(retinue: Retinue, role: WorkerRole) -> Retinue:
     """A retinue that is not entered yet, as that of a worker: it drives only what this process can drive."""
     retinue.providers.use_own_only(os.environ)
-    retinue.driver.work_as(role)
+    retinue.driver.work_as(replace(role, tags=role.tags | {host_tag(platform.node())}))
     return retinue
