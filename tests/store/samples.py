@@ -373,6 +373,7 @@ EXPECTED: dict[int, dict[str, Event | Item | Outcome | RunSpec]] = {
             ),
         ),
         "brief.tags": RunSpec(agent="researcher", tags=("gpu", "eu")),
+        "brief.priority": RunSpec(agent="researcher", priority=5),
         "brief.ceiling": RunSpec(agent="researcher", tool_ceiling=("search", "spawn")),
         **_ADDED,
     },

@@ -60,6 +60,10 @@ Questions: TypeAlias = list[Approval]
 """Lists, named outside of the class: in its body `list` is a method."""
 
 
+MAX_PRIORITY = 100
+"""The highest priority of a run; the lowest is its negative."""
+
+
 class Retinue:
     """An open retinue: an async context manager that drives runs while it is open.
 
@@ -295,6 +299,7 @@ class Retinue:
         ceiling: bool = True,
         tags: Sequence[str] = (),
         approvals: Approver | None = None,
+        priority: int = 0,
         stays: bool | None = None,
     ) -> RunHandle:
         """Start a run in the background and return its handle. The run is recorded in the store before this returns.
@@ -335,6 +340,7 @@ class Retinue:
         - `ceiling`: with False, `tools` holds for this run alone, and runs below it can have what the policy allows.
         - `tags`: only a worker with all these tags, and those of the agent, drives a detached run.
         - `approvals`: how approval requests of this run's tree are answered, in place of those of the retinue.
+        - `priority`: workers take waiting runs of a higher one first, from -100 to 100.
 
         Raises `UnknownName` for an unknown agent, tool or dialect, `PolicyError` if `policy` or `memory_from` asks for
         more than the agent has, and `BadInput` for an unusable schema.
@@ -362,6 +368,10 @@ class Retinue:
             run_spec = replace(run_spec, output=make_output(output))
         if tags:
             run_spec = replace(run_spec, tags=tuple(dict.fromkeys((*run_spec.tags, *tags))))
+        if priority:
+            if not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
+                raise BadInput(f"priority: found {priority}; expected -{MAX_PRIORITY} to {MAX_PRIORITY}")
+            run_spec = replace(run_spec, priority=priority)
         if memory_from is not None:
             run_spec = replace(run_spec, memory_from=narrowed_memory(memory_from, run_spec))
         if approvals == "deny" and self.launch_config is not None:

@@ -55,4 +55,5 @@ class SpawnOptions(RunOptions, total=False):
     ceiling: bool
     tags: Sequence[str]
     approvals: Approver | None
+    priority: int
     stays: bool | None

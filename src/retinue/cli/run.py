@@ -93,6 +93,16 @@ def run(
         list[str] | None,
         option("--tag", metavar="T", help="With --detach: only a worker with this tag drives the run. Repeatable."),
     ] = None,
+    priority: Annotated[
+        int,
+        option(
+            "--priority",
+            metavar="N",
+            min=-100,
+            max=100,
+            help="With --detach: workers take waiting runs of a higher priority first. [0]",
+        ),
+    ] = 0,
     workspace: Annotated[
         str | None,
         option(
@@ -137,6 +147,8 @@ def run(
     tags = options.tags_of(tag)
     if tags and not detach:
         raise typer.BadParameter("--tag chooses among workers: give --detach, too")
+    if priority and not detach:
+        raise typer.BadParameter("--priority is an order among waiting runs: give --detach, too")
     task = prompt_with_context(prompt)
     required = options.required_output(output_schema, output_json)
     approval = options.approval_options(approvals, yes=yes, detach=detach)
@@ -166,6 +178,7 @@ def run(
         unpriced_ok=options.accepts_unpriced(unpriced),
         preset=chosen,
         tags=tags,
+        priority=priority,
         workspace=workspace,
         no_sandbox=no_sandbox,
         mcp_config=tuple(mcp_config or ()),

@@ -69,6 +69,7 @@ def worker(
         concurrency=section.concurrency if concurrency is None else concurrency,
         tags=frozenset((*section.tags, *options.tags_of(tag))),
         max_runs=section.max_runs,
+        max_trees=section.max_trees,
         drain=drain,
         health=None if health is None else _address(health),
     )
@@ -82,7 +83,7 @@ async def _work(settings: Settings, worker_options: WorkerOptions, lease: float,
     from retinue.app.store_url import chosen_url, is_postgres, postgres_address
     from retinue.dispatch.worker import Schedules, serve
 
-    role = WorkerRole(tags=worker_options.tags, max_runs=worker_options.max_runs)
+    role = WorkerRole(tags=worker_options.tags, max_runs=worker_options.max_runs, max_trees=worker_options.max_trees)
 
     def report(line: str) -> None:
         if not quiet:

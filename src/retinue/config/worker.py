@@ -48,6 +48,13 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
             examples=[256],
         ),
     ] = 256
+    max_trees: Annotated[
+        Annotated[int, Meta(ge=1, le=1_000_000)] | None,
+        Meta(
+            description="Trees at work in the whole store, from which on this worker takes none; a store is a tenant.",
+            examples=[50],
+        ),
+    ] = None
     cron: Annotated[
         bool,
         Meta(description="Whether this worker starts the scheduled jobs of its agents when they are due."),

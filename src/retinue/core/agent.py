@@ -191,7 +191,7 @@ class RunSpec(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     application needs to resume a root run in another process; the engine does not read it. `workspace` is the run's
     working folder, `identity` the owner of its memory (empty: its agent), `memory_from` further memories it may read.
     `tool_ceiling` lists the only tools that this run and every run below it may have; None is no such limit. A worker
-    drives the run only if it has all `tags`.
+    drives the run only if it has all `tags`, and takes waiting runs of a higher `priority` first.
     """
 
     agent: str
@@ -214,6 +214,7 @@ class RunSpec(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     memory_from: tuple[str, ...] = ()
     tool_ceiling: tuple[str, ...] | None = None
     tags: tuple[str, ...] = ()
+    priority: int = 0
 
     @property
     def thinks(self) -> bool:

@@ -275,10 +275,15 @@ class DeclareDead(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Adopt(Struct, frozen=True, kw_only=True, gc=False):
-    """Take over runs without a driver. Returns the ids of the runs that were adopted."""
+    """Take over runs without a driver. Returns the ids of the runs that were adopted.
+
+    With `max_trees` none is adopted if so many root runs in the store have a driver and wait neither for a person nor
+    for input.
+    """
 
     driver_id: DriverId
     run_ids: tuple[RunId, ...]
+    max_trees: int | None = None
 
 
 class UnregisterDriver(Struct, frozen=True, kw_only=True, gc=False):

@@ -117,8 +117,9 @@ def admit(
             )
         )
     )
-    if tags != run_spec.tags:
-        run_spec = replace(run_spec, tags=tags)
+    priority = run_spec.priority if parent is None else parent.run.run_spec.priority
+    if (tags, priority) != (run_spec.tags, run_spec.priority):
+        run_spec = replace(run_spec, tags=tags, priority=priority)
     run_spec = with_readable_memory(run_spec, spawn_request.agent, engine.rules)
     accepted = RunAccepted(
         at=engine.clock.now(),

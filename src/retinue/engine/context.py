@@ -77,10 +77,14 @@ class PlainOutcomeTexts:
 
 
 class WorkerRole(Struct, frozen=True, kw_only=True):
-    """What a worker drives: runs whose tags it has, and new children while fewer than `max_runs` runs work here."""
+    """What a worker drives: runs whose tags it has, and new children while fewer than `max_runs` runs work here.
+
+    It takes no tree while `max_trees` trees are at work in the whole store.
+    """
 
     tags: frozenset[str] = frozenset()
     max_runs: int = 256
+    max_trees: int | None = None
 
 
 LogFields: TypeAlias = Callable[[Run], RunFields]

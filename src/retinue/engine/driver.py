@@ -115,7 +115,10 @@ class Recovery:
         ids = tuple(row.run_id for row in rows)
         runs = await self._replay.runs(ids)  # a run that cannot be read is not claimed either
         ends = (end_of_interruption({row.root_id for row in rows}),) if self._engine.store.shared else ()
-        answer, *_ = await self._engine.journal.commit(Adopt(driver_id=self._driver_id, run_ids=ids), *ends)
+        worker, has_root = self._engine.worker, any(row.parent_id is None for row in rows)
+        max_trees = worker.max_trees if worker is not None and has_root else None
+        adopt = Adopt(driver_id=self._driver_id, run_ids=ids, max_trees=max_trees)
+        answer, *_ = await self._engine.journal.commit(adopt, *ends)
         mine = set(answer) if isinstance(answer, tuple) else set[RunId]()
         await self._continue_tree([row for row in rows if row.run_id in mine], runs)
         return [run_id for run_id in ids if run_id in mine]

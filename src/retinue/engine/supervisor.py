@@ -42,6 +42,9 @@ from retinue.engine.tree_events import TreeReader
 PRUNE_PAUSE = 0.005
 """Seconds between two steps of a prune: processes that wait for the store look for it every two milliseconds."""
 
+LONGEST_PRUNE_PAUSE = 1.0
+"""A step that took longer is followed by a pause as long as it, up to this: a busy store has time for others."""
+
 
 class StartedRun(Struct, frozen=True):
     """A run that was accepted; `existed` when the key belongs to a run that was there already."""
@@ -756,11 +759,14 @@ class Supervisor:
             return removed
         total = 0
         steps = await journal.read(prune_in_steps, request)
+        clock = asyncio.get_running_loop().time
+        began = clock()
         while (removed := await journal.peek(next, steps, None)) is not None:
             total += removed
             if should_stop():
                 break
-            await asyncio.sleep(PRUNE_PAUSE)
+            await asyncio.sleep(min(LONGEST_PRUNE_PAUSE, max(PRUNE_PAUSE, clock() - began)))
+            began = clock()
         await journal.peek(steps.close)
         return total
 

@@ -49,7 +49,7 @@ async def worker(
     """
     options = options or WorkerOptions()
     running = RunningWorker(ScriptedProvider(lines))
-    role = WorkerRole(tags=options.tags, max_runs=options.max_runs)
+    role = WorkerRole(tags=options.tags, max_runs=options.max_runs, max_trees=options.max_trees)
     opening = {"dialects": (), **opening}
 
     def make() -> retinue.Retinue:

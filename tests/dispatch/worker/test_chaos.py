@@ -214,15 +214,16 @@ async def endure(folder: Path, storm: Storm, *, patience: float) -> dict[str, ob
         store = PostgresStore(url)
         try:
             figures = check(store, model, [run.run_id for run in runs], outcomes)
-            limit = storm.lease + HANDOVER
-            slow = [round(b - a, 2) for a, b in takeovers(store) if b - a > limit and not fleet.was_away(a, b)]
+            undisturbed = [round(b - a, 2) for a, b in takeovers(store) if not fleet.was_away(a, b)]
         finally:
             store.close()
     return figures | {
         "network": type(place).__name__,
         "faults": dict(fleet.faults),
         "seconds": round(seconds, 1),
-        "takeovers later than lease + 3 s while the database was there": slow,
+        "takeovers while the database was there": len(undisturbed),
+        "their median": median(undisturbed) if undisturbed else 0.0,
+        "the longest of them": max(undisturbed, default=0.0),
     }
 
 
@@ -322,22 +323,28 @@ async def test_every_tree_ends_with_its_right_answer_while_workers_and_the_serve
 
 
 @pytest.mark.stress
-@pytest.mark.timeout(1800)
-async def test_hundreds_of_trees_end_in_ten_minutes_of_faults(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.timeout(2400)
+@pytest.mark.parametrize(
+    ("trees", "faults"), [(300, FAULTS), (60, ("cut", "kill", "suspend"))], ids=["all", "workers alone"]
+)
+async def test_hundreds_of_trees_end_in_minutes_of_faults(
+    tmp_path: Path, trees: int, faults: Sequence[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    trees = 300 if STRESS else 20
-    storm = Storm(trees=trees, every=2.0, faults=random_faults(2.0 * trees), pause=2.0, lease=2.0, thinking=1.5)
+    trees = trees if STRESS else 20
+    chosen = random_faults(faults, 2.0 * trees)
+    storm = Storm(trees=trees, every=2.0, faults=chosen, pause=2.0, lease=2.0, thinking=1.5)
 
     figures = await endure(tmp_path, storm, patience=600)
 
     with capsys.disabled():
         print(figures)
-    assert figures["takeovers later than lease + 3 s while the database was there"] == []
+    longest = figures["the longest of them"]
+    assert isinstance(longest, float)
+    assert longest <= storm.lease + HANDOVER
 
 
-def random_faults(seconds: float) -> Iterator[str]:
+def random_faults(faults: Sequence[str], seconds: float) -> Iterator[str]:
     """Faults in a random order, until so many seconds have passed."""
     chosen, end = random.Random(1), time.monotonic() + seconds
     while time.monotonic() < end:
-        yield chosen.choice(FAULTS)
+        yield chosen.choice(faults)

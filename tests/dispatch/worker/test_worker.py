@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import retinue
 from retinue.app.run_options import SpawnOptions
 from retinue.core.commands import Decision, RunQuery
+from retinue.core.errors import BadInput
 from retinue.core.events import FORMAT, RunAdopted
 from retinue.dispatch.worker import WorkerOptions, live_workers
 from retinue.dispatch.worker import worker as worker_module
@@ -253,6 +255,53 @@ async def test_concurrency_counts_trees_at_work_and_none_that_waits_for_an_appro
         for question in await r.approvals():
             await r.approve(question)
         assert len(await r.wait(*parked, timeout=PATIENCE)) == 3
+
+
+async def test_the_trees_at_work_in_a_store_are_bounded_over_all_workers(place: str) -> None:
+    at_work: list[str] = []
+    most = Counter[str]()
+
+    @retinue.tool(kind="pure")
+    async def look(what: str) -> str:
+        """Look."""
+        at_work.append(what)
+        most["trees"] = max(most["trees"], len(at_work))
+        await asyncio.sleep(0.05)
+        at_work.remove(what)
+        return "seen"
+
+    lines = Script()
+    for number in range(8):
+        lines.play("main", calls("look", what=str(number)), says("done"), task=f"look {number}")
+    options = WorkerOptions(max_trees=2)
+    async with AsyncExitStack() as stack, client(place, tools=(look,)) as r:
+        for _ in range(3):
+            await stack.enter_async_context(worker(place, lines, options=options, tools=(look,)))
+        runs = [await r.spawn(f"look {number}", detached=True) for number in range(8)]
+        outcomes = await r.wait(*runs, timeout=PATIENCE)
+        assert [outcome.text for outcome in outcomes.values()] == ["done"] * 8
+        assert most["trees"] <= 2
+
+
+async def test_waiting_trees_of_a_higher_priority_are_taken_first(place: str) -> None:
+    lines = Script()
+    for name in ("low", "usual", "high", "begun"):
+        lines.play("main", says("done"), task=name)
+    async with client(place) as r:
+        runs = {
+            name: await r.spawn(name, detached=True, priority=priority)
+            for name, priority in (("low", -5), ("usual", 0), ("high", 5))
+        }
+        async with worker(place, lines, options=WorkerOptions(concurrency=1)):
+            await r.wait(*runs.values(), timeout=PATIENCE)
+        store = engine_of(r).store
+        began = {
+            name: next(e.at for _, e in store.events(run.run_id) if isinstance(e, RunAdopted))
+            for name, run in runs.items()
+        }
+        assert sorted(began, key=began.__getitem__) == ["high", "usual", "low"]
+        with pytest.raises(BadInput, match="priority: found 101; expected -100 to 100"):
+            await r.spawn("too high", detached=True, priority=101)
 
 
 async def test_a_worker_with_drain_leaves_when_nothing_waits(tmp_path: Path) -> None:

@@ -100,6 +100,8 @@ class LaunchOptions:
     """Tools, rights and surroundings of programs for one kind of work; `settings_for` has that of the settings."""
     tags: tuple[str, ...] = ()
     """Tags that a worker must have to drive the run."""
+    priority: int = 0
+    """Waiting runs of a higher one are taken first."""
     workspace: str | None = None
     """Where the tools of the tree work, in place of the current folder; see `core.workspace`."""
     no_sandbox: bool = False
@@ -315,6 +317,7 @@ class Launch:
             attachments=attachments,
             tags=self.options.tags,
             workspace=self.options.workspace,
+            priority=self.options.priority,
         )
 
     async def save_message(self, retinue: Retinue, run_id: RunId, text: str, dialects: Sequence[str]) -> None:

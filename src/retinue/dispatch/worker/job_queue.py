@@ -34,7 +34,10 @@ log = logger("retinue.worker")
 
 TASK: Final = "retinue.drive"
 PREFIX: Final = "retinue-"
-TAKEOVER_PRIORITY: Final = 1000
+DEEPEST: Final = 1000
+"""Depths below this one have a priority of their own."""
+
+TAKEOVER_PRIORITY: Final = 1_000_000
 """Added for runs that were driven before: what was begun is finished first."""
 
 _HAS_TABLES: Final = """
@@ -71,13 +74,15 @@ def needs_of(specs: Collection[RunSpec]) -> Needs:
     )
 
 
-def priority_of(*, depth: int, is_takeover: bool) -> int:
-    """The priority of a unit: what was begun before goes first, then the deepest children, for which others wait.
+def priority_of(*, depth: int, is_takeover: bool, priority: int = 0) -> int:
+    """The priority of a job: what was begun before goes first, then by the priority of the tree, then the deepest.
 
     >>> priority_of(depth=0, is_takeover=False), priority_of(depth=2, is_takeover=False)
     (0, 2)
+    >>> priority_of(depth=0, is_takeover=False, priority=1) > priority_of(depth=9, is_takeover=False)
+    True
     """
-    return min(depth, TAKEOVER_PRIORITY - 1) + (TAKEOVER_PRIORITY if is_takeover else 0)
+    return min(depth, DEEPEST - 1) + DEEPEST * priority + (TAKEOVER_PRIORITY if is_takeover else 0)
 
 
 class QueueUnavailable(Exception):
@@ -108,7 +113,7 @@ class JobQueue:
                         await app.job_manager.unregister_worker(self._worker_id)
             await app.close_async()
 
-    async def enqueue(self, rows: Sequence[RunRow], queue: str, *, is_takeover: bool) -> None:
+    async def enqueue(self, rows: Sequence[RunRow], queue: str, *, is_takeover: bool, priority: int = 0) -> None:
         """Enqueue the top runs of units as one job, without those that are waiting in the queue already."""
         from procrastinate.exceptions import AlreadyEnqueued
 
@@ -117,7 +122,7 @@ class JobQueue:
             return
         first = rows[0].run_id
         others: list[JSONValue] = [row.run_id for row in rows[1:]]
-        priority = priority_of(depth=rows[0].depth, is_takeover=is_takeover)
+        priority = priority_of(depth=rows[0].depth, is_takeover=is_takeover, priority=priority)
         app = await self._connected()
         deferrer = app.configure_task(TASK, queue=queue, priority=priority, queueing_lock=f"{queue}/{first}")
         with suppress(AlreadyEnqueued), _translated():
@@ -131,6 +136,12 @@ class JobQueue:
         app = await self._connected()
         with _translated():
             return await app.job_manager.fetch_job(queues=list(queues), worker_id=self._worker_id or 0)
+
+    async def give_back(self, job: Job) -> None:
+        """Let the job wait again, for this worker or another one."""
+        app = await self._connected()
+        with _translated():
+            await app.job_manager.retry_job(job)
 
     async def finish(self, job: Job) -> None:
         """Remove a job whose unit was driven, or needs no driver any more; another worker may have done it already."""

@@ -66,6 +66,9 @@ LONGEST_QUEUE_SECONDS = 10.0
 PAGE = 256
 """New placed children that are read at one look; the others follow when these are taken."""
 
+FULL_SECONDS = 0.5
+"""Seconds before another tree is tried, if the store may have as many at work as its limit says."""
+
 CHILDREN = "-children"
 """The end of the names of queues of placed children, for which there is room of another kind than for roots."""
 
@@ -79,6 +82,7 @@ class WorkerOptions(Struct, frozen=True, kw_only=True):
     concurrency: int = 8
     tags: frozenset[str] = frozenset()
     max_runs: int = 256
+    max_trees: int | None = None
     drain: bool = False
     health: tuple[str, int] | None = None
 
@@ -217,6 +221,7 @@ class Worker:
         self._marking_since: float | None = None
         self._older: dict[RunId, bool] = {}
         """Trees from before drivers marked what they leave, and whether they were left then."""
+        self._full_since = -FULL_SECONDS
         self._served_at = 0.0
         """When the queue last had a job for this worker, by the time of the loop."""
         self._woken = asyncio.Event()
@@ -285,6 +290,8 @@ class Worker:
         rows = await self._waiting_rows()
         interrupted = await self._interrupted(rows)
         waiting = [unit for unit in units_of(rows) if self._is_wanted(unit, interrupted)]
+        priorities = {unit.top.run_spec: (await self._spec(unit.top.run_spec)).priority for unit in waiting}
+        waiting.sort(key=lambda unit: -priorities[unit.top.run_spec])
         if self._queue is not None:
             try:
                 left = await self._take_from_queue(self._queue, waiting)
@@ -327,7 +334,9 @@ class Worker:
         for group in groups([unit for unit in waiting if self._enqueues(unit)][:ENQUEUED_AT_ONCE]):
             name = await self._queue_of(group[0])
             if name is not None:
-                await queue.enqueue([unit.top for unit in group], name, is_takeover=group[0].is_takeover)
+                priority = (await self._spec(group[0].top.run_spec)).priority
+                tops = [unit.top for unit in group]
+                await queue.enqueue(tops, name, is_takeover=group[0].is_takeover, priority=priority)
             self._placed.difference_update(unit.top.run_id for unit in group)
         while units and (jobs := await self._fetched(queue, units)):
             self._served_at = asyncio.get_running_loop().time()
@@ -336,7 +345,9 @@ class Worker:
             for job, found in jobs:
                 taken = [unit.top.run_id for unit in found if self._supervisor.live(unit.top.run_id) is not None]
                 self._jobs.update(dict.fromkeys(taken, job))
-                if not taken:
+                if not taken and self._is_store_full and any(unit.is_root for unit in found):
+                    await queue.give_back(job)
+                elif not taken:
                     await queue.finish(job)  # its runs have other drivers, have ended, or were left alone
         return await self._take_late(units)
 
@@ -376,7 +387,7 @@ class Worker:
     def _served_queues(self, fetched: int) -> list[str]:
         """The queues from which a unit may be fetched now: those that this worker serves and has room for."""
         live = self._supervisor.live_runs()
-        roots = len(counted_trees(live)) + fetched < self._options.concurrency
+        roots = len(counted_trees(live)) + fetched < self._options.concurrency and not self._is_store_full
         children = sum(each.waiting_for is None for each in live) + fetched < self._options.max_runs
         return [name for name in self._served if (children if name.endswith(CHILDREN) else roots)]
 
@@ -461,7 +472,7 @@ class Worker:
     def _has_room(self, unit: Unit) -> bool:
         live = self._supervisor.live_runs()
         if unit.is_root:
-            return len(counted_trees(live)) < self._options.concurrency
+            return len(counted_trees(live)) < self._options.concurrency and not self._is_store_full
         return sum(each.waiting_for is None for each in live) < self._options.max_runs
 
     async def _take(self, units: Sequence[Unit]) -> bool:
@@ -485,7 +496,14 @@ class Worker:
         for unit in units:
             if unit.top.run_id in adopted:
                 self._note_taken(unit)
+        if not adopted and units[0].is_root and self._options.max_trees is not None:
+            self._full_since = asyncio.get_running_loop().time()
         return bool(adopted)
+
+    @property
+    def _is_store_full(self) -> bool:
+        """Whether a tree was refused a moment ago, perhaps because as many as may be are at work in the store."""
+        return asyncio.get_running_loop().time() - self._full_since < FULL_SECONDS
 
     def _note_taken(self, unit: Unit) -> None:
         is_takeover = unit.is_takeover

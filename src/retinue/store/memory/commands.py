@@ -383,6 +383,8 @@ class MemoryCommands:
         runs = [self._tables.runs[run_id] for run_id in dict.fromkeys(write.run_ids) if run_id in self._tables.runs]
         if not self._tables.is_alive(write.driver_id):
             return ()
+        if write.max_trees is not None and sum(map(_is_tree_at_work, self._tables.runs.values())) >= write.max_trees:
+            return ()
         free = [run for run in runs if run.driver_id is None and not run.ended]
         for run in free:
             self._drive(run, write.driver_id)
@@ -456,3 +458,8 @@ def _tree(root: StoredRun) -> Iterator[StoredRun]:
     while level:
         yield from level
         level = sorted((child for run in level for child in run.children), key=lambda run: run.no)
+
+
+def _is_tree_at_work(run: StoredRun) -> bool:
+    is_driven_root = run.accepted.parent_id is None and run.driver_id is not None and not run.ended
+    return is_driven_root and run.progress.phase not in ("parked", "idle")

@@ -93,6 +93,11 @@ _ADOPT: Final = """
     UPDATE runs SET driver_id = %s
     WHERE run_id = ANY(%s) AND driver_id IS NULL AND NOT ended AND cancelled_at IS NULL
         AND EXISTS (SELECT 1 FROM drivers WHERE drivers.driver_id = %s AND NOT dead)
+        AND (%s::integer IS NULL OR %s > (
+            SELECT count(*) FROM runs AS root
+            WHERE root.parent_id IS NULL AND root.driver_id IS NOT NULL AND NOT root.ended
+                AND root.phase NOT IN ('parked', 'idle')
+        ))
     RETURNING run_id
 """
 _PROGRESS: Final = "seq, turns, input, output, cached, reasoning, cost"
@@ -196,7 +201,8 @@ class PostgresCommands:
                 return _given(self._declare_dead(write))
             case commands.Adopt():
                 order = {run_id: n for n, run_id in enumerate(write.run_ids)}
-                adopted = self.send(_ADOPT, write.driver_id, list(order), write.driver_id)
+                limit = (write.max_trees, write.max_trees)
+                adopted = self.send(_ADOPT, write.driver_id, list(order), write.driver_id, *limit)
                 return lambda: tuple(sorted((row[0] for row in adopted()), key=order.__getitem__))
             case commands.UnregisterDriver():
                 self.send("DELETE FROM drivers WHERE driver_id = %s", write.driver_id)

@@ -21,11 +21,11 @@ from retinue.store.postgres.database import Row
 MOST_PER_STEP: Final = 400
 """Runs that one transaction removes at most; fewer if that takes longer than `STEP_SECONDS`."""
 
-LEAST_PER_STEP: Final = 25
-FIRST_STEP: Final = 100
+LEAST_PER_STEP: Final = 5
+FIRST_STEP: Final = 50
 
-STEP_SECONDS: Final = 0.025
-"""Seconds that a step should take: other writers wait for it."""
+STEP_SECONDS: Final = 0.01
+"""Seconds that a step should keep others from writing."""
 
 ROWS_PER_STEP: Final = 2000
 """Charges that one transaction removes."""
@@ -175,8 +175,12 @@ def prune_in_steps(store: PrunedStore, reader: Reader, request: PruneRequest) ->
             blobs: list[str] = blobs,
             remaining: dict[RunId, int] = remaining,
         ) -> int:
+            nonlocal began
             statements.send(BY_INDEX, True)
+            # After a crash of the server a step may be missing: then it is made again.
+            statements.send("SET LOCAL synchronous_commit = off")
             heirs = statements.fetch(HEIRS_OF_TREES, chosen)
+            began = time.monotonic()  # from here on others wait; before, this step has waited for them
             needed = {origin for heir, origin in heirs if heir not in roots}
             removed = [row for row in runs if row[2] not in needed]
             done = {root_id for root_id in chosen if root_id not in needed and not remaining.get(root_id)}
@@ -192,16 +196,14 @@ def prune_in_steps(store: PrunedStore, reader: Reader, request: PruneRequest) ->
 
 
 def next_size(size: int, seconds: float) -> int:
-    """How many runs the next step removes, after one of this size took so long.
+    """How many runs the next step removes, after one of this size took so long: fewer at once, more by and by.
 
-    >>> next_size(100, 0.005), next_size(100, 0.02), next_size(100, 0.2)
-    (200, 100, 25)
+    >>> next_size(100, 0.004), next_size(100, 0.009), next_size(100, 0.05), next_size(100, 3.0)
+    (125, 100, 20, 5)
     """
     if seconds < STEP_SECONDS / 2:
-        return min(2 * size, MOST_PER_STEP)
-    if seconds > 4 * STEP_SECONDS:
-        return max(size // 4, LEAST_PER_STEP)
-    return max(size // 2, LEAST_PER_STEP) if seconds > 1.5 * STEP_SECONDS else size
+        return min(size + max(1, size // 4), MOST_PER_STEP)
+    return max(int(size * STEP_SECONDS / seconds), LEAST_PER_STEP) if seconds > 1.2 * STEP_SECONDS else size
 
 
 def _remove_others(store: PrunedStore, reader: Reader, request: PruneRequest) -> Iterator[int]:

@@ -236,6 +236,10 @@ _ADOPT: Final = """
     UPDATE runs SET driver_id = ?, driver_crc = checksum(run_id, ?, cancelled_at)
     WHERE run_id = ? AND driver_id IS NULL AND ended = 0 AND cancelled_at IS NULL
 """
+_TREES_AT_WORK: Final = """
+    SELECT count(*) FROM runs
+    WHERE parent_id IS NULL AND driver_id IS NOT NULL AND ended = 0 AND phase NOT IN ('parked', 'idle')
+"""
 _RELEASE: Final = """
     UPDATE runs SET driver_id = NULL, driver_crc = checksum(run_id, NULL, cancelled_at)
     WHERE driver_id = ? AND ended = 0
@@ -507,6 +511,8 @@ class SqliteCommands:
 
     def _adopt(self, write: commands.Adopt) -> tuple[RunId, ...]:
         if not self.is_alive(write.driver_id):
+            return ()
+        if write.max_trees is not None and self._execute(_TREES_AT_WORK).fetchone()[0] >= write.max_trees:
             return ()
         driver_id = write.driver_id
         return tuple(

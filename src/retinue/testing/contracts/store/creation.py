@@ -263,6 +263,20 @@ class CreationContract(fixtures.StoreTestCase):
         assert commit_one(store, commands.Adopt(driver_id="alice", run_ids=everything), "alice") == ()
         assert fixtures.run_row(store, "free").driver_id == "bob"
 
+    def test_a_tree_is_adopted_only_while_fewer_trees_are_at_work(self, store: Store) -> None:
+        for name in ("first", "second", "third"):
+            commit_one(store, accept(name, driver_id=None))
+
+        def adopt(run_id: str, max_trees: int | None) -> commands.WriteResult:
+            return commit_one(store, commands.Adopt(driver_id="bob", run_ids=(run_id,), max_trees=max_trees), "bob")
+
+        assert (adopt("first", 1), adopt("second", 1), adopt("second", 2)) == (("first",), (), ("second",))
+        parked = commands.Progress(phase="parked")
+        store.commit("bob", [replace(fixtures.record("first", 2, fixtures.reply("a")), progress=parked)])
+        assert (adopt("third", 1), adopt("third", 2)) == ((), ("third",))
+        end_run(store, "second", "bob")
+        assert store.count(RunQuery(driver_id="bob", unfinished_only=True)) == 2
+
     def test_max_running_counts_runs_of_all_drivers(self, store: Store) -> None:
         def limited(run_id: str, driver_id: str | None) -> commands.Accept:
             return replace(accept(run_id, driver_id=driver_id, space="tasks"), max_running=2)
