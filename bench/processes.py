@@ -156,10 +156,11 @@ def _resident_kb_when(waiting: int, pid: int, model: FakeModel) -> int:
             raise RuntimeError(f"there were never {waiting} requests waiting at the same time")
         time.sleep(0.01)
     time.sleep(0.2)  # let the client settle after its last request
-    return _resident_kb(pid)
+    return resident_kb(pid)
 
 
-def _resident_kb(pid: int) -> int:
+def resident_kb(pid: int) -> int:
+    """The memory of a process."""
     status = Path(f"/proc/{pid}/status")
     if status.exists():
         line = next(line for line in _lines(status) if line.startswith("VmRSS:"))

@@ -41,6 +41,7 @@ from bench.processes import (
     open_files_allowed,
     seconds_of_sandbox_start,
 )
+from bench.spread import worker_rows
 from bench.work import Cost
 
 
@@ -48,7 +49,7 @@ def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="make bench ARGS=...", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rounds; under a minute, and noisier")
-    parser.add_argument("--full", action="store_true", help="ten thousand workers and a million runs as well")
+    parser.add_argument("--full", action="store_true", help="ten thousand workers, a million runs, and processes")
     parser.add_argument("--uvloop", action="store_true", help="every side on uvloop, which has to be installed")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
     options = parser.parse_args()
@@ -61,6 +62,7 @@ def main() -> None:
             waiting_row(_measure_waiting(model, 1 if options.quick else 2, options.uvloop)),
             import_row({side: [cpu_of_importing(modules) for _ in range(3)] for side, modules in IMPORTS.items()}),
             *postgres_rows(model, quick=options.quick, full=options.full),
+            *(worker_rows(model, children=2_000, runs=10_000) if options.full else ()),
             *sandbox_rows(seconds_of_sandbox_start(rounds=5 if options.quick else 20)),
         ]
     sys.stdout.write(f"{as_table(rows)}\n\n{_machine(options.uvloop)}\n")

@@ -1,8 +1,8 @@
-"""One large tree on one worker and spread over three: wall time and CPU, with tools that burn CPU.
+"""Workers as real processes: one large tree on one of them and spread over three, and many runs that wait for replies.
 
-The workers are real processes on a PostgreSQL server of their own, the model is that of the other benchmarks, and every
-child calls one tool. `python -m bench.spread` prints the costs. Their ratio means something only while no other process
-wants the cores: workers, server and model share them.
+The tree's tools burn CPU, so that its time is theirs. The PostgreSQL server is one of its own, the model that of the
+other benchmarks. `python -m bench.spread` prints the costs of trees. Their ratio means something only while no other
+process wants the cores: workers, server and model share them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -21,14 +22,18 @@ from pathlib import Path
 from msgspec import Struct
 
 import retinue
-from bench.processes import ROOT, FakeModel, fake_model
+from bench.cases import Row
+from bench.processes import POSTGRES, ROOT, FakeModel, fake_model, resident_kb
 from bench.work import LEAD, TASK, WORKER, Work
 from retinue.core.commands import RunQuery
 from retinue.engine import Supervisor
-from tests.postgres import PostgresServer, running_server
+from tests.postgres import PostgresServer, programs, running_server
 
 CHILDREN = 2_000
 BURN_MS = 25
+CALLERS = 200
+"""Runs that are started at the same time."""
+
 PER_CALL = 2
 """Children of one call: a reply has a thousand calls at most."""
 
@@ -81,6 +86,37 @@ class SpreadCost(Struct, frozen=True, kw_only=True):
     server_cpu: float
 
 
+def worker_rows(model: FakeModel, *, children: int, runs: int) -> list[Row]:
+    """A tree over three workers against one, and the memory of waiting runs; none where there is no server."""
+    if programs() is None:
+        return []
+    one, three = (cost_of_tree(model, workers=number, children=children) for number in (1, 3))
+    return [
+        Row(
+            what=f"a tree of {children:,} children with tools that burn CPU, over three workers: time",
+            unit="s",
+            values={"one worker": one.wall, "three workers": three.wall},
+            ratios={"three workers": three.wall / one.wall},
+            most={"three workers": 1 / 1.6},
+        ),
+        Row(
+            what="the same: CPU of workers and server",
+            unit="s",
+            values={
+                "one worker": one.workers_cpu + one.server_cpu,
+                "three workers": three.workers_cpu + three.server_cpu,
+            },
+        ),
+        Row(
+            what=f"memory of three workers per waiting run, of {runs:,}",
+            unit="KB",
+            values={POSTGRES.name: kb_per_waiting_run(model, runs=runs)},
+            most={POSTGRES.name: 40.0},
+            absolute=True,
+        ),
+    ]
+
+
 def cost_of_tree(model: FakeModel, *, workers: int, children: int = CHILDREN, burn_ms: int = BURN_MS) -> SpreadCost:
     """Drive one tree by so many workers; one drives it alone, several spread its children."""
     with ExitStack() as stack:
@@ -92,6 +128,43 @@ def cost_of_tree(model: FakeModel, *, workers: int, children: int = CHILDREN, bu
         (folder / "retinue.toml").write_text(settings)
         (folder / "burning.py").write_text(TOOLS.format(per_call=PER_CALL, burn_ms=burn_ms))
         return asyncio.run(_measure(folder, server, workers, children))
+
+
+def kb_per_waiting_run(model: FakeModel, *, workers: int = 3, runs: int = 10_000) -> float:
+    """The growth of worker processes for each run that waits for its reply, with runs spread over them."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="retinue-bench-")))
+        server = stack.enter_context(running_server())
+        work = Work(workers=1, turns=0, latency_ms=900_000)
+        settings = SETTINGS.format(url=model.url, placement="tree", model=work.model, lead=LEAD, worker=WORKER)
+        (folder / "retinue.toml").write_text(settings)
+        (folder / "burning.py").write_text(TOOLS.format(per_call=PER_CALL, burn_ms=0))
+        return asyncio.run(_measure_waiting(folder, server, model, workers, runs))
+
+
+async def _measure_waiting(folder: Path, server: PostgresServer, model: FakeModel, workers: int, runs: int) -> float:
+    url = server.url("waiting")
+    async with retinue.open(config=folder / "retinue.toml", dialects=(), store=url) as r:
+        with _workers(folder, url, workers, concurrency=runs) as processes:
+            await _all_live(r.supervisor, workers)
+            waiting = model.stats().waiting
+            for _ in range(workers):  # what is loaded for the first run is no cost of the others
+                await r.spawn(TASK, agent="worker", detached=True)
+            await _until_waiting(model, waiting + workers)
+            before = sum(map(resident_kb, processes))
+            for _ in range(0, runs, CALLERS):
+                await asyncio.gather(*(r.spawn(TASK, agent="worker", detached=True) for _ in range(CALLERS)))
+            await _until_waiting(model, waiting + workers + runs)
+            after = sum(map(resident_kb, processes))
+            for pid in processes:
+                os.kill(pid, signal.SIGKILL)  # the answers are not needed
+    return (after - before) / runs
+
+
+async def _until_waiting(model: FakeModel, number: int) -> None:
+    async with asyncio.timeout(900):
+        while model.stats().waiting < number:  # noqa: ASYNC110 the model is another process
+            await asyncio.sleep(0.2)
 
 
 async def _measure(folder: Path, server: PostgresServer, workers: int, children: int) -> SpreadCost:
@@ -111,7 +184,7 @@ async def _measure(folder: Path, server: PostgresServer, workers: int, children:
 
 
 @contextmanager
-def _workers(folder: Path, url: str, number: int) -> Generator[list[int]]:
+def _workers(folder: Path, url: str, number: int, *, concurrency: int = 8) -> Generator[list[int]]:
     command = [
         sys.executable,
         "-m",
@@ -120,6 +193,8 @@ def _workers(folder: Path, url: str, number: int) -> Generator[list[int]]:
         "--store",
         url,
         "--quiet",
+        "--concurrency",
+        str(concurrency),
     ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "RETINUE_HOME": str(folder / "home")}
     started = [subprocess.Popen(command, cwd=folder, env=environment) for _ in range(number)]

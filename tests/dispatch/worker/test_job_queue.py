@@ -98,6 +98,19 @@ async def test_the_jobs_of_a_dead_worker_go_to_another(postgres_url: str) -> Non
         assert runs_of(job) == (row.run_id,)
 
 
+async def test_a_job_whose_runs_were_enqueued_again_is_given_back_without_a_second_one(postgres_url: str) -> None:
+    address = parse_address(postgres_url)
+    async with client(postgres_url) as r, JobQueue(address, lease=5) as queue, JobQueue(address, lease=5) as other:
+        rows = await waiting_rows(r, 1)
+        await queue.enqueue(rows, "a", is_takeover=False)
+        job = await queue.fetch(["a"])
+        assert job is not None
+        await other.enqueue(rows, "a", is_takeover=False)
+        await queue.give_back(job)
+        assert jobs_left(address) == 1
+        assert await other.fetch(["a"]) is not None
+
+
 async def test_an_aborted_job_is_reported_to_its_worker(postgres_url: str) -> None:
     address = parse_address(postgres_url)
     async with client(postgres_url) as r, JobQueue(address, lease=5) as queue:

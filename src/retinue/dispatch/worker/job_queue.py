@@ -139,9 +139,14 @@ class JobQueue:
 
     async def give_back(self, job: Job) -> None:
         """Let the job wait again, for this worker or another one."""
+        from procrastinate.exceptions import UniqueViolation
+
         app = await self._connected()
         with _translated():
-            await app.job_manager.retry_job(job)
+            try:
+                await app.job_manager.retry_job(job)
+            except UniqueViolation:  # its runs were enqueued again meanwhile
+                await self.finish(job)
 
     async def finish(self, job: Job) -> None:
         """Remove a job whose unit was driven, or needs no driver any more; another worker may have done it already."""
@@ -170,7 +175,7 @@ class JobQueue:
         with _translated():
             await manager.update_heartbeat(self._worker_id or 0)
             for job in await manager.get_stalled_jobs(seconds_since_heartbeat=self._lease):
-                await manager.retry_job(job)
+                await self.give_back(job)
             await manager.prune_stalled_workers(self._lease * 10)
             if not held:
                 return []

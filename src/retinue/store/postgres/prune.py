@@ -21,10 +21,10 @@ from retinue.store.postgres.database import Row
 MOST_PER_STEP: Final = 400
 """Runs that one transaction removes at most; fewer if that takes longer than `STEP_SECONDS`."""
 
-LEAST_PER_STEP: Final = 5
+LEAST_PER_STEP: Final = 20
 FIRST_STEP: Final = 50
 
-STEP_SECONDS: Final = 0.01
+STEP_SECONDS: Final = 0.02
 """Seconds that a step should keep others from writing."""
 
 ROWS_PER_STEP: Final = 2000
@@ -198,8 +198,8 @@ def prune_in_steps(store: PrunedStore, reader: Reader, request: PruneRequest) ->
 def next_size(size: int, seconds: float) -> int:
     """How many runs the next step removes, after one of this size took so long: fewer at once, more by and by.
 
-    >>> next_size(100, 0.004), next_size(100, 0.009), next_size(100, 0.05), next_size(100, 3.0)
-    (125, 100, 20, 5)
+    >>> next_size(100, 0.008), next_size(100, 0.02), next_size(100, 0.05), next_size(100, 3.0)
+    (125, 100, 40, 20)
     """
     if seconds < STEP_SECONDS / 2:
         return min(size + max(1, size // 4), MOST_PER_STEP)
