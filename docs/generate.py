@@ -29,6 +29,8 @@ from retinue.core.errors import PolicyError
 from retinue.core.model_options import ModelOptions
 from retinue.core.policy import DEFAULT_AUTO_APPROVE, Policy, narrow
 from retinue.core.ports import Tool
+from retinue.core.server_tools import SERVER_TOOL_KINDS
+from retinue.core.usage import dollar_text
 from retinue.dialects import registry
 from retinue.providers.anthropic.request import Encoder as AnthropicEncoder
 from retinue.providers.bedrock.request import Encoder as BedrockEncoder
@@ -109,6 +111,29 @@ def agent_files_page() -> str:
 # ---- wires ----------------------------------------------------------------------------------------------------------
 
 
+def server_tool_lines() -> list[str]:
+    """Which tools of their own the vendors have, with the options and the prices that are known."""
+    names = [name for name, wire in WIRES.items() if wire.server_tools and name not in ("openai",)]
+    lines = [
+        "",
+        "## Server tools",
+        "",
+        "Tools that [a vendor runs](../how-to/server-tools.md), with the options that the wire sends.",
+        "",
+        f"| tool | {' | '.join(names)} |",
+        f"|---|{'---|' * len(names)}",
+    ]
+    for kind in (*SERVER_TOOL_KINDS, "mcp"):
+        cells: list[str] = []
+        for name in names:
+            options = WIRES[name].server_tools.get(kind)
+            cells.append("" if options is None else ", ".join(f"`{each}`" for each in sorted(options)) or "yes")
+        lines.append(f"| {'remote MCP servers' if kind == 'mcp' else f'`server:{kind}`'} | {' | '.join(cells)} |")
+    priced = {f"`{tool}` at {name}": price for name in names for tool, price in WIRES[name].server_tool_prices.items()}
+    listed = "; ".join(f"{tool} {dollar_text(price)}" for tool, price in priced.items())
+    return [*lines, "", f"Charged for one use, unless `price` says otherwise: {listed}."]
+
+
 def wires_page() -> str:
     """Which option works on which wire, and the vendors by name."""
     columns = {
@@ -142,6 +167,7 @@ def wires_page() -> str:
     }
     for feature, has in more.items():
         lines.append(f"| {feature} | {' | '.join('yes' if each else '' for each in has)} |")
+    lines += server_tool_lines()
     lines += ["", *_media_rows()]
     lines += [
         "",

@@ -56,6 +56,7 @@ ROOT_GROUPS: Groups = {
         "CallContext",
         "ToolOptions",
         "McpServer",
+        "ServerTool",
         "ProviderConfig",
     ),
     "Dialects of your own": ("Dialect",),
@@ -70,6 +71,8 @@ PORT_GROUPS: Groups = {
     "Tools": (
         "Tool",
         "ToolSpec",
+        "ServerToolSpec",
+        "ServerToolKind",
         "ToolKind",
         "ToolResult",
         "PreparedCall",

@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from retinue.providers.catalog import ProviderConfig as ProviderConfig
     from retinue.tools.dependencies import ToolOptions as ToolOptions
     from retinue.tools.function import tool as tool
+    from retinue.tools.server_tools import ServerTool as ServerTool
 
 # The home of each public name; imported on first use, so that `import retinue` stays light.
 _HOMES = {
@@ -104,6 +105,7 @@ _HOMES = {
     "agent_tool": "retinue.app.child_runs:agent_tool",
     "handoff": "retinue.app.child_runs:handoff",
     "ToolOptions": "retinue.tools.dependencies:ToolOptions",
+    "ServerTool": "retinue.tools.server_tools:ServerTool",
     "ProviderConfig": "retinue.providers.catalog:ProviderConfig",
     "Dialect": "retinue.dialects.base:Dialect",
     "BuzzllmSettings": "retinue.dialects.buzzllm:BuzzllmSettings",

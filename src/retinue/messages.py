@@ -14,6 +14,7 @@ from retinue.core.attachments import Attachment
 from retinue.core.messages import (
     AssistantMessage,
     CallDelta,
+    Citation,
     Delta,
     DiscardDelta,
     Message,
@@ -33,6 +34,7 @@ __all__ = [
     "AssistantMessage",
     "Attachment",
     "CallDelta",
+    "Citation",
     "Delta",
     "DiscardDelta",
     "Message",

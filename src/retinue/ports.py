@@ -88,6 +88,8 @@ from retinue.core.ports import (
 
 if TYPE_CHECKING:
     from retinue.app.engine_types import Approver as Approver
+    from retinue.core.server_tools import ServerToolKind as ServerToolKind
+    from retinue.core.server_tools import ServerToolSpec as ServerToolSpec
     from retinue.net.fetcher import Bounds as Bounds
     from retinue.net.fetcher import Fetched as Fetched
     from retinue.net.fetcher import Fetcher as Fetcher
@@ -110,6 +112,8 @@ _HOMES = {
     "ModelPrices": "retinue.providers.pricing:ModelPrices",
     "PricedProvider": "retinue.providers.pricing:PricedProvider",
     "Rates": "retinue.providers.pricing:Rates",
+    "ServerToolKind": "retinue.core.server_tools:ServerToolKind",
+    "ServerToolSpec": "retinue.core.server_tools:ServerToolSpec",
 }
 
 __all__ = [
@@ -168,6 +172,8 @@ __all__ = [
     "RunQuery",
     "RunRow",
     "RunSpec",
+    "ServerToolKind",
+    "ServerToolSpec",
     "SessionRow",
     "Spawner",
     "Store",

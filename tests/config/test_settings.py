@@ -60,6 +60,7 @@ max_depth = 2
 SPECIAL = (
     *("", "defaults", "profiles", "agents", "providers", "tools", "risk_profiles", "runtime_profiles", "memory"),
     "mcp_servers",
+    "server_tools",
 )
 DEFAULTS = {section.name: section.type() for section in SECTIONS if section.name not in SPECIAL}
 """The sections of an empty file."""

@@ -88,7 +88,9 @@ def test_a_new_run_has_its_task_and_zero_usage() -> None:
 
     assert snapshot(run) == {
         "advised": frozenset(),
+        "answer": AssistantMessage(),
         "call_error": "",
+        "paused": False,
         "last_calls": [],
         "repeats": 0,
         "accepted": accepted,

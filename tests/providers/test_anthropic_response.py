@@ -134,7 +134,6 @@ def test_unknown_events_blocks_and_fields_are_ignored() -> None:
         grow(7, type="input_json_delta", partial_json="{}"),
         begin(0, type="text", text="", citations=None, future={"a": 1}),
         grow(0, type="text_delta", text="yes", future=1),
-        grow(0, type="citations_delta", citation={"cited_text": "x"}),
         end(0),
         begin(1, type="tool_use", id="toolu_1", name="search", input={}, caller={"type": "direct"}),
         grow(1, type="input_json_delta", partial_json='{"a":1}'),

@@ -40,7 +40,7 @@ def playing(*answers: FakeResponse) -> Callable[[object], FakeResponse]:
     return lambda _: left.pop(0)
 
 
-INCOMPLETE = {"chat": "abort", "responses": "new", "anthropic": "pause_turn", "gemini": "MALFORMED_FUNCTION_CALL"}
+INCOMPLETE = {"chat": "abort", "responses": "new", "anthropic": "new", "gemini": "MALFORMED_FUNCTION_CALL"}
 INCOMPLETE["bedrock"] = "something_new"
 
 

@@ -14,7 +14,6 @@ INCOMPLETE = [
     ("chat", "repetition_truncation"),
     ("chat", "something_new"),
     ("responses", "something_new"),
-    ("anthropic", "pause_turn"),
     ("anthropic", "something_new"),
     ("bedrock", "something_new"),
     ("gemini", "NO_IMAGE"),

@@ -160,7 +160,7 @@ def test_unknown_fields_parts_and_candidates_are_ignored() -> None:
         {},
         {"candidates": [], "promptFeedback": {"safetyRatings": [], "blockReason": None}},
         {"candidates": [{"index": 1, "content": {"parts": [text("another answer")]}}]},
-        chunk({"inlineData": {"data": ""}}, {"executableCode": {}}, text("a", videoMetadata={}), createTime="now"),
+        chunk({"inlineData": {"data": ""}}, {"newKindOfPart": {}}, text("a", videoMetadata={}), createTime="now"),
         {"candidates": [{"finishReason": "STOP", "groundingMetadata": {}, "citationMetadata": {"x": [1]}}]},
     )
 

@@ -289,11 +289,11 @@ def test_unknown_events_items_and_fields_are_ignored() -> None:
         {"type": "response.something.new", "delta": {"a": 1}, "output_index": "first"},
         {"type": "response.code_interpreter_call.failed", "error": {"message": "elsewhere"}},
         {},
-        added(item("web_search_call", id="ws_1", action={"query": "x"}), output_index=0),
-        done(item("web_search_call", id="ws_1"), output_index=0),
+        added(item("new_call", id="ws_1", action={"query": "x"}), output_index=0),
+        done(item("new_call", id="ws_1"), output_index=0),
         text_delta("a", obfuscation="xyz", logprobs=[]),
         done(item("message", content="a", mood="fine")),
-        completed(output=[item("web_search_call", id="ws_1")], billing={"payer": "developer"}),
+        completed(output=[item("new_call", id="ws_1")], billing={"payer": "developer"}),
     )
 
     assert reply == Reply(AssistantMessage("a"), None, model="m1", response_id="r1")

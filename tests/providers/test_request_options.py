@@ -233,7 +233,7 @@ async def sent_by(name: str, option: str, *, is_set: bool) -> tuple[bytes, dict[
     asked = Request(model=model, system="", messages=[UserMessage("hi")], tools=(ToolSpec("search", "Search."),))
     asked = asked.with_defaults(options)
     endpoint = await provider.provider.endpoint(model, streams=options.stream is not False)
-    return provider.provider.encode(asked, ()), provider.provider.headers_of(asked.options), endpoint.info.url
+    return provider.provider.encode(asked, ()), provider.provider.headers_of(asked), endpoint.info.url
 
 
 @pytest.mark.parametrize("name", [name for name, wire in catalog.WIRES.items() if wire.kind != "script"])

@@ -42,7 +42,7 @@ from retinue.core.inbox import (
     Item,
     TextMessage,
 )
-from retinue.core.messages import AssistantMessage, Reply, Thinking, ToolCall, ToolMessage, UserMessage
+from retinue.core.messages import AssistantMessage, Citation, Reply, Thinking, ToolCall, ToolMessage, UserMessage
 from retinue.core.model_options import RequestOptions
 from retinue.core.policy import Autonomy, Policy
 from retinue.core.run import Exchange, HandleRef, HistoryRef, Lifecycle, LimitMet, Limits, Outcome
@@ -186,6 +186,8 @@ _EVENTS: tuple[Event, ...] = (
     ResultCollected(at=1763200011.0, key="r1/3/0", run_id="r2"),
     RunEnded(at=1763200012.0, outcome=_OUTCOME),
 )
+CITATION = Citation("https://h.example/pools", "Pools", "A pool has ten.", start=1, end=3)
+
 RUN_SPEC = RunSpec(
     agent="researcher",
     system="You look things up.",
@@ -331,6 +333,21 @@ _ADDED: dict[str, Event | Item | Outcome | RunSpec] = {
         at=1763200009.0,
         replaced=1,
         messages=(ToolMessage("look", "", attachments=(Image(b"GIF8", "image/gif", "a.gif"),)),),
+    ),
+    "event.reply_server_tools": ReplyReceived(
+        at=1763200003.0,
+        turn=2,
+        reply=Reply(
+            AssistantMessage(text="Ten.", citations=(CITATION,)), server_tools=(("web_search", 2),), stop="pause"
+        ),
+    ),
+    "event.ended_citations": RunEnded(
+        at=1763200006.0,
+        outcome=Outcome(result="completed", reason="answered", text="Ten.", citations=(CITATION,)),
+    ),
+    "event.exchange_ended_citations": ExchangeEnded(
+        at=1763200006.0,
+        exchange=Exchange(result="completed", reason="answered", text="Ten.", citations=(CITATION,)),
     ),
     "event.reply_call_error": ReplyReceived(
         at=1763200003.0,

@@ -16,16 +16,20 @@ from retinue.core.attachments import File, Image
 from retinue.core.messages import AssistantMessage, Message, Thinking, ToolCall, ToolMessage, UserMessage
 from retinue.core.model_options import RequestOptions
 from retinue.core.ports import Request
+from retinue.core.server_tools import ServerToolSpec
 from retinue.providers.anthropic.request import encode as encode_anthropic
+from retinue.providers.anthropic.response import Decoder as AnthropicDecoder
 from retinue.providers.bedrock.request import encode as encode_bedrock
 from retinue.providers.gemini.request import encode as encode_gemini
 from retinue.providers.openai_chat.request import encode as encode_chat
 from retinue.providers.openai_responses.request import encode as encode_responses
+from tests.providers import gemini_events
 from tests.providers.responses_events import completed, decode_reply, done, item
 
 openai_chat = pytest.importorskip("openai.types.chat.completion_create_params", reason="make vendors installs it")
 openai_responses = pytest.importorskip("openai.types.responses.response_create_params")
 anthropic = pytest.importorskip("anthropic.types.message_create_params")
+beta = pytest.importorskip("anthropic.types.beta.message_create_params")
 genai = pytest.importorskip("google.genai.types")
 
 from tests.vendors.typed_dicts import misfits  # noqa: E402  (needs typing_extensions, which the SDKs bring)
@@ -77,6 +81,95 @@ CONVERSATIONS: dict[str, Sequence[Message]] = {
     "phases": [UserMessage("why?"), phases(), UserMessage("sure?")],
 }
 
+SEARCH_BLOCKS: list[dict[str, Any]] = [
+    {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "pool"}},
+    {
+        "type": "web_search_tool_result",
+        "tool_use_id": "srvtoolu_1",
+        "content": [{"type": "web_search_result", "url": "https://h", "title": "Pools", "encrypted_content": "Eo"}],
+    },
+    {
+        "type": "text",
+        "text": "Ten.",
+        "citations": [
+            {
+                "type": "web_search_result_location",
+                "url": "https://h",
+                "title": "Pools",
+                "encrypted_index": "Eo",
+                "cited_text": "Ten.",
+            }
+        ],
+    },
+]
+PAUSED_BLOCK = {"type": "server_tool_use", "id": "srvtoolu_2", "name": "web_search", "input": {"query": "more"}}
+
+
+def of_anthropic(*blocks: dict[str, Any], stop: str) -> AssistantMessage:
+    """A reply with server tools, as the Anthropic wire decodes it."""
+    decoder = AnthropicDecoder()
+    decoder.feed_whole(msgspec.json.encode({"type": "message", "id": "m", "content": blocks, "stop_reason": stop}))
+    return decoder.finish().message
+
+
+def of_responses() -> AssistantMessage:
+    content = [{"type": "output_text", "text": "Ten.", "annotations": list[object]()}]
+    search = {"id": "ws_1", "status": "completed", "action": {"type": "search", "query": "pool", "queries": ["pool"]}}
+    code = {"id": "ci_1", "status": "completed", "code": "1", "container_id": "c", "outputs": None}
+    return decode_reply(
+        done(item("web_search_call", **search)),
+        done(item("code_interpreter_call", **code)),
+        done(item("file_search_call", id="fs_1", status="completed", queries=["pool"], results=None)),
+        done(item("message", id="msg_1", role="assistant", content=content)),
+        completed(),
+    ).message
+
+
+def of_gemini() -> AssistantMessage:
+    code = {"executableCode": {"language": "PYTHON", "code": "1"}, "thoughtSignature": "c2ln"}
+    output = {"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "1"}}
+    return gemini_events.decode_reply(
+        gemini_events.chunk(gemini_events.text("So "), code, output, gemini_events.text("ten."), finish="STOP")
+    ).message
+
+
+CONVERSATIONS.update(
+    {
+        "searched at anthropic": [
+            UserMessage("why?"),
+            of_anthropic(*SEARCH_BLOCKS, stop="end_turn"),
+            UserMessage("sure?"),
+        ],
+        "paused at anthropic": [UserMessage("why?"), of_anthropic(*SEARCH_BLOCKS, PAUSED_BLOCK, stop="pause_turn")],
+        "searched at openai": [UserMessage("why?"), of_responses(), UserMessage("sure?")],
+        "computed at gemini": [UserMessage("why?"), of_gemini(), UserMessage("sure?")],
+    }
+)
+
+DOCS = ServerToolSpec(name="docs", url="https://mcp.example/mcp", token_env="DOCS_TOKEN", allow=("search",))
+SERVER_TOOLS: dict[str, tuple[ServerToolSpec, ...]] = {
+    "anthropic": (
+        ServerToolSpec(name="web_search", max_uses=3, allowed_domains=("h.example",)),
+        ServerToolSpec(name="web_fetch", max_uses=3, blocked_domains=("h.example",)),
+        ServerToolSpec(name="code_execution"),
+    ),
+    "anthropic with mcp": (DOCS, ServerToolSpec(name="remote", url="https://mcp.example/other")),
+    "responses": (
+        ServerToolSpec(name="web_search", max_uses=3, allowed_domains=("h.example",)),
+        ServerToolSpec(name="code_execution", max_uses=1),
+        ServerToolSpec(name="file_search", stores=("vs_1",), max_uses=1),
+        msgspec.structs.replace(DOCS, max_uses=2),
+    ),
+    "gemini": (
+        ServerToolSpec(name="web_search"),
+        ServerToolSpec(name="web_fetch"),
+        ServerToolSpec(name="code_execution"),
+        ServerToolSpec(name="file_search", stores=("fileSearchStores/s",)),
+        msgspec.structs.replace(DOCS, allow=()),
+    ),
+}
+"""The server tools of a wire, in the matrix."""
+
 OPTIONS: dict[str, dict[str, Any]] = {
     "none": {},
     "sampling": {"max_output": 2000, "temperature": 0.5, "top_p": 0.9},
@@ -127,6 +220,12 @@ def check_anthropic(body: Body) -> list[str]:
     streams, whole = anthropic.MessageCreateParamsStreaming, anthropic.MessageCreateParamsNonStreaming
     found = misfits(body, streams if "stream" in body else whole)
     return [each for each in found if each not in of_older_models or body["model"] != "claude-sonnet-4-5"]
+
+
+def check_beta(body: Body) -> list[str]:
+    """Requests with MCP servers, which have types of their own."""
+    streams, whole = beta.MessageCreateParamsStreaming, beta.MessageCreateParamsNonStreaming
+    return misfits(body, streams if "stream" in body else whole)
 
 
 def check_gemini(body: Body) -> list[str]:
@@ -196,6 +295,27 @@ def test_a_request_fits_the_types_of_the_vendor(wire: str, model: str, conversat
     request = Request(model=model, system="Be brief.", messages=CONVERSATIONS[conversation], **given)
 
     assert check(msgspec.json.decode(encode(request))) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "conversation", "options"),
+    [
+        (kind, conversation, options)
+        for kind, conversation, options in itertools.product(
+            SERVER_TOOLS, CONVERSATIONS, ("none", "thinking", "options", "no calls", "schema", "wrap-up")
+        )
+    ],
+)
+def test_a_request_with_server_tools_fits_the_types_of_the_vendor(
+    kind: str, conversation: str, options: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCS_TOKEN", "token")
+    wire, _, beta = kind.partition(" with ")
+    encode, check = WIRES[wire]
+    given: dict[str, Any] = {"tools": (SEARCH, LS), **OPTIONS[options], "server_tools": SERVER_TOOLS[kind]}
+    request = Request(model=MODELS[wire][-1], system="Be brief.", messages=CONVERSATIONS[conversation], **given)
+
+    assert (check_beta if beta else check)(msgspec.json.decode(encode(request))) == []
 
 
 @pytest.mark.parametrize("wire", WIRES)

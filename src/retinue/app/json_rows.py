@@ -9,7 +9,7 @@ import msgspec
 from retinue.core.attachments import Attachment
 from retinue.core.events import CallReturned, Event, HistoryCompacted, MailTaken, RunAccepted, TreeEvent
 from retinue.core.inbox import Input, TextMessage
-from retinue.core.messages import AssistantMessage, Delta, Message
+from retinue.core.messages import AssistantMessage, Citation, Delta, Message
 from retinue.core.run import Outcome
 from retinue.core.text import rfc3339
 from retinue.core.usage import Usage, dollars
@@ -45,7 +45,7 @@ def run_row(view: RunView) -> dict[str, object]:
 
 
 def outcome_row(run_id: str, task: str, outcome: Outcome) -> dict[str, object]:
-    """The outcome of a run, as `retinue run --json` prints it."""
+    """The outcome of a run, as `retinue run --json` prints it; `citations` if the answer has some."""
     return {
         "run_id": run_id,
         "status": outcome.result,
@@ -56,7 +56,13 @@ def outcome_row(run_id: str, task: str, outcome: Outcome) -> dict[str, object]:
         "cost": dollars(outcome.cost),
         "task": task,
         "error": outcome.error,
+        **({"citations": [citation_row(each) for each in outcome.citations]} if outcome.citations else {}),
     }
+
+
+def citation_row(citation: Citation) -> dict[str, object]:
+    """A source of a part of an answer; `start` and `end` are characters of its text."""
+    return {name: getattr(citation, name) for name in citation.__struct_fields__}
 
 
 def event_row(item: TreeEvent) -> dict[str, object]:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
 
@@ -58,6 +58,9 @@ from retinue.tools.file_changes import FileChanges
 from retinue.tools.path_walk import Workspaces
 from retinue.tools.settings_trust import recorded_roots
 
+if TYPE_CHECKING:
+    from retinue.tools.server_tools import ServerTool
+
 log = logger("retinue.app")
 
 MEMORY = ":memory:"
@@ -82,6 +85,7 @@ def open(
     dialect_settings: Mapping[str, object] | None = None,
     agents: Sequence[Agent] = (),
     mcp_servers: Sequence[McpServer] = (),
+    server_tools: Sequence[ServerTool] = (),
     policy: Policy | None = None,
     session: SessionId | None = None,
     home: str | Path | None = None,
@@ -109,6 +113,7 @@ def open(
       `retinue.Dialect`. `dialect_settings` are settings by the dialect's name.
     - `agents`: the agents that runs and models can name.
     - `mcp_servers`: MCP servers whose tools agents can have, as `mcp__SERVER__TOOL`; needs the extra `retinue[mcp]`.
+    - `server_tools`: options of tools that the model's vendor runs, for agents that list them as `server:NAME`.
     - `policy`: the ceiling of every run; its limits on actions per hour and cost per day hold for each agent. Without
       one, an agent has its own policy, else `Policy()`, and nothing is limited by hour or day.
     - `session`: the id of the session of new runs; without one, a new session is opened.
@@ -147,6 +152,7 @@ def open(
         tool_options = _merge_tool_options(tool_options, settings.tool_options)
         dialect_settings = dict(settings_file.dialect_settings(settings)) | dict(dialect_settings or {})
         mcp_servers = (*settings_file.mcp_servers(settings), *mcp_servers)
+        server_tools = (*server_tools, *settings_file.server_tools(settings))
         if store is None and home is None and chosen_url() is None:
             store = settings_file.store_url(settings)
         if settings.policy is not None:
@@ -159,6 +165,10 @@ def open(
     table, name = _providers(model, provider, base_url, api_key_env, providers, provider_configs)
     clock, ids = clock or SystemClock(), ids or RandomIds()
     own, named = check_tools(tools)
+    if server_tools:  # the first of a name holds: arguments come before settings
+        known = {tool.spec.name for tool in (*own, *of_agents)}
+        configured = {tool.spec.name: tool for tool in reversed(server_tools)}
+        of_agents = (*of_agents, *(tool for name, tool in configured.items() if name not in known))
     for warning in unknown_in_code(agents, policy, [tool.spec.name for tool in (*own, *of_agents)]):
         log.warning("%s", warning)
     store = _open_store(home, durability, store)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from retinue.core.agent import split_model
+from retinue.core.agent import is_server_tool, split_model
 from retinue.core.errors import BadInput
 from retinue.core.model_options import NO_OPTIONS, ModelOptions
 from retinue.core.ports import Provider, Tool, as_tool
@@ -23,6 +23,9 @@ from retinue.providers.catalog import LOCAL_SERVERS, WIRES, ProviderConfig, cano
 from retinue.tools.builtin import BUILTIN, Builtin
 from retinue.tools.dependencies import ToolOptions
 from retinue.tools.path_walk import Workspaces
+
+if TYPE_CHECKING:
+    from retinue.core.server_tools import ServerToolSpec
 
 
 class ToolRegistry:
@@ -45,12 +48,13 @@ class ToolRegistry:
         for tool in tools:
             self._register(tool)
         self.offered = tuple(dict.fromkeys((*self.own, *named)))
+        """The tools offered to a run whose agent lists none."""
         for tool in of_agents:
             if self.own.get(tool.spec.name) is not tool:
                 self._register(tool)
-        """The tools offered to a run whose agent lists none."""
-        self.names = tuple(dict.fromkeys((*self.own, *(BUILTIN if builtin is not None else ()))))
-        """The tools that an agent can be given, without those of dialects."""
+        own = (name for name in self.own if not is_server_tool(name))
+        self.names = tuple(dict.fromkeys((*own, *(BUILTIN if builtin is not None else ()))))
+        """The tools that an agent can be given, without those of dialects and those that a vendor runs."""
         self._mcp: McpTools | None = None
         self._dialects: dict[str, Dialect] = {}
         self._delegation: dict[str, Mapping[str, Tool]] = {}
@@ -98,6 +102,10 @@ class ToolRegistry:
     def _registered(self, name: str) -> Tool | None:
         if self._builtin is None:
             return self.own.get(name)
+        if is_server_tool(name):
+            from retinue.tools.server_tools import standard_tools  # imported late: few runs have one
+
+            return self.own.get(name) or standard_tools().get(name)
         tool = self.own.get(name) or self._builtin.find(name) or (None if self._mcp is None else self._mcp.find(name))
         return None if tool is None else self._builtin.truncating(tool)
 
@@ -187,6 +195,19 @@ class ProviderRegistry:
         wire = name if config is None else config.wire
         if options != NO_OPTIONS and wire in WIRES and (config is not None or not self.is_reached(name)):
             catalog.check_options(WIRES[wire], wire, options)
+
+    def check_server_tools(self, name: str, model: str, tools: Sequence[ServerToolSpec], *, others: bool) -> None:
+        """Raise `BadInput` for tools that the vendor behind a provider does not run; `others` are tools besides."""
+        config = self.config(name)
+        if config is None and not self.is_reached(name) and name in WIRES:
+            config = provider_config(name)
+        if config is not None:
+            catalog.check_server_tools(config, model, tools, others=others)
+            return
+        provider = self.find(name)
+        kinds: Collection[str] = getattr(provider, "server_tools", ())
+        if missing := [tool.full_name for tool in tools if tool.kind not in kinds]:
+            raise BadInput(f"{missing[0]}: the provider {name} has no server tools")
 
     def temperature(self, name: str) -> float | None:
         config = self.config(name)

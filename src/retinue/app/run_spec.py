@@ -16,13 +16,22 @@ from msgspec.structs import replace
 from retinue.app.child_runs import ChildRuns
 from retinue.app.registries import ProviderRegistry, RegistryFamilies, ToolRegistry
 from retinue.app.structured_output import make_output
-from retinue.core.agent import DEFAULT_AGENT, Agent, RunSpec
+from retinue.core.agent import DEFAULT_AGENT, Agent, RunSpec, is_server_tool
 from retinue.core.budget import Window
 from retinue.core.errors import BadInput, PolicyError, UnknownName
 from retinue.core.events import RunAccepted
 from retinue.core.log_context import RunFields, line
 from retinue.core.model_options import NO_OPTIONS, Effort, ModelOptions
-from retinue.core.policy import Policy, allows, inherit, intersect, narrowed_windows, windows_of
+from retinue.core.policy import (
+    Policy,
+    Verdict,
+    allows,
+    inherit,
+    intersect,
+    narrowed_windows,
+    verdict,
+    windows_of,
+)
 from retinue.core.ports import Tool
 from retinue.core.run import Limits, Outcome, nanodollars
 from retinue.core.state import Run
@@ -224,6 +233,9 @@ class RunSpecBuilder:
         provider, name = self._providers.split(model, first) if model else (first, self._model)
         chosen_options = ModelOptions(effort=effort).over(options).over(agent.options)
         self._providers.check_options(provider, chosen_options)
+        fallback = tuple(self._providers.split(other, provider) for other in agent.fallback)
+        if any(map(is_server_tool, visible)):
+            self._check_server_tools(visible, chosen, ((provider, name), *fallback), policies)
         temperature = chosen_options.temperature
         return RunSpec(
             agent=agent.name,
@@ -232,7 +244,7 @@ class RunSpecBuilder:
             dialects=chosen,
             provider=provider,
             model=name,
-            fallback=tuple(self._providers.split(other, provider) for other in agent.fallback),
+            fallback=fallback,
             max_output=chosen_options.max_output_tokens,
             temperature=self._providers.temperature(provider) if temperature is None else temperature,
             top_p=chosen_options.top_p,
@@ -245,6 +257,31 @@ class RunSpecBuilder:
             tool_ceiling=_tool_ceiling(own, dialects) if ceiling and dialects and tools is not None else None,
             tags=agent.tags,
         )
+
+    def _check_server_tools(
+        self,
+        offered: Sequence[str],
+        dialects: tuple[str, ...],
+        models: Sequence[tuple[str, str]],
+        policies: Sequence[Policy],
+    ) -> None:
+        """Raise `BadInput` for a tool of the vendor that a model does not have, or that needs an approval."""
+        found = [tool for name in offered if (tool := self._tools.find(name, dialects)) is not None]
+        tools = [tool for tool in found if tool.server is not None]
+        decisions = (
+            (tool, verdict(policy, tool=tool.spec.name, risk=tool.risk, acts=tool.acts))
+            for tool in tools
+            for policy in policies
+        )
+        for tool, decision in decisions:
+            if decision.verdict is not Verdict.ALLOW:
+                raise BadInput(
+                    f"{tool.spec.name} is run by the model's vendor, where no call waits for an approval: "
+                    f"{decision.reason}. List it in auto_approve, or leave it out"
+                )
+        specs = [tool.server for tool in tools if tool.server is not None]
+        for provider, model in models:
+            self._providers.check_server_tools(provider, model, specs, others=len(found) > len(tools))
 
     def _own_tools_at(self, dialects: Sequence[str], depth: int) -> tuple[str, ...]:
         """The tools that dialects which are not built in offer to a run at this depth."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -21,13 +22,17 @@ from retinue.config.model_options import model_options_of
 from retinue.config.other_programs import Translate, Translated
 from retinue.config.settings import MAX_BYTES, Settings, load
 from retinue.config.store import STORE, StoreSettings
-from retinue.core.errors import ConfigError
+from retinue.core.errors import BadInput, ConfigError, Problem
 from retinue.core.log_context import logger
+from retinue.core.policy import Risk
 from retinue.core.settings_file_names import SETTINGS_FILES
 from retinue.dialects import registry
 from retinue.dialects.base import ProgramSettings
 from retinue.mcp_client import McpServer, read_server_file
 from retinue.providers.catalog import ProviderConfig, provider_config
+
+if TYPE_CHECKING:
+    from retinue.tools.server_tools import ServerTool
 
 log = logger("retinue.config")
 
@@ -194,6 +199,33 @@ def mcp_servers(settings: Settings, files: Sequence[str] = ()) -> tuple[McpServe
     for file in files:
         servers |= {server.name: server for server in read_server_file(Path(file))}
     return tuple(servers.values())
+
+
+def server_tools(settings: Settings) -> tuple[ServerTool, ...]:
+    """The tools of vendors that the settings configure; raises `ConfigError` for one that cannot be used."""
+    if not settings.server_tools:
+        return ()
+    from retinue.tools.server_tools import ServerTool  # imported late: few settings have one
+
+    found: list[ServerTool] = []
+    for name, tool in settings.server_tools.items():
+        try:
+            made = ServerTool(
+                name,
+                max_uses=tool.max_uses,
+                allowed_domains=tool.allowed_domains,
+                blocked_domains=tool.blocked_domains,
+                stores=tool.stores,
+                url=tool.url or "",
+                token_env=tool.token_env or "",
+                allow=tool.allow,
+                price=tool.price,
+                risk=None if tool.risk is None else Risk(tool.risk),
+            )
+        except BadInput as wrong:
+            raise ConfigError(Problem(file=str(settings.source or ""), complaint=str(wrong))) from None
+        found.append(made)
+    return tuple(found)
 
 
 def dialect_settings(settings: Settings) -> Mapping[str, object]:

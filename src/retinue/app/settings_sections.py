@@ -18,7 +18,7 @@ from retinue.config.profiles import RISK_PROFILES, RUNTIME_PROFILES
 from retinue.config.providers import ProviderSettings, providers_section
 from retinue.config.section_type import Section
 from retinue.config.store import STORE
-from retinue.config.tools import TOOLS
+from retinue.config.tools import SERVER_TOOLS, TOOLS
 from retinue.config.worker import WORKER
 from retinue.core.errors import BadInput
 from retinue.dialects import registry
@@ -54,6 +54,7 @@ SECTIONS: tuple[Section, ...] = (
     AGENT_FILES,
     providers_section(tuple(WIRES), cross_key_errors=lambda provider: _provider_errors(provider)),
     TOOLS,
+    SERVER_TOOLS,
     *DIALECT_SECTIONS.values(),
     RISK_PROFILES,
     RUNTIME_PROFILES,

@@ -32,6 +32,8 @@ T = TypeVar("T")
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as DefaultTypeVar
 
+    from retinue.tools.server_tools import ServerTool
+
     Answer = DefaultTypeVar("Answer", default=Any)
 else:
     Answer = TypeVar("Answer")  # defaults of type variables need Python 3.13
@@ -59,6 +61,7 @@ class OpenOptions(TypedDict, total=False):
     approvals: Approver
     hooks: Sequence[Hooks]
     mcp_servers: Sequence[McpServer]
+    server_tools: Sequence[ServerTool]
     adopt: bool
     durability: Literal["process", "power"]
     lease: float

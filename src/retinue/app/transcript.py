@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, assert_never
 
 from msgspec import Struct
 
 from retinue.core import events, inbox
+from retinue.core.agent import SERVER_PREFIX
 from retinue.core.attachments import with_labels
-from retinue.core.messages import ToolCall
+from retinue.core.messages import Citation, Reply, ToolCall
 from retinue.core.run import Outcome
-from retinue.core.text import plural, rfc3339
+from retinue.core.text import clean_line, plural, rfc3339
 from retinue.core.usage import count, money, tokens
 
 Kind = Literal["task", "words", "thinking", "reply", "call", "result", "note", "error", "end"]
@@ -58,6 +59,8 @@ def _entries(event: events.Event, calls: dict[tuple[int, int], ToolCall]) -> Ite
                 yield Entry(at=at, kind="thinking", turn=turn, text=thoughts)
             if reply.message.text or not reply.message.calls:
                 yield Entry(at=at, kind="reply", turn=turn, text=reply.message.text)
+            if reply.server_tools or reply.message.citations:
+                yield Entry(at=at, kind="note", turn=turn, text=_sources(reply))
             if reply.calls_in_text:
                 yield Entry(at=at, kind="note", turn=turn, text=CALLS_IN_TEXT)
             for index, call in enumerate(reply.message.calls):
@@ -94,6 +97,27 @@ def _entries(event: events.Event, calls: dict[tuple[int, int], ToolCall]) -> Ite
             yield _end(at, outcome)
         case _:
             assert_never(event)
+
+
+def source_lines(citations: Sequence[Citation]) -> list[str]:
+    """The sources of an answer, each once, numbered and without control characters.
+
+    >>> source_lines([Citation("https://h.example/a", "Pools"), Citation("https://h.example/a", "Pools")])
+    ['[1] Pools <https://h.example/a>']
+    """
+    sources = dict.fromkeys((each.title, each.url) for each in citations if each.title or each.url)
+    texts = (f"{title} <{url}>" if title and url else title or f"<{url}>" for title, url in sources)
+    return [f"[{number}] {clean_line(text[:MAX_SOURCE])}" for number, text in enumerate(texts, start=1)]
+
+
+MAX_SOURCE = 500
+"""Characters of a source that are shown."""
+
+
+def _sources(reply: Reply) -> str:
+    """What the vendor's tools did for a reply, and the sources that it names."""
+    uses = [f"{SERVER_PREFIX}{name} was used {plural(count, 'time')}" for name, count in reply.server_tools]
+    return "\n".join(("; ".join(uses) or "sources:", *source_lines(reply.message.citations)))
 
 
 def _compaction(event: events.HistoryCompacted) -> str:

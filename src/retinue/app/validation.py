@@ -17,7 +17,7 @@ from msgspec.structs import replace as replace_struct
 
 from retinue.app.child_runs import AgentTool, HandoffTool
 from retinue.config import error_texts
-from retinue.core.agent import Agent, wrong_type
+from retinue.core.agent import SERVER_PREFIX, Agent, is_server_tool, wrong_type
 from retinue.core.errors import BadInput, Problem, UnknownName
 from retinue.core.policy import DEFAULT_AUTO_APPROVE, NO_TOOLS, Policy
 from retinue.core.ports import Hooks, Tool, ToolLike, as_tool
@@ -168,6 +168,7 @@ _LISTS = ("allowed_tools", "excluded_tools", "auto_approve", "always_ask")
 
 def unknown_in_settings(settings: Settings, own: Collection[str]) -> list[Problem]:
     """The tool names in a settings file that are neither built in, nor a dialect's, nor among its `own` tools."""
+    own = (*own, *(SERVER_PREFIX + name for name in settings.server_tools))
     return [
         replace(named, complaint=_complaint(named.found, own))
         for named in settings.tool_references
@@ -199,6 +200,10 @@ def _is_known(name: str, own: Collection[str]) -> bool:
     # dialect that is not in use.
     if name.startswith(PREFIX) or name in (READ_RESOURCE, GET_PROMPT):
         return True  # the tools of an MCP server are known when it has been asked
+    if is_server_tool(name):
+        from retinue.tools.server_tools import standard_tools  # imported late: few settings name one
+
+        return name in own or name in standard_tools()
     return name in own or name in BUILTIN or name in DEFAULT_AUTO_APPROVE or name in NO_TOOLS or name in tool_names()
 
 

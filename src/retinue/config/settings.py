@@ -24,7 +24,14 @@ from retinue.config.root import ROOT, RootDefaults
 from retinue.config.section_type import Section
 from retinue.config.store import SQLITE, STORE
 from retinue.config.toml import read_toml
-from retinue.config.tools import TOOLS, ToolsSettings, module_files, module_issues
+from retinue.config.tools import (
+    SERVER_TOOLS,
+    TOOLS,
+    ServerToolSettings,
+    ToolsSettings,
+    module_files,
+    module_issues,
+)
 from retinue.config.validation import Issue, check
 from retinue.core.agent import Agent
 from retinue.core.errors import ConfigError, Problem, UnknownName
@@ -99,6 +106,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     tool_options: ToolOptions = ToolOptions()
     sections: Mapping[str, Struct] = {}
     mcp_servers: Mapping[str, McpServerSettings] = {}
+    server_tools: Mapping[str, ServerToolSettings] = {}
     risk_profiles: Mapping[str, RiskSettings] = {}
     runtime_profiles: Mapping[str, RuntimeSettings] = {}
     memory: MemoryDefaults = MemoryDefaults()
@@ -372,6 +380,7 @@ def _settings(
     providers = _tables(checked.pop("providers", None), ProviderSettings)
     risk_profiles = _tables(checked.pop(RISK_PROFILES.name, None), RiskSettings)
     mcp_servers = _tables(checked.pop(MCP_SERVERS.name, None), McpServerSettings)
+    server_tools = _tables(checked.pop(SERVER_TOOLS.name, None), ServerToolSettings)
     runtime_profiles = _tables(checked.pop(RUNTIME_PROFILES.name, None), RuntimeSettings)
     issues += unsupported_options(risk_profiles)
     issues += backend_issues((MEMORY.name, "backend"), memory.backend)
@@ -408,6 +417,7 @@ def _settings(
         agents=agents,
         providers=providers,
         mcp_servers=mcp_servers,
+        server_tools=server_tools,
         risk_profiles=risk_profiles,
         runtime_profiles=runtime_profiles,
         warnings=(

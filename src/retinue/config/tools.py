@@ -1,6 +1,6 @@
-"""The section `[tools]`: Python files with the user's tools, and options of the built-in tools.
+"""The sections `[tools]` and `[server_tools.<name>]`: the user's tools, and options of built-in and of vendors' tools.
 
-The files are not imported here.
+The user's files are not imported here.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from msgspec import Meta, Struct
 
 from retinue.config import error_texts
 from retinue.config.error_texts import quoted
-from retinue.config.section_type import Section
+from retinue.config.providers import Variable
+from retinue.config.section_type import NamedTables, Section
 from retinue.config.validation import Issue
 from retinue.tools.dependencies import PROGRAM_MEMORY_MB, ToolOptions
 
@@ -104,6 +105,54 @@ ALLOWED = "a Python file (.py)"
 MAX_SHOWN_PATH = 500
 
 TOOLS = Section(name="tools", type=ToolsSettings, about="Your own tools in Python, and options of the built-in ones.")
+
+
+_Entry = Annotated[str, Meta(min_length=1, max_length=500)]
+_Entries = Annotated[tuple[_Entry, ...], Meta(max_length=100)]
+
+
+class ServerToolSettings(Struct, frozen=True, kw_only=True):
+    """A tool that the vendor runs: web_search, web_fetch, code_execution or file_search; with a url an MCP server."""
+
+    max_uses: Annotated[
+        Annotated[int, Meta(ge=1, le=1000)] | None, Meta(description="Uses within one reply.", examples=[5])
+    ] = None
+    allowed_domains: Annotated[
+        _Entries, Meta(description="The only hosts of web_search and web_fetch.", examples=[["docs.example"]])
+    ] = ()
+    blocked_domains: Annotated[
+        _Entries, Meta(description="Hosts that they leave out, instead.", examples=[["forum.example"]])
+    ] = ()
+    stores: Annotated[
+        _Entries, Meta(description="Document stores of file_search, by the vendor's ids.", examples=[["vs_123"]])
+    ] = ()
+    url: Annotated[
+        str | None,
+        Meta(description="The address of a remote MCP server.", examples=["https://mcp.example/mcp"]),
+    ] = None
+    token_env: Annotated[
+        Variable | None,
+        Meta(description="The variable of its token, which the vendor is sent.", examples=["DOCS_TOKEN"]),
+    ] = None
+    allow: Annotated[_Entries, Meta(description="The only tools of the server.", examples=[["search"]])] = ()
+    risk: Annotated[
+        Literal["low", "medium", "high"] | None,
+        Meta(description="Risk of its use; an MCP server counts as medium, other tools as low.", examples=["medium"]),
+    ] = None
+    price: Annotated[
+        Annotated[float, Meta(ge=0, le=1000)] | None,
+        Meta(description="Dollars of one use, in place of the vendor's list price.", examples=[0.01]),
+    ] = None
+
+
+SERVER_TOOLS = Section(
+    name="server_tools",
+    type=ServerToolSettings,
+    about="Tools that a model's vendor runs, for agents that list them as server:NAME.",
+    named=NamedTables(
+        example="web_search", pattern=r"[A-Za-z][A-Za-z0-9_-]{0,31}", expected="up to 32 letters, digits, _ and -"
+    ),
+)
 
 
 def module_files(modules: Sequence[str], folder: Path) -> tuple[Path, ...]:

@@ -23,6 +23,7 @@ __all__ = [
     "ports",
     "run",
     "schema",
+    "server_tools",
     "settings_file_names",
     "state",
     "step",

@@ -30,6 +30,19 @@ Placement = Literal["tree", "anywhere"]
 """Where the runs of an agent are driven: with the tree of their parent, or by any worker."""
 
 
+SERVER_PREFIX = "server:"
+"""Begin of the names of tools that a model's vendor runs on its own servers."""
+
+
+def is_server_tool(name: str) -> bool:
+    """Whether a tool's name is that of a server tool.
+
+    >>> is_server_tool("server:web_search"), is_server_tool("web_search")
+    (True, False)
+    """
+    return name.startswith(SERVER_PREFIX)
+
+
 def split_model(
     model: str, known: Collection[str] | None = None, canonical: Callable[[str], str] = str
 ) -> tuple[str | None, str]:

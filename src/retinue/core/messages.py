@@ -20,8 +20,8 @@ Origin = Literal["caller", "peer", "notice", "engine"]
 (`engine`).
 """
 
-Stop = Literal["end", "calls", "length", "refusal"]
-"""Why the model stopped: final answer, tool calls, output limit, or refusal."""
+Stop = Literal["end", "calls", "length", "refusal", "pause"]
+"""Why the model stopped: final answer, tool calls, output limit, refusal, or a pause in its own turn, which goes on."""
 
 
 class ToolCall(Struct, frozen=True, gc=False, omit_defaults=True):
@@ -77,12 +77,29 @@ class UserMessage(Struct, frozen=True, gc=False, omit_defaults=True, tag="user")
     attachments: tuple[Attachment, ...] = ()
 
 
+class Citation(Struct, frozen=True, gc=False, omit_defaults=True):
+    """A source of a part of an answer: `start` to `end` are characters of its text, of which `quote` is the evidence.
+
+    `url` is empty for a source that has none, such as a file.
+    """
+
+    url: str = ""
+    title: str = ""
+    quote: str = ""
+    start: int = 0
+    end: int = 0
+
+
 class AssistantMessage(Struct, frozen=True, gc=False, omit_defaults=True, tag="assistant"):
-    """A model's text, the tool calls it requested, and its reasoning blocks."""
+    """A model's text, the tool calls it requested, and its reasoning blocks.
+
+    `citations` are the sources that the vendor's own tools gave for the text.
+    """
 
     text: str = ""
     calls: tuple[ToolCall, ...] = ()
     thinking: tuple[Thinking, ...] = ()
+    citations: tuple[Citation, ...] = ()
 
 
 class ToolMessage(Struct, frozen=True, gc=False, omit_defaults=True, tag="tool"):
@@ -109,6 +126,7 @@ class Reply(Struct, frozen=True, gc=False, omit_defaults=True):
     `usage` is None when the provider reports none; `cost` is in nanodollars, None when no price is known. `model` and
     `response_id` are as the vendor reports them. With `calls_in_text` the model wrote its calls as text, and the
     provider recognised them. `call_error` says why a text that was meant as a call could not be read as one.
+    `server_tools` counts the uses of tools that the vendor ran.
     """
 
     message: AssistantMessage
@@ -119,6 +137,7 @@ class Reply(Struct, frozen=True, gc=False, omit_defaults=True):
     response_id: str = ""
     calls_in_text: bool = False
     call_error: str = ""
+    server_tools: tuple[tuple[str, int], ...] = ()
 
 
 class StartDelta(Struct, frozen=True, gc=False, tag="start"):

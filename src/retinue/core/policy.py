@@ -362,6 +362,15 @@ def allows(policy: Policy, tool: str) -> bool:
     return verdict(policy, tool=tool, risk=Risk.LOW).verdict is not Verdict.REFUSE
 
 
+def needs_no_approval(policy: Policy, tool: str, risk: Risk, *, acts: bool) -> bool:
+    """Whether every call of a tool may be made without an approval, as of one that the vendor calls itself.
+
+    >>> needs_no_approval(Policy(always_ask=("server:web_search",)), "server:web_search", Risk.LOW, acts=False)
+    False
+    """
+    return verdict(policy, tool=tool, risk=risk, acts=acts).verdict is Verdict.ALLOW
+
+
 def _lists(entries: tuple[str, ...], tool: str) -> bool:
     """Whether a list of tools has a tool.
 

@@ -11,6 +11,7 @@ from msgspec.structs import force_setattr
 from retinue.core.budget import Dimension
 from retinue.core.errors import BadInput, RunFailed
 from retinue.core.ids import Key, RunId
+from retinue.core.messages import Citation
 from retinue.core.usage import MAX_COST, NANO, NO_USAGE, Usage
 
 if TYPE_CHECKING:
@@ -222,7 +223,8 @@ class Outcome(Struct, Generic[T_co], frozen=True, kw_only=True, omit_defaults=Tr
     `structured` is the answer as a JSON value if the run required one, and `output` the answer as the required type;
     `output` and `unwrap` raise `RunFailed` if there is no answer, so that a failure is not taken for one. `usage`,
     `cost`, `turns` and `exchanges` are totals; `limit` is the limit that was reached, or that cut the answer off;
-    `unstopped` names tool calls that could not be stopped.
+    `unstopped` names tool calls that could not be stopped. `citations` are the sources that the vendor's own tools gave
+    for parts of `text`.
 
     >>> Outcome(result="completed", reason="answered", text="42").ok
     True
@@ -247,6 +249,7 @@ class Outcome(Struct, Generic[T_co], frozen=True, kw_only=True, omit_defaults=Tr
     exchanges: int = 1
     limit: LimitMet | None = None
     unstopped: tuple[str, ...] = ()
+    citations: tuple[Citation, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -284,6 +287,7 @@ class Exchange(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     structured: object = None
     turns: int = 0
     limit: LimitMet | None = None
+    citations: tuple[Citation, ...] = ()
 
 
 class Approval(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):

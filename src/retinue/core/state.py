@@ -69,12 +69,13 @@ class Run:
 
     # fmt: off
     __slots__ = (
-        "accepted", "adopted_seq", "advised", "call_error", "calls_before", "calls_made", "closing", "compactions",
-        "context", "cost", "counted_messages", "cut_by", "cuts", "dependencies", "estimated", "estimated_cost",
-        "exchange_at", "exchange_turns", "exchanges", "failure", "final", "history", "in_exchange", "inputs",
-        "last_calls", "latest_input", "left_at", "open", "outcome", "parked_before", "parked_seconds", "parked_since",
-        "policy", "repairs", "repeats", "reply_tokens", "run_spec", "seen", "seq", "spent_before", "stop", "system",
-        "taken", "text", "tool_crash", "tools_on", "turns", "unreturned", "usage", "wrap_up_limit",
+        "accepted", "adopted_seq", "advised", "answer", "call_error", "calls_before", "calls_made", "closing",
+        "compactions", "context", "cost", "counted_messages", "cut_by", "cuts", "dependencies", "estimated",
+        "estimated_cost", "exchange_at", "exchange_turns", "exchanges", "failure", "final", "history", "in_exchange",
+        "inputs", "last_calls", "latest_input", "left_at", "open", "outcome", "parked_before", "parked_seconds",
+        "parked_since", "paused", "policy", "repairs", "repeats", "reply_tokens", "run_spec", "seen", "seq",
+        "spent_before", "stop", "system", "taken", "text", "tool_crash", "tools_on", "turns", "unreturned", "usage",
+        "wrap_up_limit",
     )
     # fmt: on
 
@@ -114,6 +115,10 @@ class Run:
         """The last input after the task."""
         self.text = ""
         """The last text of the model in this exchange; the outcome's text if the run stops here."""
+        self.answer = AssistantMessage()
+        """The last reply; after a pause, its text and those before the pause."""
+        self.paused = False
+        """Whether the vendor's server has paused in the last reply, and goes on with it when it is sent back."""
         self.stop: Stop = "end"
         self.cut_by: LimitMet | None = None
         """The limit that cut off the last reply, if one did."""
@@ -203,6 +208,7 @@ class Run:
             exchanges=len(self.exchanges) + (1 if self.in_exchange else 0),
             limit=result.limit,
             unstopped=unstopped,
+            citations=result.citations,
         )
 
 
@@ -260,7 +266,7 @@ def apply(run: Run, seq: int, event: Event) -> None:
             _close_turn(run, NOT_MADE)
             run.wrap_up_limit = limit
             run.tools_on = False
-            run.final = False
+            run.final = run.paused = False
             run.history.append(UserMessage(text=text, origin="engine"))
         case RepairAsked(text=text):
             _close_turn(run, NOT_MADE)
@@ -275,7 +281,7 @@ def apply(run: Run, seq: int, event: Event) -> None:
             _close_turn(run, NOT_MADE)
             _keep_unfinished_text(run, exchange)
             run.exchanges.append(exchange)
-            run.in_exchange = False
+            run.in_exchange = run.paused = False
             run.wrap_up_limit = None
             run.failure = None
         case HistoryCompacted():
@@ -316,12 +322,29 @@ def _apply_reply(run: Run, seq: int, event: ReplyReceived) -> None:
     run.compactions = 0
     run.stop, run.cut_by = reply.stop, event.cut_by
     run.call_error = reply.call_error
-    if reply.message.text:
-        run.text = reply.message.text
+    if run.paused:
+        run.answer = joined(run.answer, reply.message)
+    else:
+        run.answer = reply.message
+    run.paused = reply.stop == "pause" and not reply.message.calls
+    if run.answer.text:
+        run.text = run.answer.text
     run.cuts = run.cuts + 1 if reply.stop == "length" and is_cut(reply.message) else 0
     run.open = [OpenCall(index, call, seq) for index, call in enumerate(reply.message.calls)]
     run.unreturned = len(run.open)
-    run.final = not run.open
+    run.final = not run.open and not run.paused
+
+
+def joined(first: AssistantMessage, second: AssistantMessage) -> AssistantMessage:
+    """The text of two replies of one turn, the first of which paused, with the citations of both.
+
+    >>> from retinue.core.messages import Citation
+    >>> joined(AssistantMessage("It is "), AssistantMessage("42.", citations=(Citation("u", end=3),))).citations
+    (Citation(url='u', title='', quote='', start=6, end=9),)
+    """
+    shift = len(first.text)
+    moved = (replace(each, start=each.start + shift, end=each.end + shift) for each in second.citations)
+    return AssistantMessage(first.text + second.text, citations=(*first.citations, *moved))
 
 
 def is_cut(message: AssistantMessage) -> bool:
@@ -492,4 +515,5 @@ def _begin_exchange_if_idle(run: Run, at: float) -> None:
         _forget_repeats(run)
         run.cuts = 0
         run.text = ""
+        run.answer = AssistantMessage()
     run.final = False

@@ -252,7 +252,9 @@ def _turn_limit(run: Run, *, wrap_up_included: bool = False) -> LimitMet | None:
 def _at_turn_boundary(run: Run, given: StepInput) -> Step:
     if not run.in_exchange and (first := _first_input(given)):
         return TakeInbox((first,))
-    messages = tuple(item for item in given.inbox if isinstance(item, READ_AT_TURN_BOUNDARY)) if given.inbox else ()
+    # A turn that the server has paused goes on first: a message would end it in the middle.
+    takes_messages = given.inbox and not run.paused
+    messages = tuple(item for item in given.inbox if isinstance(item, READ_AT_TURN_BOUNDARY)) if takes_messages else ()
     # An answer in the last allowed turn is final: no turn is left to read more. An idle run takes messages all the
     # same: one that it has no turn left to answer ends the run, instead of staying in the inbox for ever.
     if messages and run.wrap_up_limit is None:
@@ -359,7 +361,8 @@ def _final_exchange(run: Run, validated: ValidatedOutput | None) -> Exchange:
     if validated is not None and validated.error:
         error = f"the answer is not of the form that was demanded: {_output_error(run, validated)}"
         return _exchange(run, "failed", "bad_output", error)
-    text = run.history[-1].text
+    # A text of the demanded form is in the last reply alone.
+    text = run.answer.text if run.run_spec.output is None else run.history[-1].text
     reason = "empty" if not text.strip() else "length" if run.stop == "length" else "answered"
     return _exchange(run, "completed", reason, "", text=text, structured=value, limit=run.cut_by)
 
@@ -396,12 +399,14 @@ def _exchange(
     structured: object = None,
     limit: LimitMet | None = None,
 ) -> Exchange:
+    text = run.text if text is None else text
     return Exchange(
         result=result,
         reason=reason,
-        text=run.text if text is None else text,
+        text=text,
         error=error,
         structured=structured,
         turns=run.exchange_turns,
         limit=limit,
+        citations=run.answer.citations if text and text == run.answer.text else (),
     )

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from retinue.core.agent import Agent, Output, RunSpec
+from retinue.core.agent import Agent, Output, RunSpec, is_server_tool
 from retinue.core.budget import Window
 from retinue.core.commands import RunRow
 from retinue.core.errors import TreeCancelled
@@ -152,6 +152,10 @@ class DialectContext(Struct, frozen=True, kw_only=True):
                 think=caller_spec.think or known.think,
             )
         own_options = NO_OPTIONS if known is None else known.options
+        if known is not None:
+            # The vendor's tools cost money and send data out: an agent has those that a person gave it, by name.
+            server_tools = (name for name in known.tools if is_server_tool(name))
+            offered = tuple(dict.fromkeys((*offered, *server_tools)))
         temperature = own_options.temperature
         return replace(
             caller_spec,

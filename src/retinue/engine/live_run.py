@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
@@ -25,7 +25,7 @@ from retinue.core.ids import Key, RunId
 from retinue.core.inbox import URGENT, Item
 from retinue.core.log_context import RunFields, line, logger, logs_payloads, run_log, with_payloads
 from retinue.core.messages import Delta, DiscardDelta, StartDelta, TextDelta, ToolCall
-from retinue.core.policy import Policy
+from retinue.core.policy import Policy, needs_no_approval
 from retinue.core.ports import PreparedCall, Provider, Spawner, Tool, window_of
 from retinue.core.run import LimitMet, State, WaitingFor
 from retinue.core.state import Run, apply
@@ -35,6 +35,9 @@ from retinue.engine.context import EngineContext
 from retinue.engine.foreign_errors import is_recordable, repr_of
 from retinue.engine.journal_writer import CommitFuture
 from retinue.engine.run_view import Pause, RunView
+
+if TYPE_CHECKING:
+    from retinue.core.server_tools import ServerToolSpec
 
 CatchUp = Callable[[int], Awaitable[list[tuple[int, Event]]]]
 """Reads from the store the events after a sequence number."""
@@ -192,13 +195,19 @@ NextWork: TypeAlias = "Callable[[LiveRun, EngineContext], tuple[int, Work] | Non
 class ToolSet:
     """The tools of a run, looked up once for all runs with the same tools, dialects and policy."""
 
-    __slots__ = ("specs", "tools")
+    __slots__ = ("server_tools", "specs", "tools")
 
     def __init__(
         self, offered: tuple[str, ...], dialects: tuple[str, ...], policy: Policy, engine: EngineContext
     ) -> None:
-        found = {name: engine.toolbox.find(name, dialects) for name in offered}
-        self.tools: dict[str, Tool] = {name: tool for name, tool in found.items() if tool is not None}
+        looked_up = {name: engine.toolbox.find(name, dialects) for name in offered}
+        found = {name: tool for name, tool in looked_up.items() if tool is not None}
+        self.server_tools: tuple[ServerToolSpec, ...] = tuple(
+            tool.server
+            for name, tool in found.items()
+            if tool.server is not None and needs_no_approval(policy, name, tool.risk, acts=tool.acts)
+        )
+        self.tools: dict[str, Tool] = {name: tool for name, tool in found.items() if tool.server is None}
         self.specs: tuple[ToolSpec, ...] = tuple(tool.spec_for(offered, policy) for tool in self.tools.values())
 
 

@@ -363,6 +363,7 @@ def _request(provider: str, model: str, live: LiveRun, step: CallModel) -> Reque
         messages=run.history,
         tools=live.tool_set.specs if step.tools else (),
         withheld_tools=() if step.tools else _withheld_tools(live),
+        server_tools=live.tool_set.server_tools if step.tools or _withheld_tools(live) else (),
         max_output=run_spec.max_output,
         **sampling_for(provider, run_spec),
         think=run_spec.think,

@@ -8,22 +8,26 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Mapping
-from typing import Literal, TypeAlias
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, TypeAlias
 from urllib.parse import parse_qsl, urlsplit
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from retinue.core.errors import BadInput, UnknownName
+from retinue.core.agent import SERVER_PREFIX
+from retinue.core.errors import BadInput, ProviderError, UnknownName
 from retinue.core.model_options import NO_OPTIONS, ModelOptions, set_options
-from retinue.core.ports import Provider
+from retinue.core.ports import Provider, Request
 from retinue.net.encryption import check_encrypted
 from retinue.net.loopback import is_loopback
 from retinue.providers import anthropic, bedrock, gemini, openai_chat, openai_responses
 from retinue.providers.pricing import ContextWindows, ModelPrices, PricedProvider, Rates
 from retinue.providers.vendors import VENDORS
 from retinue.providers.wire import Family, Wire
+
+if TYPE_CHECKING:
+    from retinue.core.server_tools import ServerToolSpec
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET = re.compile(r"key|token|secret|password|auth|sig", re.IGNORECASE)
@@ -234,6 +238,34 @@ tool_choice, top_p
             raise BadInput(f"{name}: the wire {wire} does not have it; it has {', '.join(sorted(record.supports))}")
 
 
+def check_server_tools(config: ProviderConfig, model: str, tools: Sequence[ServerToolSpec], *, others: bool) -> None:
+    """Raise `BadInput` for a server tool, or an option of one, that the wire of a provider does not have.
+
+    `others` says whether the run has other tools as well, which older models of Google do not take with these.
+    """
+    record = WIRES[config.wire]
+    if record.kind == "script":
+        return
+    for tool in tools:
+        sent = record.server_tools.get(tool.kind)
+        if sent is None:
+            known = ", ".join(SERVER_PREFIX + kind for kind in record.server_tools if kind != "mcp") or "none"
+            of_servers = " and remote MCP servers" if "mcp" in record.server_tools else ""
+            raise BadInput(f"{tool.full_name}: the wire {config.wire} does not have it; it has {known}{of_servers}")
+        if missing := [name for name in tool.options if name not in sent]:
+            raise BadInput(f"{tool.full_name}: {missing[0]}: the wire {config.wire} does not have it")
+        if tool.kind == "file_search" and not tool.stores:
+            raise BadInput(f"{tool.full_name} needs stores: name them in [server_tools.file_search]")
+    limited = [tool for tool in tools if tool.max_uses is not None]
+    if limited and record.server_tools_share_limit and len(limited) < len(tools):
+        raise BadInput(
+            f"{limited[0].full_name}: max_uses: the wire {config.wire} has one limit for all server tools; set it for "
+            "each of them"
+        )
+    if others and record.server_tools_alone and tools and re.match(record.server_tools_alone, model):
+        raise BadInput(f"{tools[0].full_name}: the model {model} takes no other tools next to it; use a newer one")
+
+
 def with_address(config: ProviderConfig, base_url: str | None, api_key_env: str | None) -> ProviderConfig:
     """The config with another key variable or base URL, where given; key and headers of an old address are dropped.
 
@@ -370,6 +402,9 @@ def create_provider(config: ProviderConfig, *, explicit: bool = False) -> Provid
     provider_class = wire.load()
     if wire.kind == "script":
         provider: Provider = provider_class()
+
+        def check(request: Request) -> None:
+            pass
     else:
         options: dict[str, object] = dict(wire.options)
         if config.full_url:
@@ -391,6 +426,13 @@ def create_provider(config: ProviderConfig, *, explicit: bool = False) -> Provid
         made.defaults = config.options
         provider = made
 
+        def check(request: Request) -> None:
+            try:
+                others = bool(request.tools or request.withheld_tools)
+                check_server_tools(config, request.model, request.server_tools, others=others)
+            except BadInput as wrong:
+                raise ProviderError(str(wrong), fault="bad_request") from None
+
     def longest_reply(model: str) -> int | None:
         return windows.longest_reply(model) if most is None else most
 
@@ -400,6 +442,8 @@ def create_provider(config: ProviderConfig, *, explicit: bool = False) -> Provid
         windows.window,
         longest_reply,
         calls_in_text=recognises_text_calls(config),
+        server_tool_prices=wire.server_tool_prices,
+        check=check,
     )
 
 

@@ -17,7 +17,7 @@ from yarl import URL
 
 from retinue.core.errors import BadInput, ProviderError
 from retinue.core.messages import Reply, StartDelta
-from retinue.core.model_options import NO_OPTIONS, NO_REQUEST_OPTIONS, RequestOptions
+from retinue.core.model_options import NO_OPTIONS, NO_REQUEST_OPTIONS
 from retinue.core.ports import Publish, Request
 from retinue.core.usage import NO_USAGE
 from retinue.net.encryption import check_encrypted
@@ -132,10 +132,12 @@ class Endpoint:
         alive: Callable[[], None],
         max_output: int | None = None,
         more_headers: Mapping[str, str] | None = None,
+        more_secrets: Sequence[str] = (),
     ) -> Reply:
         """The reply to `body`, its deltas published, or a `ProviderError`; `alive` is called for pings and the like.
 
-        An answer that is longer than `max_output` tokens can be is an error, before more of it is read.
+        An answer that is longer than `max_output` tokens can be is an error, before more of it is read. `more_secrets`
+        are secrets in the body.
         """
         key = self._key()
         headers = self._headers | {self._key_header: self._key_prefix + key} if key else self._headers
@@ -143,7 +145,7 @@ class Endpoint:
             headers = with_headers(headers, more_headers)
         if self._sign is not None:
             headers = headers | self._sign("POST", self._url, body)
-        secrets = (*self._secrets, key) if key else self._secrets
+        secrets = (*self._secrets, *((key,) if key else ()), *more_secrets)
         mask = AnswerMask(secrets)
         # Errors are raised outside of the handlers: as the context of an error, an exception of the HTTP client could
         # show the headers of the request, and with them the key.
@@ -221,6 +223,12 @@ class Endpoint:
                 fault="auth",
             )
         return key
+
+
+def _tokens_in(request: Request) -> tuple[str, ...]:
+    from retinue.core.server_tools import secrets_of  # imported late: few requests have server tools
+
+    return secrets_of(request.server_tools)
 
 
 def with_headers(headers: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
@@ -469,16 +477,18 @@ class HttpProvider(ABC):
         """The endpoint of a model, for answers as streams or as a whole."""
         return self._endpoint
 
-    def headers_of(self, options: RequestOptions) -> dict[str, str]:
+    def headers_of(self, request: Request) -> dict[str, str]:
         """The headers that the options of a request add."""
-        return dict(options.extra_headers)
+        return dict(request.options.extra_headers)
 
     async def answer(self, request: Request, publish: Publish) -> Reply:
         """The model's reply, in one attempt; options that the server rejects are left out, then and later."""
         if self.defaults is not NO_OPTIONS:
             request = request.with_defaults(self.defaults)
         model, options = request.model, request.options
-        more_headers = None if options is NO_REQUEST_OPTIONS else self.headers_of(options)
+        has_headers = options is not NO_REQUEST_OPTIONS or request.server_tools
+        more_headers = self.headers_of(request) if has_headers else None
+        tokens = _tokens_in(request) if request.server_tools else ()
         endpoint = await self.endpoint(model, streams=options.stream is not False)
         rejected_now: frozenset[str] = NONE
         while True:
@@ -493,6 +503,7 @@ class HttpProvider(ABC):
                     alive=request.alive,
                     max_output=request.max_output,
                     more_headers=more_headers,
+                    more_secrets=tokens,
                 )
             except ProviderError as error:
                 rejected = self.rejected(request, unsupported, error)

@@ -29,7 +29,7 @@ from retinue.core.ports import (
     price_of,
     window_of,
 )
-from retinue.core.usage import MAX_COST, Usage
+from retinue.core.usage import MAX_COST, Usage, add_cost
 from retinue.providers.text_calls import with_text_calls
 
 T = TypeVar("T")
@@ -208,6 +208,16 @@ class ModelPrices:
         return None if rates is None else rates.cached_input()
 
 
+def server_tool_cost(prices: Mapping[str, int], request: Request, reply: Reply) -> int:
+    """What the uses of a vendor's tools in a reply cost, at the prices of the settings, else those of the vendor."""
+    configured = {tool.name: tool.price_nano for tool in request.server_tools}
+    cost = 0
+    for name, uses in reply.server_tools:
+        price = configured.get(name)
+        cost += (prices.get(name, 0) if price is None else price) * uses
+    return min(cost, MAX_COST)
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class PricedProvider:
     """A provider that adds the cost to the replies of another one, and knows the context windows of its models.
@@ -229,8 +239,14 @@ class PricedProvider:
     windows: Callable[[str], int | None] | None = None
     longest_replies: Callable[[str], int | None] | None = None
     calls_in_text: bool = False
+    server_tool_prices: Mapping[str, int] | None = None
+    """Nanodollars for one use of a tool that the vendor runs, by its kind."""
+    check: Callable[[Request], None] | None = None
+    """Raises `ProviderError` for a request with a server tool that the vendor does not have."""
 
     async def answer(self, request: Request, publish: Publish) -> Reply:
+        if request.server_tools and self.check is not None:
+            self.check(request)
         reply = await self._priced_answer(request, publish)
         return with_text_calls(reply, request) if self.calls_in_text else reply
 
@@ -245,7 +261,10 @@ class PricedProvider:
         if reply.cost is not None or reply.usage is None:
             return reply
         rates = self.prices.rates(request.model) or (self.prices.rates(reply.model) if reply.model else None)
-        return reply if rates is None else replace(reply, cost=rates.cost(reply.usage))
+        if rates is None:
+            return reply
+        used = server_tool_cost(self.server_tool_prices or {}, request, reply) if reply.server_tools else 0
+        return replace(reply, cost=add_cost(rates.cost(reply.usage), used))
 
     @property
     def counts_are_exact(self) -> bool:

@@ -26,6 +26,10 @@ DONE = b"[DONE]"
 MAX_NAME_CHARS = 500
 """How much is kept of the names that a server gives the model and the response."""
 
+MAX_CITATIONS = 1000
+MAX_USES = 10_000
+"""How many citations of a reply are kept, and how many uses of a server's tool are counted."""
+
 T = TypeVar("T")
 
 

@@ -32,15 +32,20 @@ VENDORS: dict[str, Wire] = {
         "https://openrouter.ai/api/v1",
         "OPENROUTER_API_KEY",
         "openai/gpt-5.4",
-        ChatQuirks(effort="reasoning"),
+        ChatQuirks(effort="reasoning", server_tools={"web_search": "web"}),
         prices="openrouter",
+        server_tools={"web_search": ()},  # its price is part of the cost that the vendor reports
     ),
     "groq": _chat(
         "https://api.groq.com/openai/v1",
         "GROQ_API_KEY",
         "openai/gpt-oss-120b",
-        ChatQuirks(effort="reasoning_effort"),
+        ChatQuirks(
+            effort="reasoning_effort",
+            server_tools={"web_search": "browser_search", "code_execution": "code_interpreter"},
+        ),
         prices="groq",
+        server_tools={"web_search": (), "code_execution": ()},
     ),
     "mistral": _chat(
         "https://api.mistral.ai/v1",
@@ -131,6 +136,7 @@ VENDORS: dict[str, Wire] = {
         base_url_example="https://REGION-aiplatform.googleapis.com/v1/projects/PROJECT/locations/REGION",
         key_header="Authorization",
         key_prefix="Bearer ",
+        server_tools={name: gemini.WIRE.server_tools[name] for name in ("web_search", "web_fetch", "code_execution")},
     ),
 }
 """Keys are looked up in this order, after those of the vendors that have a wire of their own."""

@@ -74,6 +74,14 @@ class Wire(Struct, frozen=True, kw_only=True):
     """Options of the provider class for this name, such as the quirks of a server."""
     supports: frozenset[str] = frozenset()
     """The names in `ModelOptions` that the wire sends."""
+    server_tools: dict[str, tuple[str, ...]] = {}
+    """The kinds of tools that the vendor runs itself, each with the options in `ServerToolSpec` that the wire sends."""
+    server_tool_prices: dict[str, int] = {}
+    """Nanodollars for one use of such a tool, where the vendor counts the uses and charges for them."""
+    server_tools_share_limit: bool = False
+    """Whether the sum of `max_uses` is sent, because the vendor has one limit for all of its tools."""
+    server_tools_alone: str = ""
+    """A pattern of models that take no other tools next to server tools."""
     caches_by_key: bool = False
     """Whether requests to the default address have a `prompt_cache_key`."""
     prices: str = ""

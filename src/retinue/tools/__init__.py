@@ -9,6 +9,7 @@ __all__ = [
     "function",
     "memory",
     "path_walk",
+    "server_tools",
     "settings_guard",
     "settings_trust",
     "shell",

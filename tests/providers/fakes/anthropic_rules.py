@@ -18,6 +18,13 @@ _IMAGES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 MARKS = 4
 
 
+SERVER_TOOLS = {
+    "web_search_20250305": "web_search",
+    "web_fetch_20250910": "web_fetch",
+    "code_execution_20250825": "code_execution",
+}
+
+
 def signature_of(thinking: str) -> str:
     """The signature of a thinking block, by which the fake server recognizes its own."""
     return base64.b64encode(hashlib.sha256(thinking.encode()).digest()).decode()
@@ -42,6 +49,8 @@ def _envelope(heard: ReceivedRequest) -> str | None:
         return None if body.get("anthropic_version") == "vertex-2023-10-16" else "anthropic_version: Field required"
     if "anthropic-version" not in heard.headers:
         return "anthropic-version: header is required"
+    if "mcp_servers" in body and "mcp-client-2025-11-20" not in heard.headers.get("anthropic-beta", "").split(","):
+        return "mcp_servers: Extra inputs are not permitted"
     if "anthropic_version" in body:
         return "anthropic_version: Extra inputs are not permitted"
     return None if isinstance(body.get("model"), str) and body["model"] else "model: Field required"
@@ -78,6 +87,14 @@ def _marks(body: Block) -> str | None:
 
 def _tools(body: Block) -> str | None:
     for number, tool in enumerate(cast("list[Block]", body.get("tools", []))):
+        if tool.get("type") == "mcp_toolset":
+            if tool["mcp_server_name"] not in [server["name"] for server in body.get("mcp_servers", [])]:
+                return f"tools.{number}.mcp_server_name: MCP server not found in mcp_servers"
+            continue
+        if (kind := tool.get("type", "custom")) != "custom":
+            if kind not in SERVER_TOOLS or tool["name"] != SERVER_TOOLS[kind]:
+                return f"tools.{number}: Input tag '{kind}' found using 'type' does not match any of the expected tags"
+            continue
         if not _NAME.fullmatch(tool["name"]):
             return f"tools.{number}.name: String should match pattern"
         if tool["input_schema"].get("type") != "object":
@@ -94,8 +111,10 @@ def _check_messages(body: Block) -> str | None:
         return "system: text content blocks must contain non-whitespace text"
     if messages[0]["role"] != "user":
         return 'messages: first message must use the "user" role'
-    if messages[-1]["role"] != "user":
+    if messages[-1]["role"] != "user" and not _unanswered(messages[-1:]):
         return "This model does not support assistant message prefill. The conversation must end with a user message."
+    if unanswered := _unanswered(messages[:-1]):
+        return f"`{unanswered[0]}`: server tool uses were found without a corresponding result block"
     used: set[str] = set()
     waiting: list[str] = []
     for number, message in enumerate(messages):
@@ -117,6 +136,17 @@ def _check_messages(body: Block) -> str | None:
         if problem:
             return f"messages.{number}: {problem}"
     return _check_thinking(body, messages)
+
+
+def _unanswered(messages: list[Block]) -> list[str]:
+    """The uses of server tools without a result; the server answers those of the last message itself."""
+    blocks = [block for message in messages for block in _content(message)]
+    uses = [block["id"] for block in blocks if block["type"] in ("server_tool_use", "mcp_tool_use")]
+    results = [block["tool_use_id"] for block in blocks if block["type"] in _SERVER_RESULTS]
+    return [use for use in uses if use not in results]
+
+
+_SERVER_RESULTS = ("web_search_tool_result", "web_fetch_tool_result", "mcp_tool_result")
 
 
 def _check_results(message: Block, waiting: list[str]) -> str | None:
@@ -153,6 +183,15 @@ def _check_block(block: Block, role: str) -> str | None:
             if not _ID.fullmatch(block["id"]) or not _NAME.fullmatch(block["name"]):
                 return "tool_use: String should match pattern '^[a-zA-Z0-9_-]+$'"
             return None if isinstance(block["input"], dict) else "tool_use.input: Input should be a valid dictionary"
+        case "server_tool_use", "assistant":
+            if not re.fullmatch(r"srvtoolu_[a-zA-Z0-9_]+", block["id"]):
+                return "server_tool_use.id: String should match pattern '^srvtoolu_[a-zA-Z0-9_]+$'"
+            return None if isinstance(block["input"], dict) else "server_tool_use.input: Input should be an object"
+        case "web_search_tool_result", "assistant":
+            good = all(found["encrypted_content"] == signature_of(found["url"]) for found in block["content"])
+            return None if good else "Invalid `encrypted_content` in `search_result` block"
+        case (("mcp_tool_use" | "mcp_tool_result"), "assistant"):
+            return None
         case "thinking", "assistant":
             good = block["signature"] == signature_of(block["thinking"])
             return None if good else "Invalid `signature` in `thinking` block"

@@ -24,7 +24,7 @@ from retinue.app.memories import save_message
 from retinue.app.open import open as open_retinue
 from retinue.app.retinue import Retinue
 from retinue.app.run_spec import MAX_TURNS, DetachedApprovals, LaunchConfig
-from retinue.app.settings_file import dialect_settings, load_settings, mcp_servers
+from retinue.app.settings_file import dialect_settings, load_settings, mcp_servers, server_tools
 from retinue.app.store_url import chosen_url
 from retinue.app.structured_output import OutputFormat
 from retinue.app.tool_modules import load_tools
@@ -380,6 +380,7 @@ def open_config(
         dialect_settings=dialect_settings(settings),
         agents=config.agents,
         mcp_servers=mcp_servers(settings, config.mcp_config),
+        server_tools=server_tools(settings),
         policy=policy,
         session=session,
         home=home,

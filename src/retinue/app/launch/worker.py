@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from retinue.app.launch.model_choice import own_providers
 from retinue.app.open import open as open_retinue
 from retinue.app.retinue import Retinue
-from retinue.app.settings_file import dialect_settings
+from retinue.app.settings_file import dialect_settings, server_tools
 from retinue.app.store_url import chosen_url
 from retinue.app.tool_modules import load_tools
 from retinue.config.settings import Settings
@@ -35,6 +35,7 @@ def open_worker(settings: Settings, role: WorkerRole, *, lease: float) -> Retinu
         dialects=(),
         dialect_settings=dialect_settings(settings),
         agents=settings.core_agents(),
+        server_tools=server_tools(settings),
         policy=settings.policy,
         session=SESSION,
         store=chosen_url(),

@@ -218,11 +218,16 @@ def print_outcome(run_id: RunId, outcome: Outcome, form: Form = "text", *, task:
 
 
 def print_notes(outcome: Outcome) -> None:
-    """Print on stderr what may be wrong with an answer, and calls that go on."""
+    """Print on stderr what may be wrong with an answer, its sources, and calls that go on."""
     if outcome.ok and outcome.reason == "length" and outcome.limit is not None:
         say(f"note: the answer may be incomplete: it was {cut_text(outcome.limit)}")
     elif outcome.ok and outcome.reason in ("length", "refusal"):
         say(f"note: the model ended with {outcome.reason!r}, so the answer may be incomplete")
+    if outcome.citations:
+        from retinue.app.transcript import source_lines  # imported late: few answers name sources
+
+        for line in ("sources:", *source_lines(outcome.citations)):
+            say(line)
     if outcome.unstopped:
         say(f"warning: tool calls that could not be stopped: {', '.join(outcome.unstopped)}")
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from retinue.core.agent import Output, ToolSpec, ValidatedOutput
 from retinue.core.ids import RunId
 from retinue.core.messages import Delta, Message, Reply
 from retinue.core.model_options import NO_REQUEST_OPTIONS, Effort, ModelOptions, RequestOptions
+
+if TYPE_CHECKING:
+    from retinue.core.server_tools import ServerToolSpec
 
 Publish: TypeAlias = Callable[[Delta], None]
 """Receives each piece of a reply as it streams in."""
@@ -38,6 +41,8 @@ class Request:
     `withheld_tools` are the tools of earlier turns, in a turn that may not call any: `tools` is then empty. A provider
     may send them and forbid calls, so that the vendor's prompt cache still fits.
 
+    `server_tools` are tools that the vendor runs; a provider without one of them raises `ProviderError`.
+
     `options` are options that only some vendors have; a provider leaves out what its vendor lacks. `cache_key` is the
     same for runs whose requests begin in the same way.
     """
@@ -47,6 +52,7 @@ class Request:
     messages: Sequence[Message]
     tools: tuple[ToolSpec, ...] = ()
     withheld_tools: tuple[ToolSpec, ...] = ()
+    server_tools: tuple[ServerToolSpec, ...] = ()
     max_output: int | None = None
     temperature: float | None = None
     top_p: float | None = None

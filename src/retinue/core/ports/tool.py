@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
@@ -16,6 +16,9 @@ from retinue.core.events import Refusal
 from retinue.core.ids import Key, RunId, SessionId
 from retinue.core.policy import Policy, Risk
 from retinue.core.run import HandleRef, Limits, Outcome
+
+if TYPE_CHECKING:
+    from retinue.core.server_tools import ServerToolSpec
 
 
 class ToolResult(Struct, frozen=True, gc=False):
@@ -218,6 +221,8 @@ class Tool:
 
     polls: bool = False
     """Whether equal calls in a row are normal, as of a tool that waits for something; they end no run as looping."""
+    server: ServerToolSpec | None = None
+    """Set for a tool that the model's vendor runs; `call` is never used."""
 
     def prepare(self, arguments: str) -> PreparedCall:
         """Read the arguments of one call, as the model wrote them; raises nothing and changes nothing."""
@@ -273,7 +278,7 @@ class _AdaptedTool(Tool):
     def __init__(self, tool: ToolLike) -> None:
         self._tool = tool
         self.spec = tool.spec
-        for name in ("kind", "risk", "timeout", "waits", "stoppable", "ordered", "polls"):
+        for name in ("kind", "risk", "timeout", "waits", "stoppable", "ordered", "polls", "server"):
             setattr(self, name, getattr(tool, name, getattr(Tool, name)))
 
     def __repr__(self) -> str:
@@ -297,6 +302,7 @@ class ToolWrapper(Tool):
         self.stoppable = tool.stoppable
         self.ordered = tool.ordered
         self.polls = tool.polls
+        self.server = tool.server
 
     def prepare(self, arguments: str) -> PreparedCall:
         return self._around(self.tool.prepare(arguments))

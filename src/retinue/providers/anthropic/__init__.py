@@ -43,6 +43,9 @@ VERTEX_PATH = "/publishers/anthropic/models/{model}:streamRawPredict"
 
 _OPTIONS = (COMMON_OPTIONS - {"stream"}) | {"stop", "parallel_tool_calls", "cache_ttl"}
 
+_WEB_OPTIONS = ("max_uses", "allowed_domains", "blocked_domains")
+_TOOL_PRICES = {"web_search": 10_000_000}
+
 WIRE = Wire(
     provider="retinue.providers.anthropic.response:AnthropicProvider",
     family="anthropic",
@@ -60,6 +63,13 @@ WIRE = Wire(
     version_path=VERSION_PATH,
     max_temperature=1,
     supports=_OPTIONS | {"service_tier", "betas", "stream"},
+    server_tools={
+        "web_search": _WEB_OPTIONS,
+        "web_fetch": _WEB_OPTIONS,
+        "code_execution": (),
+        "mcp": ("allow",),
+    },
+    server_tool_prices=_TOOL_PRICES,
     takes_bearer=True,
 )
 
@@ -72,4 +82,6 @@ VERTEX_WIRE = Wire(
     request_path=VERTEX_PATH,
     max_temperature=1,
     supports=_OPTIONS,
+    server_tools={"web_search": _WEB_OPTIONS},
+    server_tool_prices=_TOOL_PRICES,
 )

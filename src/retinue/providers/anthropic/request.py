@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -29,6 +29,9 @@ from retinue.providers.pricing import listed_windows
 from retinue.providers.schema_subset import ANTHROPIC_OUTPUT, complete, restricted
 from retinue.providers.unsupported_options import encode_fields, is_supported, without_unsupported
 
+if TYPE_CHECKING:
+    from retinue.core.server_tools import ServerToolSpec
+
 Step: TypeAlias = Literal["thought", "call"] | int
 """One block of a reply; text is its number of characters."""
 
@@ -36,11 +39,26 @@ NOTE_SIGNATURE = "anthropic"
 """The signature of a note; the API's own signatures are much longer."""
 
 
-class BlockOrder(Struct, frozen=True, tag_field="type", tag="anthropic.order"):
+class BlockOrder(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="anthropic.order"):
+    """The blocks of a reply in their order; blocks of server tools count as thoughts.
+
+    `citations` has the citations of text blocks by the numbers of their steps, as they came. The server has `paused`
+    its turn, and goes on with the reply when it is sent back; `container` is the container of its programs.
+    """
+
     blocks: tuple[Step, ...]
+    citations: dict[int, tuple[msgspec.Raw, ...]] = {}
+    paused: bool = False
+    container: str = ""
 
 
 _decode_order = msgspec.json.Decoder(BlockOrder).decode
+
+SERVER_BLOCK = "anthropic.block"
+"""The signature of a block of a server tool, which is kept as it came in `opaque`."""
+
+MCP_BETA = "mcp-client-2025-11-20"
+"""The feature of the API that requests with MCP servers have to name."""
 
 
 def order_note(steps: Iterable[Step]) -> Thinking | None:
@@ -61,15 +79,19 @@ def order_note(steps: Iterable[Step]) -> Thinking | None:
 def ordered_blocks(message: AssistantMessage) -> Iterable[Thinking | str | ToolCall]:
     """The blocks of a reply, in the order in which the model produced them."""
     thinking = [block for block in message.thinking if block.signature != NOTE_SIGNATURE]
+    order = _order_of(message)
+    if order is None or not message_encoder.order_fits(order.blocks, message, len(thinking)):
+        return (*thinking, message.text, *message.calls)
+    return message_encoder.arrange(order.blocks, message.text, iter(thinking), iter(message.calls))
+
+
+def _order_of(message: AssistantMessage) -> BlockOrder | None:
     notes = (
         message_encoder.read_note(_decode_order, block)
         for block in message.thinking
         if block.signature == NOTE_SIGNATURE
     )
-    order = next(filter(None, notes), None)
-    if order is None or not message_encoder.order_fits(order.blocks, message, len(thinking)):
-        return (*thinking, message.text, *message.calls)
-    return message_encoder.arrange(order.blocks, message.text, iter(thinking), iter(message.calls))
+    return next(filter(None, notes), None)
 
 
 MEDIA_TYPES = frozenset((*IMAGE_TYPES, PDF))
@@ -135,7 +157,7 @@ def encode(request: Request, *, version: str = "", unsupported: Collection[str] 
     >>> encode(Request(model="m", system="", messages=[UserMessage("hi")])).decode()[:48]
     '{"model":"m","max_tokens":8192,"stream":true,"me'
     """
-    encoder = Encoder.of(request, MEMO, "", unsupported)
+    encoder = Encoder.of(request, MEMO, _variant(request), unsupported)
     fields = options(request, unsupported)
     has_format = request.output is None or "output_config.format" in fields
     mark = _mark_of(request, unsupported)
@@ -146,6 +168,8 @@ def encode(request: Request, *, version: str = "", unsupported: Collection[str] 
             b',"stream":true' if request.options.stream is not False else b"",
             _encode_options(fields, request.options),
             _tools_field(request, unsupported, mark),
+            _mcp_servers(request.server_tools) if request.server_tools else b"",
+            b',"container":%b' % msgspec.json.encode(encoder.container) if encoder.container else b"",
             _system(
                 message_encoder.system_prompt(request)
                 if has_format
@@ -168,7 +192,7 @@ def options(request: Request, unsupported: Collection[str] = ()) -> dict[str, ob
     >>> options(request, {"thinking"})
     {'temperature': 0.5}
     """
-    encoder = Encoder.of(request, MEMO, "", unsupported)
+    encoder = Encoder.of(request, MEMO, _variant(request), unsupported)
     is_adaptive = has_adaptive_thinking(request.model)
     found: dict[str, object] = {}
     effort = request.chosen_effort
@@ -268,13 +292,57 @@ def _tools_field(request: Request, unsupported: Collection[str], mark: bytes) ->
     A turn without tools repeats the tools of earlier turns and forbids calls: otherwise the vendor's cache would miss,
     and some servers reject calls without declared tools.
     """
-    if request.tools:
-        return _tools(request.tools, mark)
-    return _tools(request.withheld_tools, mark) + _NO_CALLS if _forbids_calls(request, unsupported) else b""
+    server = request.server_tools
+    if _forbids_calls(request, unsupported):
+        return _tools(request.withheld_tools, mark, server) + _NO_CALLS
+    return _tools(request.tools, mark, server)
 
 
 def _forbids_calls(request: Request, unsupported: Collection[str]) -> bool:
     return bool(request.withheld_tools) and not request.tools and is_supported(TOOL_CHOICE, unsupported)
+
+
+_WITH_SERVER_TOOLS = "server tools"
+
+
+def _variant(request: Request) -> str:
+    """The variant of the encoded messages: blocks of server tools are sent only with those tools."""
+    return _WITH_SERVER_TOOLS if request.server_tools else ""
+
+
+_SERVER_TOOL_TYPES = {
+    "web_search": "web_search_20250305",
+    "web_fetch": "web_fetch_20250910",
+    "code_execution": "code_execution_20250825",
+}
+
+
+def _server_tool(spec: ServerToolSpec) -> dict[str, object]:
+    if spec.kind == "mcp":
+        if not spec.allow:
+            return {"type": "mcp_toolset", "mcp_server_name": spec.name}
+        return {
+            "type": "mcp_toolset",
+            "mcp_server_name": spec.name,
+            "default_config": {"enabled": False},
+            "configs": {name: {"enabled": True} for name in spec.allow},
+        }
+    tool: dict[str, object] = {"type": _SERVER_TOOL_TYPES[spec.kind], "name": spec.kind}
+    if spec.kind == "web_fetch":
+        tool["citations"] = {"enabled": True}
+    options = {name: getattr(spec, name) for name in ("max_uses", "allowed_domains", "blocked_domains")}
+    return tool | {name: value for name, value in options.items() if value}
+
+
+def _mcp_servers(tools: Sequence[ServerToolSpec]) -> bytes:
+    """The addresses and tokens of the MCP servers; the tokens are in no cached text."""
+    servers = [
+        {"type": "url", "name": tool.name, "url": tool.url} | ({"authorization_token": token} if token else {})
+        for tool in tools
+        if tool.kind == "mcp"
+        for token in [tool.token()]
+    ]
+    return b',"mcp_servers":' + msgspec.json.encode(servers) if servers else b""
 
 
 def has_adaptive_thinking(model: str) -> bool:
@@ -287,8 +355,32 @@ def has_adaptive_thinking(model: str) -> bool:
     return version is not None and (int(version[1]), int(version[2] or 0)) >= (4, 7)
 
 
-def _text(text: str) -> bytes:
-    return msgspec.json.encode({"type": "text", "text": utf8_safe(text)})
+class _ServerUse(Struct):
+    type: str = ""
+    id: str = ""
+    tool_use_id: str = ""
+
+
+_decode_use = msgspec.json.Decoder(_ServerUse).decode
+
+
+def _end_of_answered(blocks: Sequence[tuple[bytes, bool]]) -> int:
+    """The number of blocks before the first use of a server tool that has no result, and before its thinking."""
+    found = [_decode_use(block) for block, _ in blocks]
+    answered = {block.tool_use_id for block in found}
+    uses = (index for index, block in enumerate(found) if block.type in SERVER_USES and block.id not in answered)
+    end = next(uses, len(blocks))
+    while end and blocks[end - 1][1]:
+        end -= 1
+    return end
+
+
+SERVER_USES = ("server_tool_use", "mcp_tool_use")
+
+
+def _text(text: str, citations: tuple[msgspec.Raw, ...] = ()) -> bytes:
+    block: dict[str, object] = {"type": "text", "text": utf8_safe(text)}
+    return msgspec.json.encode(block | {"citations": citations} if citations else block)
 
 
 def _attachment(attachment: Attachment) -> bytes:
@@ -339,7 +431,7 @@ class Encoder(message_encoder.MessageEncoder):
     A wire with other blocks and the same rules is a subclass with other functions for the blocks.
     """
 
-    __slots__ = ("_began_with_thinking", "_role", "_sent_end", "may_think")
+    __slots__ = ("_began_with_thinking", "_paused", "_role", "_sent_end", "container", "may_think")
 
     valid_id: ClassVar[re.Pattern[str]] = re.compile(r"[a-zA-Z0-9_-]{1,64}")
     id_prefix: ClassVar[str] = "toolu"
@@ -362,9 +454,18 @@ class Encoder(message_encoder.MessageEncoder):
         self._role: message_encoder.Role | None = None
         self._sent_end = 0
         """Where the last block before the last reply ends: up to here an earlier request was sent."""
+        self._paused: list[tuple[bytes, bool]] | None = None
+        """The blocks at the end of a reply in which the server has paused; they go back only if it goes on with it."""
+        self.container = ""
+        """The container of the paused reply."""
 
     def marked_body(self, mark: bytes = _MARK) -> bytes:
         """All messages, with cache marks; what is missing at the end is added, and not kept: it may still come."""
+        if self._paused is not None:
+            opening = b"," if self._role == "assistant" else b"]}," + _OPENING["assistant"]
+            rest = opening + b",".join(block for block, _ in self._paused) if self._paused else b""
+            before = self._sent_end
+            return b"".join((self.encoded[:before], mark if before else b"", self.encoded[before:], rest, b"]}"))
         whole = bytes(self.encoded) + self._ending()
         before, last = self._sent_end, len(whole) - 1
         if not before:
@@ -397,15 +498,22 @@ class Encoder(message_encoder.MessageEncoder):
         self._role = role
 
     def encode_user(self, text: str, attachments: Sequence[Attachment] = ()) -> bytes:
+        self._paused, self.container = None, ""
         block = self.text_block(text if text.strip() else EMPTY)
         return b",".join((*map(self.attachment_block, attachments), block)) if attachments else block
 
     def encode_reply(self, message: AssistantMessage, calls: Sequence[message_encoder.PendingCall]) -> Iterable[bytes]:
         next_call = iter(calls)
+        order = _order_of(message) if self.variant else None
+        citations = {} if order is None else order.citations
         blocks: list[tuple[bytes, bool]] = []
         """Each with whether it is thinking."""
-        for part in ordered_blocks(message):
+        for step, part in enumerate(ordered_blocks(message)):
             match part:
+                case Thinking(signature=signature, opaque=opaque) if signature == SERVER_BLOCK:
+                    blocks.append((utf8_safe(opaque).encode() if self.variant else b"", False))
+                case str() if step in citations and part.strip():
+                    blocks.append((_text(part, citations[step]), False))
                 case Thinking():
                     blocks.append((self.thinking_block(part), True))
                 case ToolCall():
@@ -413,8 +521,16 @@ class Encoder(message_encoder.MessageEncoder):
                 case _:
                     blocks.append((self.text_block(part) if part.strip() else b"", False))
         blocks = [(block, is_thinking) for block, is_thinking in blocks if block]
+        held, self._paused = self._paused, None
+        self.container = ""
+        if order is not None and order.paused and blocks:
+            # Uses without results are answered by the server only if it goes on with this very reply.
+            self.container = order.container
+            end = _end_of_answered(blocks)
+            blocks, self._paused = blocks[:end], blocks[end:]
         while blocks and blocks[-1][1]:
             blocks.pop()  # the API rejects thinking that nothing follows
+        blocks = [*(held or ()), *blocks]
         if blocks:
             if self._role != "assistant":
                 self._began_with_thinking = blocks[0][1]
@@ -432,8 +548,9 @@ def _system(text: str, mark: bytes) -> bytes:
 
 
 @lru_cache(maxsize=256)
-def _tools(tools: tuple[ToolSpec, ...], mark: bytes) -> bytes:
-    return b',"tools":[' + b",".join(map(_tool, tools))[:-1] + mark + b"}]" if tools else b""
+def _tools(tools: tuple[ToolSpec, ...], mark: bytes, server: tuple[ServerToolSpec, ...] = ()) -> bytes:
+    encoded = (*map(msgspec.json.encode, map(_server_tool, server)), *map(_tool, tools))
+    return b',"tools":[' + b",".join(encoded)[:-1] + mark + b"}]" if encoded else b""
 
 
 def _tool(spec: ToolSpec) -> bytes:

@@ -12,26 +12,57 @@ from typing import ClassVar, TypeAlias, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from retinue.core.errors import ProviderError
-from retinue.core.messages import CallDelta, Delta, Reply, Stop, TextDelta, Thinking, ThinkingDelta, ToolCall
-from retinue.core.model_options import RequestOptions
+from retinue.core.messages import CallDelta, Citation, Delta, Reply, Stop, TextDelta, Thinking, ThinkingDelta, ToolCall
 from retinue.core.ports import Request
 from retinue.core.text import NOT_JSON
 from retinue.core.usage import Usage
 from retinue.net.http import Http
 from retinue.providers.anthropic import API_VERSION, MESSAGES_PATH, VERSION_PATH
-from retinue.providers.anthropic.request import EFFORT, Step, encode, order_note, sent_options
+from retinue.providers.anthropic.request import (
+    EFFORT,
+    MCP_BETA,
+    NOTE_SIGNATURE,
+    SERVER_BLOCK,
+    SERVER_USES,
+    BlockOrder,
+    Step,
+    encode,
+    order_note,
+    sent_options,
+)
 from retinue.providers.http import Endpoint, HttpProvider
 from retinue.providers.http_errors import stream_error
-from retinue.providers.lenient_json import decode_lenient, decode_or_none, repair_json
-from retinue.providers.stream_decoder import DONE, NULL, StreamDecoder, decode_counts, normalized_usage
+from retinue.providers.lenient_json import as_json_object, decode_lenient, decode_or_none, repair_json
+from retinue.providers.message_encoder import make_note
+from retinue.providers.stream_decoder import (
+    DONE,
+    MAX_CITATIONS,
+    MAX_USES,
+    NULL,
+    StreamDecoder,
+    decode_counts,
+    normalized_usage,
+)
 
 _EVENTS = frozenset(
     {"message_start", "content_block_start", "content_block_delta", "content_block_stop", "message_delta", "error"}
 )
 _BLOCKS = frozenset({"text", "thinking", "redacted_thinking", "tool_use"})
-_DELTAS = frozenset({"text_delta", "thinking_delta", "signature_delta", "input_json_delta"})
+_DELTAS = frozenset({"text_delta", "thinking_delta", "signature_delta", "input_json_delta", "citations_delta"})
+
+
+def _is_of_server_tool(kind: str) -> bool:
+    """Whether a block is of a tool that the vendor ran: its use, its result, or a file of it."""
+    return kind in SERVER_USES or kind.endswith("_tool_result") or kind == "container_upload"
+
+
+class Container(Struct, gc=False):
+    """The container in which the vendor ran programs."""
+
+    id: str = ""
 
 
 class BlockDelta(Struct, gc=False):
@@ -54,6 +85,33 @@ class Block(Struct, gc=False):
     id: str | None = None
     name: str | None = None
     input: msgspec.Raw = NULL
+    citations: msgspec.Raw = NULL
+
+
+class _RareDelta(Struct, gc=False):
+    """What few deltas have: a citation, or at the end the container."""
+
+    citation: msgspec.Raw = NULL
+    container: msgspec.Raw = NULL
+
+
+class RawEvent(Struct, gc=False):
+    """Parts of few events, or of a whole message, as they came."""
+
+    content_block: msgspec.Raw = NULL
+    content: list[msgspec.Raw] | None = None
+    message: RawEvent | None = None
+    delta: _RareDelta | None = None
+
+
+class _Location(Struct, gc=False):
+    """What a citation of any kind says of its source."""
+
+    url: str | None = None
+    source: str | None = None
+    title: str | None = None
+    document_title: str | None = None
+    cited_text: str | None = None
 
 
 class Message(Struct, gc=False):
@@ -66,6 +124,7 @@ class Message(Struct, gc=False):
     stop_reason: str | None = None
     usage: msgspec.Raw = NULL
     error: object = None
+    container: msgspec.Raw = NULL
 
 
 class Event(Struct, gc=False):
@@ -91,6 +150,11 @@ class _Details(Struct, gc=False):
     thinking_tokens: int | None = None
 
 
+class _ServerUses(Struct, gc=False):
+    web_search_requests: int | None = None
+    web_fetch_requests: int | None = None
+
+
 class TokenCounts(Struct, gc=False):
     """Token counts so far; cached input is counted apart from the rest of the input."""
 
@@ -99,6 +163,7 @@ class TokenCounts(Struct, gc=False):
     cache_read_input_tokens: int | None = None
     cache_creation_input_tokens: int | None = None
     output_tokens_details: _Details | None = None
+    server_tool_use: _ServerUses | None = None
 
     def updated(self, raw: msgspec.Raw) -> TokenCounts:
         """These counts with newer ones: they are sent at the beginning and again at the end, and only ever grow."""
@@ -111,7 +176,16 @@ class TokenCounts(Struct, gc=False):
             _larger(self.cache_read_input_tokens, new.cache_read_input_tokens),
             _larger(self.cache_creation_input_tokens, new.cache_creation_input_tokens),
             new.output_tokens_details or self.output_tokens_details,
+            new.server_tool_use or self.server_tool_use,
         )
+
+    def server_tools(self) -> dict[str, int]:
+        """How often the server has used each of its tools."""
+        uses = self.server_tool_use
+        if uses is None:
+            return {}
+        counted = {"web_search": uses.web_search_requests, "web_fetch": uses.web_fetch_requests}
+        return {name: min(count, MAX_USES) for name, count in counted.items() if count and count > 0}
 
     def usage(self) -> Usage | None:
         """The usage; None if the server did not count."""
@@ -131,6 +205,11 @@ class TokenCounts(Struct, gc=False):
 decode_event = msgspec.json.Decoder(Event).decode
 _decode_message = msgspec.json.Decoder(Message).decode
 _decode_any = msgspec.json.Decoder(_AnyEvent).decode
+_decode_raw = msgspec.json.Decoder(RawEvent).decode
+_decode_location = msgspec.json.Decoder(_Location).decode
+_decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_container = msgspec.json.Decoder(Container).decode
+_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def read_event(payload: bytes) -> Event:
@@ -178,8 +257,9 @@ _STOPS: dict[str, Stop | None] = {
     **dict.fromkeys(("end_turn", "stop_sequence", "tool_use", "stop")),
     **dict.fromkeys(("max_tokens", "model_context_window_exceeded"), "length"),
     "refusal": "refusal",
+    "pause_turn": "pause",
 }
-"""Stop reasons of a complete answer (None), and of one that was cut or refused."""
+"""Stop reasons of a complete answer (None), and of one that was cut, refused or paused."""
 
 
 class _ThinkingBlock:
@@ -218,12 +298,31 @@ class _CallBlock:
 
 
 class _TextBlock:
-    """The number of characters that one block adds to the text."""
+    """The number of characters that one block adds to the text, and its citations."""
 
-    __slots__ = ("size",)
+    __slots__ = ("citations", "size")
 
     def __init__(self) -> None:
         self.size = 0
+        self.citations: list[msgspec.Raw] = []
+
+
+class _ServerBlock:
+    """A block of a tool that the vendor ran, as it came; the pieces are of its input."""
+
+    __slots__ = ("pieces", "raw")
+
+    def __init__(self, raw: msgspec.Raw) -> None:
+        self.raw = raw
+        self.pieces: list[str] = []
+
+    def finished(self) -> Thinking:
+        raw = bytes(self.raw)
+        if self.pieces:
+            fields = decode_lenient(_decode_fields, raw)
+            fields["input"] = msgspec.Raw(as_json_object("".join(self.pieces)).encode())
+            raw = msgspec.json.encode(fields)
+        return Thinking("", SERVER_BLOCK, raw.decode("utf-8", "replace"))
 
 
 class _UnknownBlock:
@@ -232,8 +331,8 @@ class _UnknownBlock:
     __slots__ = ()
 
 
-_Part: TypeAlias = _ThinkingBlock | _CallBlock | _TextBlock | _UnknownBlock
-P = TypeVar("P", _ThinkingBlock, _CallBlock, _TextBlock, _UnknownBlock)
+_Part: TypeAlias = _ThinkingBlock | _CallBlock | _TextBlock | _ServerBlock | _UnknownBlock
+P = TypeVar("P", _ThinkingBlock, _CallBlock, _TextBlock, _ServerBlock, _UnknownBlock)
 
 
 class Decoder(StreamDecoder):
@@ -248,7 +347,7 @@ class Decoder(StreamDecoder):
     ((), 'hello')
     """
 
-    __slots__ = ("_blocks", "_calls", "_counts", "_parts", "_stop")
+    __slots__ = ("_blocks", "_calls", "_container", "_counts", "_parts", "_stop")
 
     def __init__(self, *, model: str = "") -> None:
         super().__init__(model=model)
@@ -257,6 +356,7 @@ class Decoder(StreamDecoder):
         self._parts: list[_Part] = []
         """The blocks in the order in which they began."""
         self._stop = ""
+        self._container = ""
         self._counts = TokenCounts()
 
     def feed(self, payload: bytes) -> Sequence[Delta]:
@@ -273,16 +373,25 @@ class Decoder(StreamDecoder):
                 part.size += len(text)
                 self._text.append(text)
                 return (TextDelta(text),)
+            if delta.type == "citations_delta" and type(part) is _TextBlock:
+                if len(part.citations) < MAX_CITATIONS:
+                    part.citations.append(_rare(payload).citation)
+                return ()
             return self._grow(event.index, delta)
         match event.type:
             case "content_block_start" if event.content_block is not None:
+                if _is_of_server_tool(event.content_block.type):
+                    self._add_server_block(event.index, decode_lenient(_decode_raw, payload).content_block)
+                    return ()
                 return self._begin(event.index, event.content_block)
             case "content_block_stop":
                 return self._end(event.index)
             case "message_start" if event.message is not None:
-                return self._start(event.message)
+                return self._start(event.message, payload)
             case "message_delta":
                 self._stop = (event.delta or _NO_DELTA).stop_reason or self._stop
+                if _STOPS.get(self._stop) == "pause":
+                    self._container = _container_id(_rare(payload).container) or self._container
                 self._counts = self._counts.updated(event.usage)
             case "message_stop":
                 self._begun = self.done = True
@@ -302,7 +411,7 @@ class Decoder(StreamDecoder):
         if message.content is None:
             return ()
         self._stop = message.stop_reason or ""
-        return self._start(message)
+        return self._start(message, body)
 
     def finish(self) -> Reply:
         if not self._begun or not (self.done or self._stop):
@@ -313,14 +422,58 @@ class Decoder(StreamDecoder):
         stop = _STOPS.get(self._stop)
         if stop == "length" and calls:
             calls = (*calls[:-1], self._calls[-1].cut())
-        thinking = [part.finished() for part in self._parts if isinstance(part, _ThinkingBlock) and part]
-        note = order_note(self._steps())
-        return self._reply(calls, [*thinking, note] if note else thinking, usage=self.usage(), stop=stop)
+        thinking = [
+            part.finished()
+            for part in self._parts
+            if isinstance(part, _ServerBlock) or (isinstance(part, _ThinkingBlock) and part)
+        ]
+        note = self._note()
+        reply = self._reply(calls, [*thinking, note] if note else thinking, usage=self.usage(), stop=stop)
+        uses, citations = self._counts.server_tools(), self._citations()
+        if not uses and not citations:
+            return reply
+        return replace(reply, message=replace(reply.message, citations=citations), server_tools=tuple(uses.items()))
+
+    def _note(self) -> Thinking | None:
+        """The note of the order of blocks, with what else has to go back with them."""
+        kept = [part for part in self._parts if _is_step(part)]
+        citations = {
+            step: tuple(part.citations)
+            for step, part in enumerate(kept)
+            if isinstance(part, _TextBlock) and part.citations
+        }
+        is_paused = _STOPS.get(self._stop) == "pause"
+        if citations or is_paused:
+            order = BlockOrder(tuple(self._steps()), citations, is_paused, self._container if is_paused else "")
+            return make_note(order, NOTE_SIGNATURE)
+        return order_note(self._steps())
+
+    def _citations(self) -> tuple[Citation, ...]:
+        """The citations of all text blocks, each with the range of the block."""
+        found: list[Citation] = []
+        start = 0
+        for part in self._parts:
+            if isinstance(part, _TextBlock):
+                end = start + part.size
+                places = (decode_or_none(_decode_location, raw) for raw in part.citations[:MAX_CITATIONS])
+                found += [
+                    Citation(
+                        place.url or place.source or "",
+                        place.title or place.document_title or "",
+                        place.cited_text or "",
+                        start,
+                        end,
+                    )
+                    for place in places
+                    if place is not None
+                ]
+                start = end
+        return tuple(found[:MAX_CITATIONS])
 
     def usage(self) -> Usage | None:
         return self._counts.usage()
 
-    def _start(self, message: Message) -> Sequence[Delta]:
+    def _start(self, message: Message, payload: bytes) -> Sequence[Delta]:
         """Begin the message with the blocks that it has; raises `ProviderError` if another one had begun."""
         if message.id and self._id not in ("", message.id):
             raise ProviderError("a second answer began inside the stream", fault="cut", partial=self.partial)
@@ -328,19 +481,28 @@ class Decoder(StreamDecoder):
         self._id = message.id or self._id
         self._model = message.model or self._model
         self._counts = self._counts.updated(message.usage)
+        self._container = _container_id(message.container) or self._container
         if not message.content:
             return ()
         deltas: list[Delta] = []
         for index, block in enumerate(message.content):
+            if _is_of_server_tool(block.type):
+                whole = decode_lenient(_decode_raw, payload)
+                self._add_server_block(index, ((whole.message or whole).content or ())[index])
+                continue
             deltas += self._begin(index, block)
             deltas += self._end(index)
         return deltas
+
+    def _add_server_block(self, index: int, raw: msgspec.Raw) -> None:
+        self._begun = True
+        self._new(index, _ServerBlock(raw))
 
     def _begin(self, index: int, block: Block) -> Sequence[Delta]:
         self._begun = True
         match block.type:
             case "text":
-                self._new(index, _TextBlock())
+                self._new(index, _TextBlock()).citations += decode_or_none(_decode_list, block.citations) or ()
                 return self._grow(index, BlockDelta(type="text_delta", text=block.text))
             case "thinking":
                 self._new(index, _ThinkingBlock()).signature = block.signature or ""
@@ -377,6 +539,8 @@ class Decoder(StreamDecoder):
                 return (ThinkingDelta(delta.thinking),)
             case "signature_delta" if delta.signature and isinstance(part, _ThinkingBlock):
                 part.signature = delta.signature
+            case "input_json_delta" if delta.partial_json and isinstance(part, _ServerBlock):
+                part.pieces.append(delta.partial_json)
             case "input_json_delta" if delta.partial_json and isinstance(part, _CallBlock):
                 part.pieces.append(delta.partial_json)
                 return (CallDelta(part.number, "", delta.partial_json),)
@@ -400,6 +564,8 @@ class Decoder(StreamDecoder):
     def _steps(self) -> Iterator[Step]:
         for part in self._parts:
             match part:
+                case _ServerBlock():
+                    yield "thought"
                 case _ThinkingBlock() if part:
                     yield "thought"
                 case _TextBlock(size=size) if size:
@@ -408,6 +574,26 @@ class Decoder(StreamDecoder):
                     yield "call"
                 case _:
                     pass
+
+
+def _rare(payload: bytes) -> _RareDelta:
+    return decode_lenient(_decode_raw, payload).delta or _RareDelta()
+
+
+def _container_id(raw: msgspec.Raw) -> str:
+    container = decode_or_none(_decode_container, raw) if len(raw) > len(NULL) else None
+    return "" if container is None else container.id
+
+
+def _is_step(part: _Part) -> bool:
+    """Whether a block is a step of the order."""
+    match part:
+        case _TextBlock(size=size):
+            return size > 0
+        case _ThinkingBlock():
+            return bool(part)
+        case _:
+            return not isinstance(part, _UnknownBlock)
 
 
 def _arguments(raw: msgspec.Raw) -> str:
@@ -456,9 +642,12 @@ class AnthropicProvider(HttpProvider):
             key_prefix="Bearer " if bearer else "",
         )
 
-    def headers_of(self, options: RequestOptions) -> dict[str, str]:
-        betas = {_BETA_HEADER: ",".join(options.betas)} if options.betas else {}
-        return {**betas, **dict(options.extra_headers)}
+    def headers_of(self, request: Request) -> dict[str, str]:
+        betas = request.options.betas
+        if any(tool.kind == "mcp" for tool in request.server_tools) and MCP_BETA not in betas:
+            betas = (*betas, MCP_BETA)
+        named = {_BETA_HEADER: ",".join(betas)} if betas else {}
+        return {**named, **dict(request.options.extra_headers)}
 
     def encode(self, request: Request, unsupported: Collection[str]) -> bytes:
         return encode(request, unsupported=unsupported)

@@ -12,6 +12,9 @@ __all__ = ["WIRE", "GeminiProvider"]
 
 __getattr__ = lazy_names(__name__, {"GeminiProvider": f"{__name__}.response:GeminiProvider"})
 
+GROUNDED_ANSWER = "grounded_answer"
+"""What older models are charged for: an answer with searches, not the searches."""
+
 WIRE = Wire(
     provider="retinue.providers.gemini.response:GeminiProvider",
     family="gemini",
@@ -25,4 +28,7 @@ WIRE = Wire(
     key_header="x-goog-api-key",
     key_prefix="",
     supports=COMMON_OPTIONS | {"stop", "seed"},
+    server_tools={"web_search": (), "web_fetch": (), "code_execution": (), "file_search": ("stores",), "mcp": ()},
+    server_tool_prices={"web_search": 14_000_000, GROUNDED_ANSWER: 35_000_000},
+    server_tools_alone=r"(?:.*/)?gemini-[12]\b",
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import msgspec
 from msgspec import Struct
@@ -31,6 +31,9 @@ from retinue.providers.message_encoder import (
 from retinue.providers.schema_subset import GEMINI, complete, restricted
 from retinue.providers.unsupported_options import merged, nested, without_unsupported
 
+if TYPE_CHECKING:
+    from retinue.core.server_tools import ServerToolSpec
+
 MEMO = "gemini"
 """The key of the encoded conversation in a request's memo."""
 
@@ -44,6 +47,8 @@ _PRO = re.compile(r"(?:.*/)?gemini-2\.5-pro")
 
 LEVEL = "thinkingConfig.thinkingLevel"
 TOOL_CONFIG = "toolConfig"
+_WITH_INVOCATIONS = b'"toolConfig":{"includeServerSideToolInvocations":true},'
+"""The API takes functions next to its own tools only if it may show the uses of these."""
 _NO_CALLS = b'"toolConfig":{"functionCallingConfig":{"mode":"NONE"}},'
 
 _SIGNED, _UNSIGNED = "signed", "unsigned"
@@ -59,7 +64,21 @@ class SignaturePosition(Struct, frozen=True, omit_defaults=True, tag_field="type
     end: int = 0
 
 
+class ServerPart(Struct, frozen=True, tag_field="type", tag="gemini.part"):
+    """A part that a server tool made, as it came, and how many characters of text precede it."""
+
+    start: int
+    part: msgspec.Raw
+
+
 _decode_position = msgspec.json.Decoder(SignaturePosition).decode
+_decode_server_part = msgspec.json.Decoder(ServerPart).decode
+
+NOTE_SIGNATURE = "gemini"
+"""The signature of notes that hold a part."""
+
+_WITH_SERVER_TOOLS = " server tools"
+"""The end of the encoder's variant where parts of server tools are sent: only with those tools."""
 
 
 def encode(request: Request, *, unsupported: Collection[str] = ()) -> bytes:
@@ -70,6 +89,8 @@ def encode(request: Request, *, unsupported: Collection[str] = ()) -> bytes:
     '{"contents":[{"role":"user","parts":[{"text":"hi"}]}]}'
     """
     variant = _SIGNED if _NEEDS_SIGNATURES.match(request.model) else _UNSIGNED
+    if request.server_tools:
+        variant += _WITH_SERVER_TOOLS
     contents = Encoder.of(request, MEMO, variant, unsupported).body()
     found = options(request, unsupported)
     choice = found.pop(TOOL_CONFIG, None)
@@ -82,7 +103,9 @@ def encode(request: Request, *, unsupported: Collection[str] = ()) -> bytes:
         (
             b"{",
             _system(request.system if has_format else system_prompt_with_format(request)),
-            _tools(request.withheld_tools if forbids_calls else request.tools),
+            _tools(request.withheld_tools if forbids_calls else request.tools)
+            if not request.server_tools
+            else _tools_with(request.server_tools, request.withheld_tools if forbids_calls else request.tools),
             choice if isinstance(choice, bytes) else b"",
             _config(found, request.options),
             b'"contents":[',
@@ -114,13 +137,14 @@ class Encoder(MessageEncoder):
 
     def encode_reply(self, message: AssistantMessage, calls: Sequence[PendingCall]) -> Iterable[bytes]:
         signed = list(_signed(message.thinking))
+        server = _server_parts(message.thinking) if self.variant.endswith(_WITH_SERVER_TOOLS) else ()
         parts = [
             *(
                 _text(block.text, block.signature, thought=True)
                 for block, position in signed
                 if position.on == "thought"
             ),
-            *_texts(message.text, signed),
+            *(_texts_and_parts(message.text, signed, server) if server else _texts(message.text, signed)),
             *self._calls(calls, signed),
         ]
         return [_content("model", parts)] if parts else []
@@ -132,7 +156,7 @@ class Encoder(MessageEncoder):
         self, calls: Sequence[PendingCall], signed: Sequence[tuple[Thinking, SignaturePosition]]
     ) -> Iterator[bytes]:
         signatures = {position.start: block.signature for block, position in signed if position.on == "call"}
-        if self.variant == _SIGNED and calls:
+        if self.variant.startswith(_SIGNED) and calls:
             signatures.setdefault(0, UNSIGNED_CALL)  # of parallel calls, the first one carries the signature
         for index, pending in enumerate(calls):
             call: dict[str, object] = {"id": pending.wire_id} if pending.wire_id else {}
@@ -159,6 +183,27 @@ def _texts(text: str, signed: Sequence[tuple[Thinking, SignaturePosition]]) -> I
             end = position.end
     if end < len(text):
         yield _text(text[end:])
+
+
+def _server_parts(thinking: Sequence[Thinking]) -> Sequence[ServerPart]:
+    notes = (read_note(_decode_server_part, block) for block in thinking if block.signature == NOTE_SIGNATURE)
+    return [note for note in notes if note is not None]
+
+
+def _texts_and_parts(
+    text: str, signed: Sequence[tuple[Thinking, SignaturePosition]], server: Sequence[ServerPart]
+) -> Iterator[bytes]:
+    """The text in parts as `_texts`, with the parts of server tools at their places."""
+    begin = 0
+    for start in (*dict.fromkeys(min(part.start, len(text)) for part in server), len(text)):
+        here = [
+            (block, msgspec.structs.replace(position, start=position.start - begin, end=position.end - begin))
+            for block, position in signed
+            if position.on == "text" and begin <= position.start and position.end <= start
+        ]
+        yield from _texts(text[begin:start], here)
+        yield from (bytes(part.part) for part in server if begin <= part.start == start)
+        begin = start
 
 
 def _text(text: str, signature: str = "", *, thought: bool = False) -> bytes:
@@ -237,6 +282,8 @@ def options(request: Request, unsupported: Collection[str] = ()) -> dict[str, ob
             found["responseJsonSchema"] = restricted(request.output.schema, GEMINI)
     if _forbids_calls(request):
         found[TOOL_CONFIG] = _NO_CALLS
+    elif request.server_tools and request.tools:
+        found[TOOL_CONFIG] = _WITH_INVOCATIONS
     if request.options is not NO_REQUEST_OPTIONS:
         _add_request_options(found, request)
     return without_unsupported(found, unsupported)
@@ -250,13 +297,14 @@ def _add_request_options(found: dict[str, object], request: Request) -> None:
         found["seed"] = given.seed
     if not request.tools:
         return
+    shown = {"includeServerSideToolInvocations": True} if request.server_tools else {}
     if forced := request.forced_tool:
         calling: dict[str, object] = {"mode": "ANY"}
         if forced != "required":
             calling["allowedFunctionNames"] = [forced]
-        found[TOOL_CONFIG] = b'"toolConfig":' + msgspec.json.encode({"functionCallingConfig": calling}) + b","
+        found[TOOL_CONFIG] = b'"toolConfig":' + msgspec.json.encode({"functionCallingConfig": calling} | shown) + b","
     elif given.tool_choice in ("auto", "none"):
-        mode = {"functionCallingConfig": {"mode": given.tool_choice.upper()}}
+        mode = {"functionCallingConfig": {"mode": given.tool_choice.upper()}} | shown
         found[TOOL_CONFIG] = b'"toolConfig":' + msgspec.json.encode(mode) + b","
 
 
@@ -278,6 +326,30 @@ def _system(text: str) -> bytes:
 @lru_cache(maxsize=256)
 def _tools(tools: tuple[ToolSpec, ...]) -> bytes:
     return b'"tools":[{"functionDeclarations":[' + b",".join(map(_tool, tools)) + b"]}]," if tools else b""
+
+
+def _tools_with(server: tuple[ServerToolSpec, ...], tools: tuple[ToolSpec, ...]) -> bytes:
+    """The server tools, and the functions behind them."""
+    encoded = b'"tools":[' + b",".join(msgspec.json.encode(_server_tool(spec)) for spec in server)
+    functions = _tools(tools).removeprefix(b'"tools":[')
+    return encoded + (b"," + functions if functions else b"],")
+
+
+def _server_tool(spec: ServerToolSpec) -> dict[str, object]:
+    match spec.kind:
+        case "web_search":
+            return {"googleSearch": {}}
+        case "web_fetch":
+            return {"urlContext": {}}
+        case "code_execution":
+            return {"codeExecution": {}}
+        case "file_search":
+            return {"fileSearch": {"fileSearchStoreNames": spec.stores}}
+        case "mcp":
+            transport: dict[str, object] = {"url": spec.url}
+            if token := spec.token():
+                transport["headers"] = {"Authorization": f"Bearer {token}"}
+            return {"mcpServers": [{"name": spec.name, "streamableHttpTransport": transport}]}
 
 
 def _has_parameters(schema: str) -> bool:

@@ -6,23 +6,41 @@ Signatures are kept together with the position that they belong to.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import ClassVar
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from retinue.core.errors import ProviderError
-from retinue.core.messages import CallDelta, Delta, Reply, Stop, TextDelta, Thinking, ThinkingDelta, ToolCall
+from retinue.core.messages import CallDelta, Citation, Delta, Reply, Stop, TextDelta, Thinking, ThinkingDelta, ToolCall
 from retinue.core.ports import Request
 from retinue.core.text import NOT_JSON
 from retinue.core.usage import Usage
 from retinue.net.http import Http
-from retinue.providers.gemini.request import LEVEL, SignaturePosition, encode, options
+from retinue.providers.gemini import GROUNDED_ANSWER
+from retinue.providers.gemini.request import (
+    LEVEL,
+    NOTE_SIGNATURE,
+    ServerPart,
+    SignaturePosition,
+    encode,
+    options,
+)
 from retinue.providers.http import Endpoint, HttpProvider
 from retinue.providers.http_errors import stream_error
+from retinue.providers.lenient_json import decode_lenient, decode_or_none
 from retinue.providers.message_encoder import make_note
-from retinue.providers.stream_decoder import NULL, StreamDecoder, decode_counts, normalized_usage
+from retinue.providers.stream_decoder import (
+    MAX_CITATIONS,
+    MAX_USES,
+    NULL,
+    StreamDecoder,
+    decode_counts,
+    normalized_usage,
+)
 
 _REFUSALS = (
     *("SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "MODEL_ARMOR"),
@@ -60,6 +78,10 @@ class _Part(Struct, gc=False, rename="camel"):
     thought_signature: str | None = None
     function_call: _FunctionCall | None = None
 
+    def is_of_another_kind(self) -> bool:
+        """Whether the part is neither text nor a call, as those that server tools make."""
+        return self.text is None and self.function_call is None
+
 
 class _Content(Struct, gc=False):
     parts: list[_Part] | None = None
@@ -70,6 +92,36 @@ class _Candidate(Struct, gc=False, rename="camel"):
     finish_reason: str | None = None
     finish_message: str | None = None
     index: int | None = 0
+    grounding_metadata: object = None
+
+
+class _Source(Struct, gc=False):
+    uri: str | None = None
+    title: str | None = None
+
+
+class _GroundingChunk(Struct, gc=False, rename="camel"):
+    web: _Source | None = None
+    retrieved_context: _Source | None = None
+
+
+class _Segment(Struct, gc=False, rename="camel"):
+    """A range of the text, in bytes of UTF-8."""
+
+    start_index: int | None = None
+    end_index: int | None = None
+    text: str | None = None
+
+
+class _Support(Struct, gc=False, rename="camel"):
+    segment: _Segment | None = None
+    grounding_chunk_indices: list[int] | None = None
+
+
+class _Grounding(Struct, gc=False, rename="camel"):
+    web_search_queries: list[str] | None = None
+    grounding_chunks: list[_GroundingChunk] | None = None
+    grounding_supports: list[_Support] | None = None
 
 
 class _Feedback(Struct, gc=False, rename="camel"):
@@ -93,7 +145,32 @@ class _Tokens(Struct, gc=False, rename="camel"):
     cached_content_token_count: int | None = None
 
 
+class _RawContent(Struct, gc=False):
+    parts: list[msgspec.Raw] | None = None
+
+
+class _RawCandidate(Struct, gc=False):
+    content: _RawContent | None = None
+
+
+class _RawChunk(Struct, gc=False):
+    """An event with its parts as they came."""
+
+    candidates: list[_RawCandidate] | None = None
+
+    def part(self, number: int) -> msgspec.Raw:
+        content = self.candidates[0].content if self.candidates else None
+        return (content.parts or ())[number] if content is not None else NULL
+
+
 _decode = msgspec.json.Decoder(_Chunk).decode
+_decode_raw = msgspec.json.Decoder(_RawChunk).decode
+_decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+_OF_SERVER_TOOLS = ("executableCode", "codeExecutionResult", "toolCall", "toolResponse")
+
+_BILLED_BY_PROMPT = re.compile(r"(?:.*/)?gemini-[12]\b")
+"""Models for which the vendor charges a grounded answer, however many searches it took."""
 
 # ---- the decoder ----------------------------------------------------------------------------------------------------
 
@@ -108,7 +185,12 @@ class Decoder(StreamDecoder):
     ('hello', None)
     """
 
-    __slots__ = ("_blocked", "_calls", "_length", "_stop", "_stop_message", "_thinking_parts", "_usage")
+    # fmt: off
+    __slots__ = (
+        "_blocked", "_calls", "_grounding", "_length", "_server_uses", "_stop", "_stop_message", "_thinking_parts",
+        "_usage",
+    )
+    # fmt: on
 
     def __init__(self, *, model: str = "") -> None:
         super().__init__(model=model)
@@ -116,6 +198,8 @@ class Decoder(StreamDecoder):
         self._thinking_parts: list[Thinking | list[str]] = []
         """Thinking with a signature, and the pieces of thinking without one."""
         self._calls: list[ToolCall] = []
+        self._grounding: list[object] = []
+        self._server_uses: dict[str, int] = {}
         self._blocked = False
         self._stop = ""
         self._stop_message = ""
@@ -147,6 +231,8 @@ class Decoder(StreamDecoder):
         if candidate.finish_reason and candidate.finish_reason not in _UNSPECIFIED:
             self._stop = candidate.finish_reason
             self._stop_message = candidate.finish_message or ""
+        if candidate.grounding_metadata is not None and len(self._grounding) < MAX_CITATIONS:
+            self._grounding.append(candidate.grounding_metadata)
         parts = candidate.content.parts if candidate.content is not None else None
         if not parts:
             return ()
@@ -156,8 +242,12 @@ class Decoder(StreamDecoder):
                 self._length += len(part.text)
                 self._text.append(part.text)
                 return (TextDelta(part.text),)
-            return self._add(part)
-        return tuple(delta for part in parts for delta in self._add(part))
+        deltas: list[Delta] = []
+        for number, part in enumerate(parts):
+            if part.is_of_another_kind() and self._add_server_part(payload, number):
+                continue
+            deltas += self._add(part)
+        return deltas
 
     def finish(self) -> Reply:
         if not self._blocked and not (self._begun and (self.done or self._stop)):
@@ -171,12 +261,28 @@ class Decoder(StreamDecoder):
             raise ProviderError(message, fault="cut", partial=self.partial, slip=slip)
         if self._stop and self._stop not in _STOPS:
             raise self._incomplete_error(self._stop)
-        return self._reply(
+        reply = self._reply(
             tuple(self._calls),
             [_thinking(part) for part in self._thinking_parts],
             usage=self.usage(),
             stop="refusal" if self._blocked else _STOPS.get(self._stop),
         )
+        if not self._grounding and not self._server_uses:
+            return reply
+        found = [each for value in self._grounding if (each := _grounding_of(value)) is not None]
+        citations = tuple(_citations(found, reply.message.text))
+        return replace(
+            reply, message=replace(reply.message, citations=citations), server_tools=tuple(self._uses(found).items())
+        )
+
+    def _uses(self, found: Sequence[_Grounding]) -> dict[str, int]:
+        """How often the server has used each of its tools, as far as it says so."""
+        queries = {query for each in found for query in each.web_search_queries or ()}
+        if not queries:
+            return self._server_uses
+        if _BILLED_BY_PROMPT.match(self._model):
+            return self._server_uses | {GROUNDED_ANSWER: 1}
+        return self._server_uses | {"web_search": min(len(queries), MAX_USES)}
 
     def usage(self) -> Usage | None:
         return _usage(self._usage)
@@ -199,6 +305,17 @@ class Decoder(StreamDecoder):
         self._text.append(text)
         return (TextDelta(text),)
 
+    def _add_server_part(self, payload: bytes, number: int) -> bool:
+        """Keep a part that a server tool made, as it came; whether it is one."""
+        raw = decode_lenient(_decode_raw, payload).part(number)
+        fields = decode_or_none(_decode_fields, raw) or {}
+        if not any(name in fields for name in _OF_SERVER_TOOLS):
+            return False
+        if "executableCode" in fields:
+            self._server_uses["code_execution"] = min(self._server_uses.get("code_execution", 0) + 1, MAX_USES)
+        self._thinking_parts.append(make_note(ServerPart(self._length, raw), NOTE_SIGNATURE))
+        return True
+
     def _unsigned_pieces(self) -> list[str]:
         last = self._thinking_parts[-1] if self._thinking_parts else None
         if not isinstance(last, list):
@@ -215,6 +332,33 @@ class Decoder(StreamDecoder):
         if signature:
             self._thinking_parts.append(make_note(SignaturePosition("call", index), signature))
         return CallDelta(index, call.name, call.arguments, call.id)
+
+
+def _grounding_of(value: object) -> _Grounding | None:
+    try:
+        return msgspec.convert(value, _Grounding)
+    except msgspec.ValidationError:
+        return None
+
+
+def _citations(found: Sequence[_Grounding], text: str) -> Iterator[Citation]:
+    """The citations of a text, whose ranges come in bytes."""
+    data = text.encode(errors="replace")
+    count = 0
+    for grounding in found:
+        chunks = grounding.grounding_chunks or ()
+        for support in (grounding.grounding_supports or ())[:MAX_CITATIONS]:
+            segment = support.segment or _Segment()
+            start, end = (
+                len(data[: max(0, place or 0)].decode(errors="ignore"))
+                for place in (segment.start_index, segment.end_index)
+            )
+            for index in (support.grounding_chunk_indices or ())[:MAX_CITATIONS]:
+                chunk = chunks[index] if 0 <= index < len(chunks) else _GroundingChunk()
+                source = chunk.web or chunk.retrieved_context
+                count += 1
+                if source is not None and count <= MAX_CITATIONS:
+                    yield Citation(source.uri or "", source.title or "", "", start, max(start, end))
 
 
 def _thinking(part: Thinking | list[str]) -> Thinking:

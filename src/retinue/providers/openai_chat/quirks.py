@@ -30,6 +30,8 @@ class ChatQuirks(Struct, frozen=True):
     """Whether text between `<think>` and `</think>` at the beginning of an answer is thinking."""
     seed: str = "seed"
     """The field of the seed."""
+    server_tools: dict[str, str] = {}
+    """The vendor's names of the tools that it runs: `web` is a plugin of OpenRouter, others are types of tools."""
 
 
 OPENAI = ChatQuirks()

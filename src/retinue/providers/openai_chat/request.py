@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
-from typing import ClassVar, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
 from retinue.core.agent import Output, ToolSpec
 from retinue.core.attachments import IMAGE_TYPES, PDF, Attachment
+from retinue.core.errors import ProviderError
 from retinue.core.messages import AssistantMessage, Thinking
 from retinue.core.model_options import NO_REQUEST_OPTIONS
 from retinue.core.ports import Request
@@ -28,6 +29,9 @@ from retinue.providers.message_encoder import (
 from retinue.providers.openai_chat.quirks import EFFORT, OPENAI, ChatQuirks, effort_options
 from retinue.providers.schema_subset import OPENAI_STRICT, complete, restricted
 from retinue.providers.unsupported_options import encode_fields, without_unsupported
+
+if TYPE_CHECKING:
+    from retinue.core.server_tools import ServerToolSpec
 
 LongestReply: TypeAlias = Callable[[str], int | None]
 
@@ -208,7 +212,7 @@ def encode(
         b"," if system and messages else b"",
         messages,
         b"]",
-        _tools(tools),
+        _tools(tools) if not request.server_tools else _tools_with(_vendor_tools(request.server_tools, quirks), tools),
         b"}",
     )
     return b"".join(parts)  # a long conversation is copied here, once
@@ -360,6 +364,26 @@ def _response_format(output: Output) -> msgspec.Raw:
 @lru_cache(maxsize=256)
 def _tools(tools: tuple[ToolSpec, ...]) -> bytes:
     return b',"tools":[' + b",".join(map(_tool, tools)) + b"]" if tools else b""
+
+
+PLUGIN = "web"
+"""The vendor's name of a web search that is a plugin and no tool."""
+
+
+def _vendor_tools(tools: Sequence[ServerToolSpec], quirks: ChatQuirks) -> tuple[str, ...]:
+    """The types of the tools that the vendor runs; raises `ProviderError` for one that it does not have."""
+    for tool in tools:
+        if tool.kind not in quirks.server_tools:
+            raise ProviderError(f"{tool.full_name}: the server has no such tool", fault="bad_request")
+    return tuple(quirks.server_tools[tool.kind] for tool in tools)
+
+
+def _tools_with(types: tuple[str, ...], tools: tuple[ToolSpec, ...]) -> bytes:
+    """The tools that the vendor runs, and the others; not among the options, which a server may go without."""
+    types_of_tools = (each for each in types if each != PLUGIN)
+    encoded = [*(msgspec.json.encode({"type": each}) for each in types_of_tools), *map(_tool, tools)]
+    plugins = b',"plugins":[{"id":"%b"}]' % PLUGIN.encode() if PLUGIN in types else b""
+    return plugins + (b',"tools":[' + b",".join(encoded) + b"]" if encoded else b"")
 
 
 def _tool(spec: ToolSpec) -> bytes:

@@ -8,7 +8,7 @@ these and ignores unknown fields.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import isfinite
 from typing import ClassVar
 
@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from retinue.core.errors import ProviderError
-from retinue.core.messages import CallDelta, Delta, Reply, Stop, TextDelta, Thinking, ThinkingDelta, ToolCall
+from retinue.core.messages import CallDelta, Citation, Delta, Reply, Stop, TextDelta, Thinking, ThinkingDelta, ToolCall
 from retinue.core.ports import Request
 from retinue.core.text import NOT_JSON
 from retinue.core.usage import MAX_COST, NANO, Usage
@@ -42,6 +42,7 @@ from retinue.providers.openai_chat.request import (
 )
 from retinue.providers.stream_decoder import (
     DONE,
+    MAX_CITATIONS,
     NO_DETAILS,
     NULL,
     StreamDecoder,
@@ -95,6 +96,7 @@ class _ChoiceMessage(Struct, gc=False):
     tool_calls: list[_CallPart] | None = None
     reasoning_details: msgspec.Raw = EMPTY
     thinking_blocks: msgspec.Raw = EMPTY
+    annotations: object = None
 
 
 class _Choice(Struct, gc=False):
@@ -147,6 +149,17 @@ class _LastChunk(Struct, gc=False):
 
     choices: list[_CountedChoice] | None = None
     x_groq: _CountedChoice | None = None
+
+
+class _UrlCitation(Struct, gc=False):
+    url: str | None = None
+    title: str | None = None
+    start_index: int | None = None
+    end_index: int | None = None
+
+
+class _Annotation(Struct, gc=False):
+    url_citation: _UrlCitation | None = None
 
 
 _decode = msgspec.json.Decoder(_Chunk).decode
@@ -213,8 +226,8 @@ class Decoder(StreamDecoder):
 
     # fmt: off
     __slots__ = (
-        "_blocks", "_by_id", "_by_index", "_calls", "_details", "_examined", "_extras", "_field", "_last",
-        "_refused", "_stop", "_tags", "_thinking", "_usage",
+        "_annotations", "_blocks", "_by_id", "_by_index", "_calls", "_details", "_examined", "_extras", "_field",
+        "_last", "_refused", "_stop", "_tags", "_thinking", "_usage",
     )
     # fmt: on
 
@@ -225,6 +238,7 @@ class Decoder(StreamDecoder):
         """Present until the text of the answer has begun, if its thinking may come in tags."""
         self._field = ""
         """The field in which the server sends thinking as text."""
+        self._annotations: list[object] = []
         self._details: list[bytes] = []
         self._blocks: list[bytes] = []
         """The lists of reasoning details and of thinking blocks, as they came with each event."""
@@ -273,6 +287,7 @@ class Decoder(StreamDecoder):
         has_more = message.tool_calls or message.reasoning_content or message.reasoning or message.refusal
         if (
             has_more
+            or message.annotations
             or message.reasoning_details
             or self._tags is not None
             or not content
@@ -306,6 +321,9 @@ class Decoder(StreamDecoder):
             usage=_usage(tokens),
             stop="refusal" if self._refused else _STOPS.get(stop),
         )
+        if self._annotations:
+            citations = tuple(_citations(self._annotations))
+            reply = replace(reply, message=replace(reply.message, citations=citations))
         cost = None if tokens is None else tokens.told_cost()
         return reply if cost is None else replace(reply, cost=cost)
 
@@ -351,6 +369,8 @@ class Decoder(StreamDecoder):
             thinking += tagged
             if self._tags.is_done:
                 self._tags = None
+        if message.annotations:
+            self._annotations.append(message.annotations)
         if message.refusal:
             self._refused = True
             text += message.refusal
@@ -552,3 +572,22 @@ class OpenAIChatProvider(HttpProvider):
 
     def decoder(self, model: str) -> Decoder:
         return Decoder(model=model, think_tags=self._quirks.think_tags)
+
+
+def _citations(annotations: Sequence[object]) -> Iterator[Citation]:
+    """The citations of an answer, each once: a server may repeat those of earlier events."""
+    seen: set[Citation] = set()
+    for each in annotations[:MAX_CITATIONS]:
+        try:
+            found = msgspec.convert(each, list[_Annotation])
+        except msgspec.ValidationError:
+            continue
+        for annotation in found[:MAX_CITATIONS]:
+            place = annotation.url_citation
+            if place is None or not place.url or len(seen) >= MAX_CITATIONS:
+                continue
+            start = max(0, place.start_index or 0)
+            citation = Citation(place.url, place.title or "", "", start, max(start, place.end_index or 0))
+            if citation not in seen:
+                seen.add(citation)
+                yield citation

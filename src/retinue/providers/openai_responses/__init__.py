@@ -26,6 +26,14 @@ WIRE = Wire(
     request_path=RESPONSES_PATH,
     explicit_options={"explicit": True, "continues": "previous"},
     supports=COMMON_OPTIONS | {"service_tier", "parallel_tool_calls"},
+    server_tools={
+        "web_search": ("max_uses", "allowed_domains"),
+        "code_execution": ("max_uses",),
+        "file_search": ("max_uses", "stores"),
+        "mcp": ("max_uses", "allow"),
+    },
+    server_tools_share_limit=True,
+    server_tool_prices={"web_search": 10_000_000, "file_search": 2_500_000},
     caches_by_key=True,
     seed_options={"spelling": "tool_call"},
 )

@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
 from retinue.core.agent import Output, ToolSpec
 from retinue.core.attachments import IMAGE_TYPES, PDF, Attachment
+from retinue.core.errors import ProviderError
 from retinue.core.messages import AssistantMessage, Message, Thinking
 from retinue.core.model_options import NO_REQUEST_OPTIONS
 from retinue.core.ports import Request
@@ -24,6 +25,9 @@ from retinue.providers.effort import openai_effort
 from retinue.providers.lenient_json import as_json_object, utf8_safe
 from retinue.providers.schema_subset import OPENAI_STRICT, complete, restricted
 from retinue.providers.unsupported_options import encode_fields, is_supported, without_unsupported
+
+if TYPE_CHECKING:
+    from retinue.core.server_tools import ServerToolSpec
 
 MEMO = "openai_responses"
 
@@ -68,6 +72,12 @@ class Reasoning(Struct, gc=False, tag_field="type", tag="reasoning"):
     encrypted_content: str | None = None
     content: list[_Part] | None = None
 
+
+SERVER_ITEM = "openai-responses.item"
+"""The signature of an item of a server tool, which is kept in `opaque` as it came; its step is that of reasoning."""
+
+_WITH_SERVER_TOOLS = " server tools"
+"""The end of the encoder's variant where items of server tools are sent: only with those tools."""
 
 _decode_opaque = msgspec.json.Decoder(ItemOrder | Reasoning).decode
 
@@ -167,7 +177,9 @@ def encode(
     >>> encode(Request(model="gpt-4o", system="", messages=[UserMessage("hi")])).decode()
     '{"model":"gpt-4o","stream":true,"store":false,"input":[{"role":"user","content":[{"type":"input_text","text":"hi"}]}]}'
     """
-    encoder = Encoder.of(request, MEMO, spelling, unsupported)
+    server_tools = request.server_tools
+    variant = spelling + _WITH_SERVER_TOOLS if server_tools else spelling
+    encoder = Encoder.of(request, MEMO, variant, unsupported)
     found = options(request, unsupported, explicit=explicit, last=last, cache_key=cache_key)
     has_format = request.output is None or "text.format" in found
     prompt = message_encoder.system_prompt if has_format else message_encoder.system_prompt_with_format
@@ -180,8 +192,10 @@ def encode(
             b',"stream":true,"store":false' if found.pop("stream", False) else b',"store":false',
             encode_fields(found, request.options),
             _instructions(prompt(request)),
-            _tools(request.tools or withheld, is_strict_unset=explicit),
-            b',"tool_choice":"auto"' if request.tools and not has_choice else b"",
+            _tools(request.tools or withheld, is_strict_unset=explicit)
+            if not server_tools
+            else _tools_with(server_tools, request.tools or withheld, is_strict_unset=explicit),
+            b',"tool_choice":"auto"' if (request.tools or server_tools) and not has_choice else b"",
             b',"input":[',
             encoder.since_reply() if "previous_response_id" in found else encoder.body(),
             b"]}",
@@ -220,7 +234,8 @@ class Encoder(message_encoder.MessageEncoder):
         return msgspec.json.encode({"role": "user", "content": content})
 
     def encode_reply(self, message: AssistantMessage, calls: Sequence[message_encoder.PendingCall]) -> Iterable[bytes]:
-        reasoning = list(_reasoning_items(message.thinking)) if message.thinking else []
+        sends_all = self.variant.endswith(_WITH_SERVER_TOOLS)
+        reasoning = list(_reasoning_items(message.thinking, sends_all=sends_all)) if message.thinking else []
         order = _noted_order(message, len(reasoning)) if message.thinking else None
         call_items = (self._call(call) for call in calls)
         if order is not None:
@@ -259,7 +274,7 @@ class Encoder(message_encoder.MessageEncoder):
 
     def _call(self, pending: message_encoder.PendingCall) -> bytes:
         name, arguments = utf8_safe(pending.call.name), as_json_object(pending.call.arguments)
-        if self.variant == "tool_call":
+        if self.variant.startswith("tool_call"):
             return msgspec.json.encode(
                 {"type": "tool_call", "id": pending.wire_id, "name": name, "arguments": arguments}
             )
@@ -272,14 +287,20 @@ class Encoder(message_encoder.MessageEncoder):
         if pending.attachments:
             texts = [{"type": "input_text", "text": output}] if output else []
             output = [*texts, *map(_attachment, pending.attachments)]
-        if self.variant == "tool_call":
+        if self.variant.startswith("tool_call"):
             return msgspec.json.encode({"type": "tool_result", "tool_call_id": pending.wire_id, "content": output})
         return msgspec.json.encode({"type": "function_call_output", "call_id": pending.wire_id, "output": output})
 
 
-def _reasoning_items(thinking: Sequence[Thinking]) -> Iterator[bytes]:
-    """The reasoning items of this API, as they came; empty for an item with an id alone, which it has not stored."""
+def _reasoning_items(thinking: Sequence[Thinking], *, sends_all: bool) -> Iterator[bytes]:
+    """The items of this API that are neither messages nor calls, as they came, empty for those that do not go back.
+
+    A reasoning item with an id alone is not stored; items of server tools go back with `sends_all`.
+    """
     for block in thinking:
+        if block.signature == SERVER_ITEM:
+            yield utf8_safe(block.opaque).encode() if sends_all else b""
+            continue
         item = message_encoder.read_note(_decode_opaque, block)
         if isinstance(item, Reasoning):
             yield utf8_safe(block.opaque).encode() if item.encrypted_content or item.content else b""
@@ -314,6 +335,39 @@ def _tools(tools: tuple[ToolSpec, ...], *, is_strict_unset: bool) -> bytes:
     # Where `strict` is missing, the API takes it as true: every optional property becomes required.
     strict: dict[str, object] = {} if is_strict_unset else {"strict": False}
     return b',"tools":[' + b",".join(msgspec.json.encode(_tool(spec) | strict) for spec in tools) + b"]"
+
+
+def _tools_with(server: tuple[ServerToolSpec, ...], tools: tuple[ToolSpec, ...], *, is_strict_unset: bool) -> bytes:
+    """The server tools, and the other tools behind them."""
+    limits = [spec.max_uses for spec in server if spec.max_uses is not None]
+    # The API has one limit for all of its tools together; it is no option that a server may go without.
+    encoded = b',"max_tool_calls":%d' % sum(limits) if len(limits) == len(server) else b""
+    encoded += b',"tools":[' + b",".join(msgspec.json.encode(_server_tool(spec)) for spec in server)
+    others = _tools(tools, is_strict_unset=is_strict_unset).removeprefix(b',"tools":[')
+    return encoded + (b"," + others if others else b"]")
+
+
+def _server_tool(spec: ServerToolSpec) -> dict[str, object]:
+    match spec.kind:
+        case "web_search":
+            search: dict[str, object] = {"type": "web_search"}
+            return search | {"filters": {"allowed_domains": spec.allowed_domains}} if spec.allowed_domains else search
+        case "code_execution":
+            return {"type": "code_interpreter", "container": {"type": "auto"}}
+        case "file_search":
+            return {"type": "file_search", "vector_store_ids": spec.stores}
+        case "mcp":
+            tool: dict[str, object] = {
+                "type": "mcp",
+                "server_label": spec.name,
+                "server_url": spec.url,
+                "require_approval": "never",  # the policy of the run has allowed every call
+            }
+            if token := spec.token():
+                tool["authorization"] = token
+            return tool | {"allowed_tools": spec.allow} if spec.allow else tool
+        case _:
+            raise ProviderError(f"{spec.full_name}: the wire openai-responses does not have it", fault="bad_request")
 
 
 def _tool(spec: ToolSpec) -> dict[str, object]:

@@ -13,9 +13,10 @@ from typing import ClassVar, Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from retinue.core.errors import ProviderError
-from retinue.core.messages import CallDelta, Delta, Reply, Stop, TextDelta, Thinking, ThinkingDelta, ToolCall
+from retinue.core.messages import CallDelta, Citation, Delta, Reply, Stop, TextDelta, Thinking, ThinkingDelta, ToolCall
 from retinue.core.ports import Publish, Request
 from retinue.core.text import NOT_JSON
 from retinue.core.usage import Usage
@@ -29,6 +30,7 @@ from retinue.providers.openai_responses.request import (
     EFFORT,
     MEMO,
     SEPARATOR,
+    SERVER_ITEM,
     ItemOrder,
     LastReply,
     Spelling,
@@ -37,6 +39,8 @@ from retinue.providers.openai_responses.request import (
     options,
 )
 from retinue.providers.stream_decoder import (
+    MAX_CITATIONS,
+    MAX_USES,
     NO_DETAILS,
     NULL,
     StreamDecoder,
@@ -67,6 +71,26 @@ class EventType(Struct, gc=False):
 class Part(Struct, gc=False):
     text: str | None = None
     refusal: str | None = None
+    annotations: msgspec.Raw = NULL
+
+
+class _Annotation(Struct, gc=False):
+    """A citation of a page, or of a file, which has one place in place of a range."""
+
+    url: str | None = None
+    title: str | None = None
+    filename: str | None = None
+    start_index: int | None = None
+    end_index: int | None = None
+    index: int | None = None
+
+
+class _Action(Struct, gc=False):
+    type: str = ""
+
+
+class _SearchCall(Struct, gc=False):
+    action: _Action | None = None
 
 
 class OutputItem(Struct, gc=False):
@@ -103,6 +127,9 @@ class _Tokens(Struct, gc=False):
 
 decode_event: Callable[[bytes], Event] = msgspec.json.Decoder(Event).decode
 decode_type: Callable[[bytes], EventType] = msgspec.json.Decoder(EventType).decode
+_decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_annotation = msgspec.json.Decoder(_Annotation).decode
+_decode_search = msgspec.json.Decoder(_SearchCall).decode
 _decode_item = msgspec.json.Decoder(OutputItem).decode
 _decode_response = msgspec.json.Decoder(Response | None).decode
 
@@ -142,17 +169,32 @@ _INCOMPLETE: dict[str | None, Stop] = {
 NOTE_SIGNATURE = "openai-responses"
 """The signature of notes, and of reasoning without an id of the vendor's."""
 
-ItemKind = Literal["message", "reasoning", "call"]
+ItemKind = Literal["message", "reasoning", "call", "server"]
+"""`server` is an item of a tool that the vendor ran."""
 
 _KINDS: dict[str, ItemKind] = {
     "message": "message",
     "reasoning": "reasoning",
     "function_call": "call",
     "tool_call": "call",
+    **dict.fromkeys(
+        (
+            *("web_search_call", "file_search_call", "code_interpreter_call"),
+            *("mcp_call", "mcp_list_tools", "mcp_approval_request"),
+        ),
+        "server",
+    ),
 }
-_LETTERS: dict[ItemKind, str] = {"reasoning": "r", "message": "m", "call": "c"}
+_USES = {
+    "web_search_call": "web_search",
+    "file_search_call": "file_search",
+    "code_interpreter_call": "code_execution",
+    "mcp_call": "mcp",
+}
+"""The items that are uses of server tools, and the kinds of the tools."""
+_LETTERS: dict[ItemKind, str] = {"reasoning": "r", "server": "r", "message": "m", "call": "c"}
 _USUAL_ORDER = re.compile("r*m?c*")
-"""Reasoning, then text, then calls: an order that needs no note."""
+"""Reasoning and server tools, then text, then calls: an order that needs no note."""
 
 _DELTA_KINDS: dict[str, ItemKind] = {
     "response.output_text.delta": "message",
@@ -176,7 +218,11 @@ _KNOWN_EVENTS = {
 
 
 class _Item:
-    __slots__ = ("call_index", "done", "id", "kind", "lead", "name", "phase", "pieces", "raw", "summary_index")
+    # fmt: off
+    __slots__ = (
+        "annotations", "call_index", "done", "id", "kind", "lead", "name", "phase", "pieces", "raw", "summary_index",
+    )
+    # fmt: on
 
     def __init__(self, kind: ItemKind, call_index: int) -> None:
         self.kind: ItemKind = kind
@@ -189,6 +235,8 @@ class _Item:
         self.lead = ""
         """What separates a message from the one before it."""
         self.phase = ""
+        self.annotations: list[tuple[int, msgspec.Raw]] = []
+        """The lists of annotations of a message's parts, each with the place where its part begins."""
         self.done = False
 
     @property
@@ -203,7 +251,9 @@ class _Item:
         return ThinkingDelta(piece) if self.kind == "reasoning" else CallDelta(self.call_index, "", piece)
 
     def step(self) -> Step:
-        return len(self.lead) + len(self.text) if self.kind == "message" else self.kind
+        if self.kind == "message":
+            return len(self.lead) + len(self.text)
+        return "call" if self.kind == "call" else "reasoning"
 
 
 class Decoder(StreamDecoder):
@@ -229,7 +279,7 @@ class Decoder(StreamDecoder):
         self._items: list[_Item] = []
         self._by_id: dict[str, _Item] = {}
         self._by_index: dict[int, _Item] = {}
-        self._open_items: dict[ItemKind, list[_Item]] = {"message": [], "reasoning": [], "call": []}
+        self._open_items: dict[ItemKind, list[_Item]] = {"message": [], "reasoning": [], "call": [], "server": []}
         """The items of each kind; those at the end that are done are dropped when the last open one is asked for."""
         self._calls = 0
         self._has_text = False
@@ -288,7 +338,32 @@ class Decoder(StreamDecoder):
             raise self._cut_error(begun=bool(self._items))
         calls = tuple(ToolCall(item.name, item.text, item.id) for item in self._items if item.kind == "call")
         stop = "refusal" if self._refused else self._stop
-        return self._reply(calls, tuple(self._thinking()), usage=self.usage(), stop=stop)
+        reply = self._reply(calls, tuple(self._thinking()), usage=self.usage(), stop=stop)
+        citations, uses = self._citations(), self._uses()
+        if not citations and not uses:
+            return reply
+        return replace(reply, message=replace(reply.message, citations=citations), server_tools=tuple(uses.items()))
+
+    def _citations(self) -> tuple[Citation, ...]:
+        found: list[Citation] = []
+        start = 0
+        for item in self._items:
+            if item.kind == "message" and item.pieces:
+                start += len(item.lead)
+                for place, annotations in item.annotations:
+                    found += _citations_in(annotations, start + place)
+                start += len(item.text)
+        return tuple(found[:MAX_CITATIONS])
+
+    def _uses(self) -> dict[str, int]:
+        """How often the server has used each of its tools; opening a page that was found is no search."""
+        uses: dict[str, int] = {}
+        for item in self._items:
+            kind = _USES.get(item.name) if item.kind == "server" else None
+            if kind is None or (kind == "web_search" and _is_page_visit(item.raw)):
+                continue
+            uses[kind] = min(uses.get(kind, 0) + 1, MAX_USES)
+        return uses
 
     def usage(self) -> Usage | None:
         return decode_usage(self._usage)
@@ -358,7 +433,7 @@ class Decoder(StreamDecoder):
     def _add_announced(self, event: Event) -> Sequence[Delta]:
         output = decode_item(event.item)
         kind = _KINDS.get(output.type)
-        if kind is None:
+        if kind is None or kind == "server":  # which counts when it is whole
             return ()
         ids = (output.id, output.call_id)
         # The index is not used here: some servers give every item the same.
@@ -390,11 +465,20 @@ class Decoder(StreamDecoder):
             case "message":
                 parts = [Part(output.content)] if isinstance(output.content, str) else output.content or []
                 self._refused = self._refused or any(part.refusal for part in parts)
+                place = 0
+                for part in parts:
+                    if len(part.annotations) > len(b"[]"):
+                        item.annotations.append((place, part.annotations))
+                    place += len(part.text or part.refusal or "")
                 text = "".join(part.text or part.refusal or "" for part in parts)
             case "reasoning":
                 item.id, item.raw = output.id or "", bytes(raw).decode("utf-8", "replace")
                 parts = output.summary or (output.content if isinstance(output.content, list) else None) or []
                 text = "\n\n".join(part.text for part in parts if part.text)
+            case "server":
+                item.id, item.raw = output.id or "", bytes(raw).decode("utf-8", "replace")
+                item.name = output.type
+                return ()
         return self._complete_text(item, text)
 
     def _complete_text(self, item: _Item, text: str) -> Sequence[Delta]:
@@ -462,7 +546,9 @@ class Decoder(StreamDecoder):
     def _thinking(self) -> Iterator[Thinking]:
         """Thinking blocks, each with its id and the item as it came, and a note of an unusual order."""
         for item in self._items:
-            if item.kind == "reasoning" and (item.raw or item.pieces):
+            if item.kind == "server" and item.raw:
+                yield Thinking("", SERVER_ITEM, item.raw)
+            elif item.kind == "reasoning" and (item.raw or item.pieces):
                 yield Thinking(item.text, item.id or NOTE_SIGNATURE if item.raw else "", item.raw)
         kept = [
             item for item in self._items if item.kind == "call" or item.raw or (item.kind == "message" and item.pieces)
@@ -474,6 +560,23 @@ class Decoder(StreamDecoder):
             steps: tuple[Step, ...] = tuple(item.step() for item in kept)
             separator = SEPARATOR if len(phases) > 1 else ""
             yield make_note(ItemOrder(steps, phases if any(phases) else (), separator), NOTE_SIGNATURE)
+
+
+def _citations_in(annotations: msgspec.Raw, start: int) -> Iterator[Citation]:
+    """The citations in the annotations of a part that begins at `start`."""
+    for raw in (decode_or_none(_decode_list, annotations) or ())[:MAX_CITATIONS]:
+        found = decode_or_none(_decode_annotation, raw)
+        if found is None or not (found.url or found.filename):
+            continue
+        first = found.start_index if found.start_index is not None else found.index or 0
+        last = found.end_index if found.end_index is not None else first
+        begin = start + max(0, first)
+        yield Citation(found.url or "", found.title or found.filename or "", "", begin, max(begin, start + last))
+
+
+def _is_page_visit(raw: str) -> bool:
+    found = decode_or_none(_decode_search, raw)
+    return found is not None and found.action is not None and found.action.type not in ("", "search")
 
 
 Continuation: TypeAlias = Literal["whole", "previous"]

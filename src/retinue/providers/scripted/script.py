@@ -331,6 +331,7 @@ class ScriptedProvider:
     """
 
     counts_are_exact = True
+    server_tools = ("web_search", "web_fetch", "code_execution", "file_search", "mcp")
 
     def __init__(
         self,
