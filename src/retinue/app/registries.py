@@ -134,7 +134,9 @@ class ProviderRegistry:
         key = config.api_key_env if config is not None else WIRES[name].api_key_env if name in WIRES else None
         if config is None and name in WIRES and not key:
             return False  # a local server or a script that is not configured here
-        return not key or bool(self._environ.get(key, "").strip())
+        wire = WIRES.get(name if config is None else config.wire)
+        others = wire.secret_envs if wire is not None else ()
+        return not key or any(self._environ.get(each, "").strip() for each in (key, *others))
 
     def lend(self, make: Callable[[str, str], Provider | None]) -> None:
         """Let providers named `kind:NAME` be created by `make(NAME)` on first use."""

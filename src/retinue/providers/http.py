@@ -186,6 +186,8 @@ class Endpoint:
         """The body of a GET request, up to so many bytes, or a `ProviderError`."""
         key = self._key()
         headers = self._headers | {self._key_header: self._key_prefix + key} if key else self._headers
+        if self._sign is not None:
+            headers = headers | self._sign("GET", self._url, b"")
         secrets = (*self._secrets, key) if key else self._secrets
         try:
             async with self._http.get(self._url, headers) as response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import msgspec
 from msgspec import Struct
@@ -33,19 +34,22 @@ class ListedModel(Struct, frozen=True, kw_only=True):
 
 
 class _Entry(Struct):
-    """One model, as OpenAI's and Anthropic's format (`id`) or Gemini's (`name`) has it."""
+    """One model, as OpenAI's and Anthropic's format (`id`), Gemini's (`name`) or Bedrock's has it."""
 
     id: str = ""
     name: str = ""
     context_length: int | None = None
     max_model_len: int | None = None
     context_window: int | None = None
+    modelId: str = ""  # noqa: N815
+    inferenceProfileId: str = ""  # noqa: N815
+    outputModalities: list[str] | None = None  # noqa: N815
     inputTokenLimit: int | None = None  # noqa: N815
     supportedGenerationMethods: list[str] | None = None  # noqa: N815
 
     @property
     def model(self) -> str:
-        return self.id or self.name.removeprefix("models/")
+        return self.id or self.modelId or self.inferenceProfileId or self.name.removeprefix("models/")
 
     @property
     def window(self) -> int | None:
@@ -54,12 +58,18 @@ class _Entry(Struct):
     @property
     def is_chat(self) -> bool:
         methods = self.supportedGenerationMethods
+        if self.outputModalities is not None and "TEXT" not in self.outputModalities:
+            return False
         return not _NOT_CHAT.search(self.model) and (methods is None or "generateContent" in methods)
 
 
 class _List(Struct):
+    """A list of models, under the names that vendors have for it."""
+
     data: list[_Entry] | None = None
     models: list[_Entry] | None = None
+    modelSummaries: list[_Entry] | None = None  # noqa: N815
+    inferenceProfileSummaries: list[_Entry] | None = None  # noqa: N815
 
 
 def has_list(config: ProviderConfig) -> bool:
@@ -72,7 +82,9 @@ async def list_models(config: ProviderConfig, *, http: Http, every: bool = False
 
     Raises `ProviderError` if the server cannot be reached, refuses the key, or answers with something else.
     """
-    listed = _decode(await _endpoint(config, http).fetch(MAX_BYTES), config)
+    listed: list[_Entry] = []
+    for endpoint in await _endpoints(config, http):
+        listed += _decode(await endpoint.fetch(MAX_BYTES), config)
     prices, windows = model_prices(config), context_windows(config)
     chosen = [entry for entry in listed if entry.model and (every or entry.is_chat)]
     return sorted(
@@ -86,6 +98,14 @@ async def list_models(config: ProviderConfig, *, http: Http, every: bool = False
         ),
         key=lambda model: model.name,
     )
+
+
+async def _endpoints(config: ProviderConfig, http: Http) -> Sequence[Endpoint]:
+    wire = WIRES[config.wire]
+    if not wire.finds_credentials:
+        return [_endpoint(config, http)]
+    provider = wire.load()(config.base_url, config.api_key_env or None, config.headers, http=http)
+    return await provider.list_endpoints()
 
 
 def _endpoint(config: ProviderConfig, http: Http) -> Endpoint:
@@ -110,7 +130,8 @@ def _decode(body: bytes, config: ProviderConfig) -> list[_Entry]:
         listed = msgspec.json.decode(body, type=_List)
     except (msgspec.DecodeError, UnicodeDecodeError):
         listed = _List()
-    entries = listed.data if listed.data is not None else listed.models
+    lists = (listed.data, listed.models, listed.modelSummaries, listed.inferenceProfileSummaries)
+    entries = next((each for each in lists if each is not None), None)
     if entries is None:
         raise ProviderError(f"{config.base_url} does not list its models: the answer has no such list", fault="cut")
     return entries

@@ -234,6 +234,9 @@ def check_key(chosen: ProviderConfig, environ: Mapping[str, str], *, flag: str =
 
     `flag` is the flag of the command that names the variable.
     """
+    wire = WIRES[chosen.wire]
+    if wire.finds_credentials and chosen.api_key_env == wire.api_key_env:
+        return  # the provider may find others than those in the variable, and says what to set if it does not
     if chosen.api_key_env and not environ.get(chosen.api_key_env, "").strip():
         raise BadInput(
             f"the environment variable {chosen.api_key_env} is not set; set it to the key for {chosen.base_url}, "

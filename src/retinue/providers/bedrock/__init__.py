@@ -32,6 +32,7 @@ WIRE = Wire(
     api_key_env=KEY_ENV,
     default_model="global.anthropic.claude-sonnet-5",
     aliases=("amazon-bedrock", "aws"),
+    models_path="/foundation-models",
     max_temperature=1,
     supports=COMMON_OPTIONS | {"stop", "service_tier", "cache_ttl"},
     prices="bedrock",

@@ -379,11 +379,7 @@ class BedrockProvider(HttpProvider):
     async def endpoint(self, model: str, *, streams: bool = True) -> Endpoint:
         if not 0 < len(model) <= MAX_MODEL_CHARS:
             raise ProviderError(f"{model[:100]!r} is not the name of a model", fault="bad_request")
-        credentials: Credentials | None = None
-        if self._may_sign and not os.environ.get(KEY_ENV, "").strip():
-            credentials = environment_credentials()
-            if credentials is None and self._is_aws:
-                credentials = await self._found.valid()
+        credentials = await self._credentials()
         place = (model, streams, credentials)
         if place not in self._endpoints:
             if len(self._endpoints) > 100:  # temporary credentials change
@@ -391,12 +387,31 @@ class BedrockProvider(HttpProvider):
             self._endpoints[place] = self._new_endpoint(model, credentials, streams=streams)
         return self._endpoints[place]
 
+    async def list_endpoints(self) -> Sequence[Endpoint]:
+        """The endpoints of the lists of models that can be called by their ids, and of inference profiles."""
+        credentials = await self._credentials()
+        base_url = self._base_url.replace("://bedrock-runtime", "://bedrock", 1)
+        paths = (f"{WIRE.models_path}?byInferenceType=ON_DEMAND", "/inference-profiles?maxResults=1000")
+        return [self._endpoint_at(base_url, path, credentials) for path in paths]
+
+    async def _credentials(self) -> Credentials | None:
+        """What requests are signed with; None where they have a key, or nothing."""
+        if not self._may_sign or os.environ.get(KEY_ENV, "").strip():
+            return None
+        found = environment_credentials()
+        return await self._found.valid() if found is None and self._is_aws else found
+
     def _new_endpoint(self, model: str, credentials: Credentials | None, *, streams: bool) -> Endpoint:
         verb = "converse-stream" if streams else "converse"
+        path = "" if self._full_url else f"/model/{quote(model, safe='')}/{verb}"
+        return self._endpoint_at(self._base_url, path, credentials)
+
+    def _endpoint_at(self, base_url: str, path: str, credentials: Credentials | None) -> Endpoint:
         key_env = self._api_key_env or (KEY_ENV if self._may_sign else None)
+        path, _, query = path.partition("?")
         endpoint = Endpoint(
-            self._base_url,
-            "" if self._full_url else f"/model/{quote(model, safe='')}/{verb}",
+            f"{base_url}?{query}" if query else base_url,
+            path,
             api_key_env=None if credentials is not None else key_env,
             headers=self._headers,
             http=self._http,
