@@ -194,6 +194,19 @@ def test_fields_without_an_equal_are_named_with_their_lines() -> None:
     ]
 
 
+def test_isolation_is_read_if_it_is_a_worktree() -> None:
+    known = read("---\nname: a\ndescription: b\nisolation: worktree\n---\nx")
+    unknown = read("---\nname: a\ndescription: b\nisolation: remote\n---\nx")
+
+    assert (known.settings.isolation, known.settings.agent("a").isolation, known.warnings) == (
+        "worktree",
+        "worktree",
+        (),
+    )
+    assert unknown.settings.isolation is None
+    assert notes(unknown) == [(4, "isolation is not worktree; it is ignored")]
+
+
 def test_effort_is_read_if_it_is_a_known_step() -> None:
     known = read("---\nname: a\ndescription: b\neffort: xhigh\n---\nx")
     unknown = read("---\nname: a\ndescription: b\neffort: 7000\n---\nx")

@@ -20,7 +20,7 @@ OPTIONS = (
 )
 AGENT_KEYS = (
     "description, system_prompt, tools, model, fallback, max_turns, model_provider, risk_profile, runtime_profile, "
-    f"think, {OPTIONS}, extra_headers, tags, placement, enabled, workspace, memory, limits"
+    f"think, {OPTIONS}, extra_headers, tags, placement, isolation, enabled, workspace, memory, limits"
 )
 LIMIT_KEYS = (
     "max_tokens, max_input_tokens, max_output_tokens, max_cost, max_calls, max_repeats, "

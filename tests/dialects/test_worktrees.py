@@ -136,7 +136,7 @@ async def test_a_folder_without_a_repository_is_refused(
     async with harness:
         text = (await harness.run("Lead.")).text
 
-    assert "is not the top folder of a git repository with its own .git. Valid: leave isolation out." in text
+    assert "is not the top folder of a git repository with its own .git. Valid: no isolation." in text
     assert [row.path for row in harness.store.runs(RunQuery())] == ["root"]
 
 
@@ -213,3 +213,42 @@ async def test_a_message_continues_the_work_in_the_same_worktree(
     assert (row["answer"], row["worktree"]["files"]) == ("Two.", 2)
     assert git(repository, "show", f"{row['worktree']['branch']}:one.txt") == "1\n"
     assert git(repository, "show", f"{row['worktree']['branch']}:two.txt") == "2\n"
+
+
+DIGGER = retinue.Agent(name="digger", description="Digs", tools=("file_write",), isolation="worktree")
+BY_AGENT: dict[str, list[Line]] = {
+    "spec": [
+        calls("subagent", action="spawn", agent="digger", task=TASK),
+        calls("subagent", action="wait", task_ids=["t_01"]),
+    ],
+    "codex": [
+        calls("spawn_agent", task_name="dig", message=TASK, agent_type="digger", fork_turns="none"),
+        calls("wait_agent"),
+    ],
+    "native": [calls("run_agent", task=TASK, agent="digger")],
+}
+
+
+@pytest.mark.parametrize("dialect", BY_AGENT)
+async def test_an_agent_of_the_settings_can_always_work_apart(
+    dialect: str, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(repository)
+    before = tree_of(repository)
+    script = Script().play("main", *BY_AGENT[dialect], says("Thanks."))
+    script.play("digger", calls("file_write", path="changed.txt", content="after\n"), says("Changed."))
+    async with retinue.open(
+        provider=ScriptedProvider(script),
+        dialects=[dialect],
+        agents=[DIGGER],
+        tools=["file_write"],
+        home=tmp_path / "home",
+        policy=FREE,
+    ) as r:
+        await r.run("Lead.")
+        (child,) = [view for view in await r.list(everyone=True) if view.depth]
+
+    assert child.outcome is not None
+    (artifact,) = child.outcome.artifacts
+    assert git(repository, "show", f"{artifact.rpartition('@')[2]}:changed.txt") == "after\n"
+    assert tree_of(repository) == before

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
@@ -165,6 +165,10 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
         Placement,
         Meta(description="Which worker drives its runs: that of the tree, or any (anywhere).", examples=["tree"]),
     ] = "tree"
+    isolation: Annotated[
+        Literal["worktree"] | None,
+        Meta(description="As a sub-agent it works in a git worktree of its own.", examples=["worktree"]),
+    ] = None
     enabled: Annotated[bool, Meta(description="Whether it can be started at all.", examples=[True])] = True
     workspace: Annotated[WorkspaceSettings, Meta(description="Its workspace.")] = WorkspaceSettings()
     memory: Annotated[MemorySettings, Meta(description="Its memory.")] = MemorySettings()
@@ -211,6 +215,7 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
             options=keys.model_options_of(self),
             tags=self.tags,
             placement=self.placement,
+            isolation=self.isolation,
         )
 
     def limits_over(self, base: Limits) -> Limits:

@@ -105,7 +105,8 @@ class Agent(Struct, frozen=True, kw_only=True, omit_defaults=True):
     `placement` anywhere a worker leaves its runs to any worker, otherwise a run is driven where its parent is.
 
     `effort` is how much its model thinks, `max_output_tokens` the longest reply, and `options` has further options of
-    requests. They hold for the agent wherever it runs.
+    requests. They hold for the agent wherever it runs. With `isolation` worktree it works in a git worktree of its own
+    when another run starts it, and hands back a branch.
 
     >>> Agent(name="writer", description="Drafts reports", system_prompt="You write.").max_turns is None
     True
@@ -131,6 +132,7 @@ class Agent(Struct, frozen=True, kw_only=True, omit_defaults=True):
     options: ModelOptions = NO_OPTIONS
     tags: tuple[str, ...] = ()
     placement: Placement = "tree"
+    isolation: Literal["worktree"] | None = None
 
     def __post_init__(self) -> None:
         for name in ("tools", "fallback", "memory_from", "tags"):

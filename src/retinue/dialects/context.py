@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,8 @@ from retinue.core.ids import Key, RunId
 from retinue.core.model_options import NO_OPTIONS
 from retinue.core.policy import Policy, allows, intersect, windows_of
 from retinue.core.ports import CallContext, Clock, KeyValue, Meter, NoMeter, Provider
+from retinue.core.workspace import is_address, is_worktree, worktree_of
+from retinue.dialects.error_codes import CallRefused
 from retinue.engine import SpawnRequest, StartedRun, Supervisor
 from retinue.tools.path_walk import Workspaces
 
@@ -199,7 +202,32 @@ class DialectContext(Struct, frozen=True, kw_only=True):
     async def spawn(self, spawn_request: SpawnRequest, context: CallContext, *, key: Key | None = None) -> StartedRun:
         """Start a run below the caller, in its session, under the key of the call unless another is given."""
         session_id, key = context.session_id, context.key if key is None else key
+        agent = self.known(spawn_request.agent)
+        if agent is not None and agent.isolation == "worktree":
+            spawn_request = self.in_worktree(spawn_request, context, key)
         return await self.supervisor.spawn(spawn_request, session_id=session_id, caller=context, key=key)
+
+    def in_worktree(self, spawn_request: SpawnRequest, context: CallContext, key: Key) -> SpawnRequest:
+        """The request of a child that works in a git worktree of its own; one that goes on stays in its worktree.
+
+        Raises `CallRefused` where the workspace is not the top folder of a repository.
+        """
+        run_spec = spawn_request.run_spec
+        caller_workspace = self.run_spec_of(context.run_id).workspace
+        if is_worktree(run_spec.workspace) and run_spec.workspace != caller_workspace:
+            return spawn_request
+        folder = os.path.realpath(context.workspace if is_address(run_spec.workspace) else run_spec.workspace)
+        if not os.path.isdir(os.path.join(folder, ".git")):
+            raise CallRefused(
+                f"The workspace {folder} is not the top folder of a git repository with its own .git. "
+                "Valid: no isolation."
+            )
+        return replace(
+            spawn_request,
+            run_spec=replace(run_spec, workspace=worktree_of(key, folder)),
+            policy=_without_folder(spawn_request.policy or context.policy, folder),
+            stays_here=True,
+        )
 
     def run_spec_of(self, run_id: RunId) -> RunSpec:
         """The run spec of a live run, or of a child that another process drives for it."""
@@ -208,3 +236,18 @@ class DialectContext(Struct, frozen=True, kw_only=True):
         if run_spec is None:
             raise TreeCancelled(run_id)
         return run_spec
+
+
+def _without_folder(policy: Policy, folder: str) -> Policy:
+    """The policy of a child in a worktree: the folder of its caller is closed to it, and no root any more."""
+
+    def outside(roots: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(root for root in roots if os.path.commonpath((os.path.realpath(root), folder)) != folder)
+
+    return replace(
+        policy,
+        forbidden_paths=(*policy.forbidden_paths, folder),
+        allowed_roots=outside(policy.allowed_roots),
+        allowed_roots_read_only=outside(policy.allowed_roots_read_only),
+        allowed_roots_write_only=outside(policy.allowed_roots_write_only),
+    )

@@ -5,8 +5,6 @@ Dialects whose children are named by id start and continue them here, and count 
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
@@ -20,7 +18,7 @@ from retinue.core.policy import Policy, intersect
 from retinue.core.ports import CallContext
 from retinue.core.run import HistoryRef, Lifecycle, Limits
 from retinue.core.text import name_list
-from retinue.core.workspace import BRANCHES, is_address, is_worktree, worktree_of
+from retinue.core.workspace import BRANCHES, is_worktree
 from retinue.dialects.context import DialectContext, WorktreeChanges
 from retinue.dialects.error_codes import CallRefused
 from retinue.dialects.named_runs import NamedRun, NamedRuns
@@ -92,14 +90,7 @@ class SubAgents:
         self._rules = rules
         self.runs = NamedRuns(dialect_context.supervisor, rules.dialect)
 
-    def plan(
-        self,
-        request: ChildRequest,
-        context: CallContext,
-        *,
-        key: Key | None = None,
-        check: Callable[[], None] = lambda: None,
-    ) -> PlannedChild:
+    def plan(self, request: ChildRequest, context: CallContext, *, key: Key | None = None) -> PlannedChild:
         """The run that a call asks for, under the key of the call or another one.
 
         Raises `CallRefused` with what is valid.
@@ -111,15 +102,6 @@ class SubAgents:
         policy, windows = (
             (request.policy, ()) if agent is None else self._dialect_context.grant(agent.name, context.policy)
         )
-        if request.apart:
-            folder = _folder_of(run_spec, context)
-            run_spec = replace(run_spec, workspace=worktree_of(context.key if key is None else key, folder))
-            policy = _without_folder(context.policy if policy is None else policy, folder)
-
-        def check_all() -> None:
-            self._check_running(context)
-            check()
-
         spawn_request = SpawnRequest(
             agent=run_spec.agent,
             run_spec=run_spec,
@@ -132,16 +114,17 @@ class SubAgents:
             inherits=self._history(request.inherited, context),
             dialect=self._rules.dialect,
             max_depth=self._rules.max_depth,
-            stays_here=request.apart,
-            check=check_all,
+            check=lambda: self._check_running(context),
         )
+        if request.apart:
+            key = context.key if key is None else key
+            spawn_request = self._dialect_context.in_worktree(spawn_request, context, key)
         return PlannedChild(spawn_request, "" if request.inherited == "none" else _cache(run_spec, caller, request))
 
     async def continue_run(self, named: NamedRun, task: str, lifecycle: Lifecycle, context: CallContext) -> RunId:
         """Continue an ended run by a new one with its history, and with no more rights than it had."""
         origin = await self._supervisor.replay(named.view.run_id)
-        current = await self._supervisor.current_policy(origin)
-        policy = intersect(context.policy, current)
+        policy = intersect(context.policy, await self._supervisor.current_policy(origin))
         spawn_request = SpawnRequest(
             agent=origin.accepted.agent,
             run_spec=origin.run_spec,
@@ -179,9 +162,9 @@ class SubAgents:
         named = context.offered if agent is None or not (agent.tools or agent.no_tools) else agent.tools
         return tuple(name for name in named if name in allowed)
 
-    def turns_of(self, agent: Agent | None, asked: Limits) -> int:
+    def turns_of(self, agent: Agent | None) -> int:
         """The most turns of a child."""
-        return self._limits(asked, agent).max_turns or self._rules.max_turns
+        return self._limits(Limits(), agent).max_turns or self._rules.max_turns
 
     def _check_running(self, context: CallContext) -> None:
         runs = self._supervisor.unfinished_in(context.root_id)
@@ -253,32 +236,6 @@ def is_apart(isolation: str | None) -> bool:
     if isolation not in (None, "", "none", "worktree"):
         raise CallRefused(f"Isolation {isolation[:100]!r} is not available. Valid: worktree; or leave isolation out.")
     return isolation == "worktree"
-
-
-def _folder_of(run_spec: RunSpec, context: CallContext) -> str:
-    """The folder that a child would work in; raises `CallRefused` where it is not the top folder of a repository."""
-    folder = os.path.realpath(run_spec.workspace if not is_address(run_spec.workspace) else context.workspace)
-    if not os.path.isdir(os.path.join(folder, ".git")):
-        raise CallRefused(
-            f"The workspace {folder} is not the top folder of a git repository with its own .git. "
-            "Valid: leave isolation out."
-        )
-    return folder
-
-
-def _without_folder(policy: Policy, folder: str) -> Policy:
-    """The policy of a child in a worktree: the folder of its caller is closed to it, and no root any more."""
-
-    def outside(roots: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(root for root in roots if os.path.commonpath((os.path.realpath(root), folder)) != folder)
-
-    return replace(
-        policy,
-        forbidden_paths=(*policy.forbidden_paths, folder),
-        allowed_roots=outside(policy.allowed_roots),
-        allowed_roots_read_only=outside(policy.allowed_roots_read_only),
-        allowed_roots_write_only=outside(policy.allowed_roots_write_only),
-    )
 
 
 def _cache(run_spec: RunSpec, caller: RunSpec, request: ChildRequest) -> str:

@@ -162,15 +162,3 @@ class Worktrees:
 
     def _run(self, view: WorktreeView, *words: str, longest: int | None = None) -> str:
         return Git(self._git, Place(self._home, view.name).repository).run(*words, longest=longest)
-
-
-def summary(patch: str) -> str:
-    """How many lines a patch adds and removes.
-
-    >>> summary("--- a/x\\n+++ b/x\\n-one\\n+two\\n+three\\n")
-    '+2 -1'
-    """
-    lines = patch.splitlines()
-    added = sum(line.startswith("+") and not line.startswith("+++ ") for line in lines)
-    removed = sum(line.startswith("-") and not line.startswith("--- ") for line in lines)
-    return f"+{added} -{removed}"

@@ -102,7 +102,6 @@ _UNSUPPORTED: Mapping[str, str] = {
     "mcp-servers": "MCP servers are declared in the settings ([mcp_servers.NAME])",
     "memory": "give the agent the tools memory_store and memory_recall instead",
     "background": "the caller decides whether it waits",
-    "isolation": "the caller decides in which folder the agent works",
     "initialPrompt": "the task of the caller is the first message",
     "sandbox_mode": "the settings decide what an agent may do",
     "permission": "the settings and --approvals decide what an agent may do",
@@ -167,6 +166,7 @@ class _Reader:
             model=self._model(),
             max_turns=self._max_turns(),
             effort=self._effort(),
+            isolation=self._isolation(),
             enabled=not self._is_true("disable"),
         )
         named_by_path = source in ("opencode", "copilot") and not name
@@ -278,8 +278,14 @@ class _Reader:
                 self.warn(key, f"{key} is not a number from 1 and is ignored")
         return None
 
+    def _isolation(self) -> Literal["worktree"] | None:
+        value = self._values.get("isolation")
+        if value not in (None, "worktree"):
+            self.warn("isolation", "isolation is not worktree; it is ignored")
+        return "worktree" if value == "worktree" else None
+
     def _other_fields(self) -> None:
-        used = {"name", "description", "tools", "disallowedTools", "model", "disable"}
+        used = {"isolation", "name", "description", "tools", "disallowedTools", "model", "disable"}
         used |= {"maxTurns", "max_turns", "steps", "maxSteps", "effort", "model_reasoning_effort"}
         for key in self._values:
             if key in used or key in _SILENT or self._values[key] is None:

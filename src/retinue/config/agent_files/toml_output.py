@@ -31,6 +31,8 @@ def _table(agent: AgentFile) -> Iterator[str]:
         yield f"max_turns = {settings.max_turns}"
     if settings.effort is not None:
         yield f"effort = {_text(settings.effort)}"
+    if settings.isolation is not None:
+        yield f"isolation = {_text(settings.isolation)}"
     if not settings.enabled:
         yield "enabled = false"
 

@@ -14,7 +14,7 @@ from retinue.core.ids import RunId
 from retinue.core.inbox import TextMessage
 from retinue.core.policy import Autonomy, Policy
 from retinue.core.ports import CallContext, Tool, ToolResult
-from retinue.core.run import Lifecycle, Limits, Outcome
+from retinue.core.run import Lifecycle, Outcome
 from retinue.core.text import name_list
 from retinue.dialects.arguments import compact
 from retinue.dialects.base import Dialect, DialectTool
@@ -132,7 +132,7 @@ class AgentTool(ClaudeTool):
         kind = requests.type_named(request.subagent_type, self._dialect_context.agents)
         configured = kind if any(kind is agent for agent in self._dialect_context.agents) else None
         name = await self._free_name(request, context)
-        turns = self._children.turns_of(configured, Limits())
+        turns = self._children.turns_of(configured)
         child = ChildRequest(
             task=prompt,
             system="\n\n".join(text for text in (kind.system_prompt, answers.child_text(turns)) if text),

@@ -13,7 +13,7 @@ from retinue.core.events import RunAccepted
 from retinue.core.inbox import TextMessage
 from retinue.core.policy import Policy
 from retinue.core.ports import CallContext, Tool, ToolResult
-from retinue.core.run import Lifecycle, Limits, Outcome
+from retinue.core.run import Lifecycle, Outcome
 from retinue.core.text import name_list
 from retinue.dialects.agent_names import agent_list
 from retinue.dialects.arguments import compact
@@ -163,9 +163,8 @@ class SpawnTool(CodexTool):
             return {"task_name": row.label}
         message = requests.message_of(request.message)
         role = requests.role_named(request.agent_type, self._dialect_context.agents)
-        limits = Limits()
         child = ChildRequest(
-            task=answers.new_task(path, own, message, self._children.turns_of(role, limits)),
+            task=answers.new_task(path, own, message, self._children.turns_of(role)),
             system="" if role is None else role.system_prompt,
             agent=role,
             general_name=requests.DEFAULT_ROLE,
@@ -173,7 +172,6 @@ class SpawnTool(CodexTool):
             model=(request.model or "").strip(),
             effort=request.reasoning_effort,
             service_tier=(request.service_tier or "")[: requests.MAX_NAME],
-            limits=limits,
             label=path,
             lifecycle=self._lifecycle(context),
         )
