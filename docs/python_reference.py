@@ -58,6 +58,7 @@ ROOT_GROUPS: Groups = {
         "McpServer",
         "ServerTool",
         "ProviderConfig",
+        "AgentProgram",
     ),
     "Dialects of your own": ("Dialect",),
     "Settings of dialects": SETTINGS,

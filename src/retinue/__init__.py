@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from retinue.dialects.spec import SpecSettings as SpecSettings
     from retinue.dialects.xzatoma import XzatomaSettings as XzatomaSettings
     from retinue.mcp_client import McpServer as McpServer
+    from retinue.providers.acp import AgentProgram as AgentProgram
     from retinue.providers.catalog import ProviderConfig as ProviderConfig
     from retinue.tools.dependencies import ToolOptions as ToolOptions
     from retinue.tools.function import tool as tool
@@ -106,6 +107,7 @@ _HOMES = {
     "handoff": "retinue.app.child_runs:handoff",
     "ToolOptions": "retinue.tools.dependencies:ToolOptions",
     "ServerTool": "retinue.tools.server_tools:ServerTool",
+    "AgentProgram": "retinue.providers.acp:AgentProgram",
     "ProviderConfig": "retinue.providers.catalog:ProviderConfig",
     "Dialect": "retinue.dialects.base:Dialect",
     "BuzzllmSettings": "retinue.dialects.buzzllm:BuzzllmSettings",

@@ -19,7 +19,7 @@ from docs.generate import pages as generated_pages
 from retinue.app.settings_sections import SECTIONS
 from retinue.cli.main import app
 from retinue.config.validation import expected_type
-from retinue.providers.catalog import SCRIPTED, WIRES
+from retinue.providers.catalog import ACP, SCRIPTED, WIRES
 from tests.docs.pages import DOCS, PAGES, README, ROOT, Page, read
 
 SOURCES = (ROOT / "src" / "retinue", ROOT)
@@ -159,7 +159,7 @@ def test_every_provider_has_a_page_with_a_command_and_a_program_that_run() -> No
         return is_run and any(f"{name}:" in block.code for block in page.of("python"))
 
     alike = {"openai-responses": "openai"}  # two names for one provider
-    names = [alike.get(name, name) for name in WIRES if name != SCRIPTED]
+    names = [alike.get(name, name) for name in WIRES if name not in (SCRIPTED, ACP)]
     assert [name for name in names if not any(is_shown(name, page) for page in pages)] == []
 
 

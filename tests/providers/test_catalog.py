@@ -151,8 +151,8 @@ def test_family_of_a_wire(wire: str, belongs_to: str | None) -> None:
     assert family(wire) == belongs_to
 
 
-def test_every_wire_but_scripted_has_a_family() -> None:
-    assert {wire for wire in WIRES if family(wire) is None} == {"scripted"}
+def test_every_wire_with_an_address_has_a_family() -> None:
+    assert {wire for wire in WIRES if family(wire) is None} == {"scripted", "acp"}
 
 
 @pytest.mark.parametrize(

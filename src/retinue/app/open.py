@@ -44,6 +44,7 @@ from retinue.engine import Approver, build_engine
 from retinue.local.workspaces import FetchedWorkspaces
 from retinue.mcp_client import McpServer, McpTools
 from retinue.net.encryption import check_encrypted
+from retinue.providers.acp import AgentPrograms
 from retinue.providers.catalog import (
     WIRES,
     ProviderConfig,
@@ -220,6 +221,13 @@ def open(
         hooks=check_hooks(hooks),
         folders=folders,
     )
+
+    def agent_programs() -> AgentPrograms:
+        from retinue.app.agent_programs import LocalAgentPrograms
+
+        return LocalAgentPrograms(supervisor, dependencies)
+
+    table.use_programs(agent_programs)
     return Retinue(
         supervisor,
         driver,

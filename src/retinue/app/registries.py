@@ -19,6 +19,7 @@ from retinue.dialects.context import ProviderFamilies, ProviderHost
 from retinue.engine import Supervisor
 from retinue.mcp_client import McpTools
 from retinue.providers import catalog
+from retinue.providers.acp import AgentPrograms
 from retinue.providers.catalog import LOCAL_SERVERS, WIRES, ProviderConfig, canonical_name, family, provider_config
 from retinue.tools.builtin import BUILTIN, Builtin
 from retinue.tools.dependencies import ToolOptions
@@ -118,6 +119,11 @@ class ProviderRegistry:
         self._provider_configs = {each.name: each for each in provider_configs}
         self._lend: Callable[[str, str], Provider | None] = lambda kind, name: None
         self._environ: Mapping[str, str] | None = None
+        self._programs: Callable[[], AgentPrograms] | None = None
+
+    def use_programs(self, programs: Callable[[], AgentPrograms]) -> None:
+        """Start the programs of providers that have one with these, which are made for the first of them."""
+        self._programs = programs
 
     def use_own_only(self, environ: Mapping[str, str]) -> None:
         """Find only providers that this process can call: configured ones and vendors, if their keys are set.
@@ -177,7 +183,8 @@ class ProviderRegistry:
         if not self._is_own(name):
             return None
         if name not in self._reached and name in (*self._provider_configs, *WIRES):
-            self._reached[name] = catalog.create_provider(self._provider_configs.get(name) or provider_config(name))
+            config = self._provider_configs.get(name) or provider_config(name)
+            self._reached[name] = catalog.create_provider(config, programs=self._programs)
         kind, colon, other = name.partition(":")
         if name not in self._reached and colon and (made := self._lend(kind, other)) is not None:
             self._reached[name] = made

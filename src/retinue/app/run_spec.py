@@ -57,7 +57,8 @@ DetachedApprovals: TypeAlias = Literal["", "wait", "deny", "yes"]
 class LaunchConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What another process needs to resume a run: providers, tools, agents and folders.
 
-    Headers of a provider may be secret and are left out; they are read from the settings file again.
+    Headers of a provider may be secret and are left out, and so is the program of an agent, because what is started
+    comes from settings alone; both are read from the settings file again.
     """
 
     model: str = ""
@@ -80,7 +81,7 @@ class LaunchConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def text(self) -> str:
         """The config as JSON, as a run spec stores it."""
-        bare = tuple(msgspec.structs.replace(each, headers={}) for each in self.provider_configs)
+        bare = tuple(msgspec.structs.replace(each, headers={}, program=None) for each in self.provider_configs)
         return msgspec.json.encode(msgspec.structs.replace(self, provider_configs=bare)).decode()
 
 

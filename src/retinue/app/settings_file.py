@@ -172,6 +172,7 @@ def provider_configs(settings: Settings) -> tuple[ProviderConfig, ...]:
             options=replace(model_options_of(provider), temperature=None),  # which runs take over where they start
             bearer=provider.bearer,
             prompt_cache_key=provider.prompt_cache_key,
+            program=provider.program(),
         )
         for name, provider in settings.providers.items()
     )

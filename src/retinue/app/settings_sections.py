@@ -86,15 +86,18 @@ def _default_errors(table: TopSettings | RunDefaults) -> Sequence[tuple[str, str
 def _provider_errors(provider: ProviderSettings) -> Sequence[tuple[str, str]]:
     """Errors in the settings of a provider, each with its key: an unusable address, or an option its wire lacks."""
     wire, address = provider.wire, provider.base_url
-    key = "base_url"
+    program = provider.program()
+    key = "command"
     try:
-        provider_config(wire, wire=wire, base_url=address)
+        provider_config(wire, wire=wire, program=program, base_url=None if program else address)
+        key = "base_url"
+        provider_config(wire, wire=wire, program=program, base_url=address)
         key = "responses_wire"
-        provider_config(wire, wire=wire, base_url=address, responses_wire=provider.responses_wire)
+        provider_config(wire, wire=wire, program=program, base_url=address, responses_wire=provider.responses_wire)
         key = "bearer"
-        provider_config(wire, wire=wire, base_url=address, bearer=provider.bearer)
+        provider_config(wire, wire=wire, program=program, base_url=address, bearer=provider.bearer)
         key = ""
-        provider_config(wire, wire=wire, base_url=address, options=model_options_of(provider))
+        provider_config(wire, wire=wire, program=program, base_url=address, options=model_options_of(provider))
     except BadInput as error:
         option, _, message = str(error).partition(": ")
         return ((key, str(error)) if key else (option, message),)

@@ -24,6 +24,7 @@ from retinue.core.ports import Hooks, Tool, ToolLike, as_tool
 from retinue.dialects.base import Dialect
 from retinue.dialects.registry import PACKAGES, tool_names
 from retinue.mcp_client import GET_PROMPT, PREFIX, READ_RESOURCE
+from retinue.providers.acp import TOOLS as AGENT_TOOLS
 from retinue.tools.builtin import BUILTIN
 from retinue.tools.function import tool
 
@@ -204,7 +205,14 @@ def _is_known(name: str, own: Collection[str]) -> bool:
         from retinue.tools.server_tools import standard_tools  # imported late: few settings name one
 
         return name in own or name in standard_tools()
-    return name in own or name in BUILTIN or name in DEFAULT_AUTO_APPROVE or name in NO_TOOLS or name in tool_names()
+    return (
+        name in own
+        or name in AGENT_TOOLS
+        or name in BUILTIN
+        or name in DEFAULT_AUTO_APPROVE
+        or name in NO_TOOLS
+        or name in tool_names()
+    )
 
 
 def _complaint(name: str, own: Collection[str]) -> str:

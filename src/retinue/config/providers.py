@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 
 from retinue.config import model_options as keys
 from retinue.config.section_type import NamedTables, Section
+from retinue.providers.acp import AgentProgram
 from retinue.providers.pricing import Rates
 
 Address = Annotated[
@@ -108,6 +109,30 @@ class ProviderSettings(Struct, frozen=True, kw_only=True):
         bool,
         Meta(description="anthropic: the key is a token, sent as Authorization: Bearer.", examples=[False]),
     ] = False
+    command: Annotated[
+        tuple[Annotated[str, Meta(min_length=1)], ...],
+        Meta(description="acp: the agent program and its arguments.", examples=[["gemini", "--acp"]]),
+    ] = ()
+    env: Annotated[
+        tuple[Variable, ...],
+        Meta(
+            description="acp: environment variables that the program is given, by name.", examples=[["GEMINI_API_KEY"]]
+        ),
+    ] = ()
+    sandbox: Annotated[
+        bool,
+        Meta(description="acp: whether the program runs in the sandbox; needs [tools] sandbox.", examples=[True]),
+    ] = True
+    readable: Annotated[
+        tuple[Annotated[str, Meta(min_length=1)], ...],
+        Meta(
+            description="acp: files and folders that the program can read in the sandbox.", examples=[["~/.npm-global"]]
+        ),
+    ] = ()
+    writable: Annotated[
+        tuple[Annotated[str, Meta(min_length=1)], ...],
+        Meta(description="acp: folders that the program can write in the sandbox.", examples=[["~/.gemini"]]),
+    ] = ()
     prompt_cache_key: Annotated[
         bool | None,
         Meta(
@@ -115,6 +140,14 @@ class ProviderSettings(Struct, frozen=True, kw_only=True):
             examples=[True],
         ),
     ] = None
+
+    def program(self) -> AgentProgram | None:
+        """The program of an agent; None if the settings name none."""
+        if not self.command:
+            return None
+        return AgentProgram(
+            command=self.command, env=self.env, sandbox=self.sandbox, readable=self.readable, writable=self.writable
+        )
 
     def rates(self) -> dict[str, Rates]:
         return {model: priced.rates() for model, priced in self.prices.items()}

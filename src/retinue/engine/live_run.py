@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 import msgspec
@@ -19,14 +20,14 @@ from retinue.core.agent import ToolSpec, ValidatedOutput
 from retinue.core.budget import Amount
 from retinue.core.commands import Accepted, Charge, Phase, Progress, Record, WriteResult
 from retinue.core.compaction import CHARACTERS_PER_TOKEN, ContextOverflow, characters, total
-from retinue.core.errors import StoreError
+from retinue.core.errors import BadInput, StoreError
 from retinue.core.events import AgentChanged, CallReturned, Event, HistoryCompacted, MailTaken, RunEnded
 from retinue.core.ids import Key, RunId
 from retinue.core.inbox import URGENT, Item
 from retinue.core.log_context import RunFields, line, logger, logs_payloads, run_log, with_payloads
 from retinue.core.messages import Delta, DiscardDelta, StartDelta, TextDelta, ToolCall
 from retinue.core.policy import Policy, needs_no_approval
-from retinue.core.ports import PreparedCall, Provider, Spawner, Tool, window_of
+from retinue.core.ports import PreparedCall, Provider, Spawner, Tool, own_tools_of, window_of
 from retinue.core.run import LimitMet, State, WaitingFor
 from retinue.core.state import Run, apply
 from retinue.core.step import MODEL, StepInput, answer_to_validate
@@ -310,6 +311,20 @@ class LiveRun:
     def spawner(self) -> Spawner | None:
         return self._engine.spawner
 
+    def tool(self, name: str) -> Tool | None:
+        """The tool of that name that the run may call: an offered one, or one of an agent program that answers it."""
+        known = self.tool_set.tools.get(name)
+        return self._own_tool(name) if known is None else known
+
+    def _own_tool(self, name: str) -> Tool | None:
+        spec = self.run.run_spec
+        for each in (spec.provider, *(other for other, _ in spec.fallback)):
+            with suppress(BadInput):  # a provider that cannot be used has no tools
+                provider = self._engine.providers.find(each)
+                if provider is not None and (tool := own_tools_of(provider).get(name)) is not None:
+                    return self._engine.toolbox.wrapped(tool, spec.dialects)
+        return None
+
     @property
     def tool_specs(self) -> Sequence[ToolSpec]:
         return self.tool_set.specs
@@ -368,7 +383,7 @@ class LiveRun:
 
     def _repeats(self) -> int:
         """How often the last calls were made in a row, or 0 if one of them is meant to be repeated."""
-        tools = (self.tool_set.tools.get(call.call.name) for call in self.run.last_calls)
+        tools = (self.tool(call.call.name) for call in self.run.last_calls)
         return 0 if any(tool is not None and tool.polls for tool in tools) else self.run.repeats
 
     @property
@@ -558,7 +573,7 @@ class LiveRun:
         known = self._prepared.get(index)
         if known is not None and known[0] is call:
             return known[1]
-        tool = self.tool_set.tools.get(call.name)
+        tool = self.tool(call.name)
         if tool is None:
             return None
         prepared = tool.prepare(call.arguments)
@@ -612,7 +627,7 @@ class LiveRun:
         return "model" if index == MODEL else self.run.open[index].call.name if index < len(self.run.open) else "call"
 
     def _is_stoppable(self, index: int) -> bool:
-        tool = self.tool_set.tools.get(self._name(index))
+        tool = self.tool(self._name(index))
         return index == MODEL or tool is None or tool.stoppable
 
     @property

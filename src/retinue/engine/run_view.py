@@ -69,14 +69,17 @@ class LiveView(Protocol):
 
     `run` is the folded state, `inbox` has the untaken items, `in_flight` the indices of the calls in progress (`MODEL`
     is the model call), `partial` the text streamed in the current attempt. `children` are the live children, those of
-    ended children included. `tool_specs` are the offered tools. A pending run waits for other runs or for a slot; a
-    cancelled one has been asked to stop.
+    ended children included. `folder` is the folder of its workspace, if that is not the one of its run spec.
+    `tool_specs` are the offered tools. A pending run waits for other runs or for a slot; a cancelled one has been asked
+    to stop.
     """
 
     @property
     def run(self) -> Run: ...
     @property
     def run_id(self) -> RunId: ...
+    @property
+    def folder(self) -> str: ...
     @property
     def state(self) -> State: ...
     @property

@@ -128,7 +128,7 @@ async def _outcome(
     name, run = call.call.name, live.run
     if run.cuts and call.index == len(run.open) - 1:
         return ToolResult(CUT_CALL.format(where=cut_place(run)), failed=True), False, False
-    tool = live.tool_set.tools.get(name)
+    tool = live.tool(name)
     prepared = live.prepared(call.index)
     if tool is None or prepared is None:
         return *await _refuse_unknown(live, call, engine), False

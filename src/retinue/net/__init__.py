@@ -1,3 +1,14 @@
-"""HTTP client for model APIs, server-sent events, and guarded web fetches."""
+"""HTTP client for model APIs, server-sent events, JSON-RPC on pipes, and guarded web fetches."""
 
-__all__ = ["compression", "encryption", "event_stream", "fetcher", "guard", "http", "http1", "loopback", "sse"]
+__all__ = [
+    "compression",
+    "encryption",
+    "event_stream",
+    "fetcher",
+    "guard",
+    "http",
+    "http1",
+    "json_rpc",
+    "loopback",
+    "sse",
+]

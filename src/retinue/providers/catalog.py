@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from urllib.parse import parse_qsl, urlsplit
 
 from msgspec import Struct
@@ -21,7 +21,8 @@ from retinue.core.model_options import NO_OPTIONS, ModelOptions, set_options
 from retinue.core.ports import Provider, Request
 from retinue.net.encryption import check_encrypted
 from retinue.net.loopback import is_loopback
-from retinue.providers import anthropic, bedrock, gemini, openai_chat, openai_responses
+from retinue.providers import acp, anthropic, bedrock, gemini, openai_chat, openai_responses
+from retinue.providers.acp import AgentProgram, AgentPrograms
 from retinue.providers.pricing import ContextWindows, ModelPrices, PricedProvider, Rates
 from retinue.providers.vendors import VENDORS
 from retinue.providers.wire import Family, Wire
@@ -33,6 +34,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET = re.compile(r"key|token|secret|password|auth|sig", re.IGNORECASE)
 
 SCRIPTED = "scripted"
+ACP = "acp"
 
 
 def _local_server(base_url: str) -> Wire:
@@ -62,6 +64,7 @@ WIRES: dict[str, Wire] = {
     "llamacpp": _local_server("http://localhost:8080/v1"),
     "vllm": _local_server("http://localhost:8000/v1"),
     SCRIPTED: Wire(provider="retinue.providers.scripted:ScriptFileProvider", kind="script"),
+    ACP: acp.WIRE,
 }
 """Every wire, and the local servers that speak one of them. Vendors' keys are looked up in this order."""
 
@@ -145,6 +148,8 @@ class ProviderConfig(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether the key is a token that Anthropic's API wants as `Authorization: Bearer`."""
     prompt_cache_key: bool | None = None
     """Whether requests have a `prompt_cache_key`; by default at OpenAI's own address."""
+    program: AgentProgram | None = None
+    """The program of the wire `acp`."""
 
 
 def provider_config(
@@ -163,6 +168,7 @@ def provider_config(
     options: ModelOptions = NO_OPTIONS,
     bearer: bool = False,
     prompt_cache_key: bool | None = None,
+    program: AgentProgram | None = None,
 ) -> ProviderConfig:
     """The config of a provider, by the name of its wire or of a local server; what is not given is the wire's default.
 
@@ -185,15 +191,25 @@ def provider_config(
     check_options(record, wire, options)
     if bearer and not record.takes_bearer:
         raise BadInput(f"bearer applies to the wire anthropic only; the wire of {name!r} is {wire}")
-    if record.kind == "script":
+    if (record.kind == "program") != (program is not None):
+        raise BadInput(
+            f"a command is for the wire acp; the wire of {name!r} is {wire}"
+            if program is not None
+            else f"the wire acp needs the command of an agent program: [providers.{name}] command in the settings"
+        )
+    if record.kind in ("script", "program"):
         if base_url:
-            raise BadInput(f"{wire} takes no base URL: it makes no requests, its model is a script file")
+            model = "a script file" if record.kind == "script" else "a program"
+            raise BadInput(f"{wire} takes no base URL: it makes no requests, its model is {model}")
+        if api_key_env and program is not None:
+            raise BadInput(f"{wire} sends no key: name the variables that the program needs in env")
         return ProviderConfig(
             name=name,
             wire=wire,
             temperature=temperature,
             prices=dict(prices or {}),
             calls_in_text=calls_in_text,
+            program=program,
         )
     address = base_url or record.address
     if not address:
@@ -289,6 +305,7 @@ def with_address(config: ProviderConfig, base_url: str | None, api_key_env: str 
         options=config.options,
         bearer=config.bearer,
         prompt_cache_key=config.prompt_cache_key,
+        program=config.program,
     )
 
 
@@ -391,20 +408,23 @@ def _check_address(address: str, *, full_url: bool) -> None:
         )
 
 
-def create_provider(config: ProviderConfig, *, explicit: bool = False) -> Provider:
+def create_provider(
+    config: ProviderConfig, *, explicit: bool = False, programs: Callable[[], AgentPrograms] | None = None
+) -> Provider:
     """Import the provider class of a config and create the provider; its replies carry their cost.
 
-    With `explicit`, requests to OpenAI's wires state their defaults too, and Responses continue from the previous
-    response.
+    `programs` starts the program of a provider that has one. With `explicit`, requests to OpenAI's wires state their
+    defaults too, and Responses continue from the previous response.
     """
     wire = WIRES[config.wire]
     windows, most = context_windows(config), config.options.max_output_tokens
     provider_class = wire.load()
-    if wire.kind == "script":
-        provider: Provider = provider_class()
+    if wire.kind in ("script", "program"):
+        provider: Provider = _without_address(provider_class, config, programs)
 
         def check(request: Request) -> None:
             pass
+
     else:
         options: dict[str, object] = dict(wire.options)
         if config.full_url:
@@ -445,6 +465,18 @@ def create_provider(config: ProviderConfig, *, explicit: bool = False) -> Provid
         server_tool_prices=wire.server_tool_prices,
         check=check,
     )
+
+
+def _without_address(
+    provider_class: Callable[..., Any], config: ProviderConfig, programs: Callable[[], AgentPrograms] | None
+) -> Provider:
+    """A provider that makes no requests: a script, or an agent program, which `programs` starts."""
+    if config.program is None:
+        return provider_class()
+    agent = provider_class(config.name, config.program)
+    if programs is not None:
+        agent.use(programs())
+    return agent
 
 
 def recognises_text_calls(config: ProviderConfig) -> bool:

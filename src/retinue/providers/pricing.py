@@ -23,9 +23,11 @@ from retinue.core.ports import (
     Provider,
     Publish,
     Request,
+    Tool,
     cached_price_of,
     counts_exactly,
     longest_reply_of,
+    own_tools_of,
     price_of,
     window_of,
 )
@@ -269,6 +271,10 @@ class PricedProvider:
     @property
     def counts_are_exact(self) -> bool:
         return counts_exactly(self.provider)
+
+    @property
+    def tools(self) -> Mapping[str, Tool]:
+        return own_tools_of(self.provider)
 
     def price(self, model: str) -> tuple[int, int] | None:
         known = self.prices.price(model)

@@ -33,9 +33,9 @@ class Wire(Struct, frozen=True, kw_only=True):
 
     provider: str
     """The provider class, as `module:class`."""
-    kind: Literal["vendor", "local", "script"] = "vendor"
-    """`vendor`: a hosted API. `local`: a model server on this machine, free of charge. `script`: plays a file and has
-    no address."""
+    kind: Literal["vendor", "local", "script", "program"] = "vendor"
+    """`vendor`: a hosted API. `local`: a model server on this machine, free of charge. `script`: plays a file.
+    `program`: an agent program on this machine. The last two have no address."""
     family: Family | None = None
     base_url: str = ""
     """The default address; empty for a vendor that has another address for every customer."""

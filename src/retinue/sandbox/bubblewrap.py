@@ -19,7 +19,7 @@ from contextlib import ExitStack, suppress
 from msgspec.structs import replace
 
 from retinue.core.errors import ToolError
-from retinue.core.ports import Ended, Program
+from retinue.core.ports import Ended, Program, Talk
 from retinue.sandbox.guardian import GO, GUARDIAN, SHELL_VARIABLES, WAIT_FOR_GO
 from retinue.sandbox.memory_watch import check_readable, wait_for_excess
 from retinue.sandbox.mount_watch import inner_paths, mount_points, wait_for_lost_mount
@@ -68,6 +68,12 @@ class Bubblewrap:
         self._users = Users()
 
     async def run(self, program: Program) -> Ended:
+        return await self._run(program, None)
+
+    async def converse(self, program: Program, talk: Talk) -> Ended:
+        return await self._run(replace(program, stdin=b""), talk)
+
+    async def _run(self, program: Program, talk: Talk | None) -> Ended:
         with self._users.one() as user, ExitStack() as resources:
             launch = _Launch(resources, user)
             args = self._args(program, launch)
@@ -75,7 +81,7 @@ class Bubblewrap:
             processes = program.processes + 2 if user is not None else None
             limits = prlimit_command(program, prlimit=self._prlimit, processes=processes, reserved=program.reserved)
             process = launch.start([*limits, self._bwrap], args, program)
-            ended = await launch.supervise(process, program)
+            ended = await launch.supervise(process, program, talk)
         return _program_result(ended)
 
     def _args(self, program: Program, launch: _Launch) -> list[str]:
@@ -218,7 +224,7 @@ class _Launch:
         finally:
             self._info_end.close()  # from now on the pipe ends when bwrap has closed it, or has ended
 
-    async def supervise(self, process: subprocess.Popen[bytes], program: Program) -> Ended:
+    async def supervise(self, process: subprocess.Popen[bytes], program: Program, talk: Talk | None = None) -> Ended:
         """Let the program begin, wait for its end, and make sure that none of its processes is left."""
         first: list[int] = []
         watching: list[asyncio.Task[str]] = []
@@ -265,7 +271,7 @@ class _Launch:
 
         beginning = asyncio.ensure_future(begin())
         try:
-            ended = await finish(process, replace(program, stdin=GO + program.stdin), kill)
+            ended = await finish(process, replace(program, stdin=GO + program.stdin), kill, talk=talk)
             await beginning
             if ended.code == -signal.SIGKILL and not ended.timed_out:
                 ended = replace(ended, killed_for=next((task.result() for task in watching if task.done()), ""))

@@ -14,7 +14,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from retinue.core.errors import ToolError
-from retinue.core.ports import Ended, Program
+from retinue.core.ports import Ended, Program, Talk
 from retinue.local.programs import find_program
 from retinue.sandbox.guardian import GUARDIAN
 from retinue.sandbox.rlimits import prlimit_command
@@ -36,11 +36,18 @@ class NoSandbox:
         self._prlimit = find_program("prlimit", agents_write=(os.getcwd(), *agents_write)).path
 
     async def run(self, program: Program) -> Ended:
+        return await self._run(program, None)
+
+    async def converse(self, program: Program, talk: Talk) -> Ended:
+        return await self._run(replace(program, stdin=b""), talk)
+
+    async def _run(self, program: Program, talk: Talk | None) -> Ended:
         with _home_of(program) as environment:
             process = self._start(replace(program, environment=environment))
             GUARDIAN.add(-process.pid)
             try:
-                return await finish(process, program, partial(end_group, process), drain_seconds=DRAIN_SECONDS)
+                kill = partial(end_group, process)
+                return await finish(process, program, kill, drain_seconds=DRAIN_SECONDS, talk=talk)
             finally:
                 GUARDIAN.remove(-process.pid)
 

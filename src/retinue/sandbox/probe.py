@@ -23,7 +23,7 @@ from weakref import WeakKeyDictionary
 from msgspec import Struct
 
 from retinue.core.errors import RetinueError, SandboxUnavailable
-from retinue.core.ports import Ended, Program, Sandbox
+from retinue.core.ports import Ended, InteractiveSandbox, Program, Sandbox, Talk
 from retinue.local.programs import FoundProgram, find_program, why_untrusted
 from retinue.sandbox.seccomp import MACHINES, Machine
 from retinue.sandbox.subprocess import end_group, finish, start
@@ -47,7 +47,7 @@ class ProbeResult(Struct, frozen=True):
     """A working sandbox, or None with the reason; `text` is the message for users."""
 
     text: str
-    sandbox: Sandbox | None = None
+    sandbox: InteractiveSandbox | None = None
     programs: tuple[FoundProgram, ...] = ()
     """The programs that it consists of, or that were looked for."""
 
@@ -77,10 +77,16 @@ class RequiredSandbox:
         self._agents_write = tuple(agents_write)
 
     async def run(self, program: Program) -> Ended:
+        return await (await self._working(program)).run(program)
+
+    async def converse(self, program: Program, talk: Talk) -> Ended:
+        return await (await self._working(program)).converse(program, talk)
+
+    async def _working(self, program: Program) -> InteractiveSandbox:
         probed = await verdict((*self._agents_write, *program.writable))
         if probed.sandbox is None:
             raise SandboxUnavailable(f"nothing fences programs in here: {probed.text}")
-        return await probed.sandbox.run(program)
+        return probed.sandbox
 
 
 _verdicts: list[ProbeResult] = []

@@ -18,7 +18,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from retinue.core.errors import ToolError
-from retinue.core.ports import Ended, Program
+from retinue.core.ports import Ended, Program, Talk
 from retinue.sandbox.guardian import GUARDIAN
 from retinue.sandbox.subprocess import end_group, finish, start
 
@@ -47,12 +47,19 @@ class Seatbelt:
         self._sandbox_exec = sandbox_exec
 
     async def run(self, program: Program) -> Ended:
+        return await self._run(program, None)
+
+    async def converse(self, program: Program, talk: Talk) -> Ended:
+        return await self._run(replace(program, stdin=b""), talk)
+
+    async def _run(self, program: Program, talk: Talk | None) -> Ended:
         own = _real(tempfile.mkdtemp(prefix="retinue-program-"))
         try:
             process = self._start(_with_own_folder(program, own), own)
             GUARDIAN.add(-process.pid)
             try:
-                return await finish(process, program, partial(end_group, process), drain_seconds=DRAIN_SECONDS)
+                kill = partial(end_group, process)
+                return await finish(process, program, kill, drain_seconds=DRAIN_SECONDS, talk=talk)
             finally:
                 GUARDIAN.remove(-process.pid)
         finally:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import IO
 
-from retinue.core.ports import Ended, Program
+from retinue.core.ports import Ended, Program, Talk
 
 CHUNK = 64 * 1024
 
@@ -46,17 +46,28 @@ def start(
 
 
 async def finish(
-    process: subprocess.Popen[bytes], program: Program, kill: Callable[[], None], *, drain_seconds: float | None = None
+    process: subprocess.Popen[bytes],
+    program: Program,
+    kill: Callable[[], None],
+    *,
+    drain_seconds: float | None = None,
+    talk: Talk | None = None,
 ) -> Ended:
     """Wait for the end of a process made by `start`, within the time limit of `program`.
 
     `kill` is called in any case, also after the end, to end other processes that hold the pipes; if it may miss some,
     `drain_seconds` limits the wait for the pipes. When cancelled, kills, waits for the process and re-raises.
+
+    With `talk`, the process is also killed when that returns. It has the pipes after `program.stdin` was written,
+    which must be short, and no stdout is kept.
     """
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
-    stdout, stderr = _PipeReader(process.stdout, program.max_output), _PipeReader(process.stderr, program.max_output)
+    stderr = _PipeReader(process.stderr, program.max_output)
+    if talk is not None:
+        return await _finish_talk(process, program, kill, talk, stderr, drain_seconds)
+    stdout = _PipeReader(process.stdout, program.max_output)
     stdin = _PipeWriter(process.stdin, program.stdin)
     timed_out = False
     try:
@@ -81,6 +92,41 @@ async def finish(
         timed_out=timed_out,
         cut=stdout.cut or stderr.cut,
     )
+
+
+async def _finish_talk(
+    process: subprocess.Popen[bytes],
+    program: Program,
+    kill: Callable[[], None],
+    talk: Talk,
+    stderr: _PipeReader,
+    drain_seconds: float | None,
+) -> Ended:
+    """The same for a process that is talked to."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    pipes = (process.stdin, process.stdout)
+    for pipe in pipes:
+        os.set_blocking(pipe.fileno(), False)
+    with suppress(OSError):  # the process has ended
+        os.write(process.stdin.fileno(), program.stdin)
+    talking = asyncio.ensure_future(talk(*pipes))
+    ending = asyncio.ensure_future(_wait_unreaped(process))
+    try:
+        await asyncio.wait((talking, ending), return_when=asyncio.FIRST_COMPLETED)
+        kill()
+        await asyncio.wait((talking, stderr.ended), timeout=drain_seconds)
+    finally:
+        kill()
+        talking.cancel()
+        await asyncio.gather(talking, ending, return_exceptions=True)
+        await _wait_unreaped(process)
+        code = process.wait()
+        stderr.close()
+        for pipe in pipes:
+            with suppress(OSError):  # what was not written yet has no reader
+                pipe.close()
+    return Ended(code=code, stderr=bytes(stderr.kept), cut=stderr.cut)
 
 
 async def _wait_unreaped(process: subprocess.Popen[bytes]) -> None:

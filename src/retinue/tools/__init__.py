@@ -9,8 +9,10 @@ __all__ = [
     "function",
     "memory",
     "path_walk",
+    "program_access",
     "server_tools",
     "settings_guard",
     "settings_trust",
     "shell",
+    "threads",
 ]

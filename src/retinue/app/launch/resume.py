@@ -51,7 +51,7 @@ from retinue.core.ports import (
     window_of,
 )
 from retinue.engine import Approver, RunView
-from retinue.providers.catalog import SCRIPTED, ProviderConfig, check_key_address, create_provider
+from retinue.providers.catalog import ACP, SCRIPTED, ProviderConfig, check_key_address, create_provider
 from retinue.telemetry import log_files
 from retinue.tools.path_walk import change_to
 
@@ -138,6 +138,8 @@ def reopen(
         script_of(model_choice.model)
     providers: dict[str, Provider] = {}
     if flags.model is not None and flags.model != launch_config.model:
+        if first.wire == ACP:
+            raise BadInput(f"the agent program {first.name!r} goes on with its own model: leave out --model")
         providers[first.name] = OtherModel(create_provider(first), launch_config.model, flags.model)
     today = changed(
         launch_config, provider_configs=model_choice.providers, agents=_as_of_today(launch_config.agents, settings)
@@ -170,8 +172,14 @@ def _change_to(workspace: str, warn: Callable[[str], object]) -> None:
 
 
 def _with_headers(stored: ProviderConfig, configured: dict[str, ProviderConfig]) -> ProviderConfig:
-    """The stored provider with the headers of the settings, if the address is the same; headers may be secret."""
+    """The stored provider with what is not stored: the headers of the settings, if the address is the same, and the
+    program of an agent.
+    """
     now = configured.get(stored.name)
+    if stored.wire == ACP:
+        if now is None or now.program is None:
+            raise BadInput(f"the settings have no agent program for the provider {stored.name!r} of the run")
+        return changed(stored, program=now.program)
     return changed(stored, headers=now.headers) if now is not None and now.base_url == stored.base_url else stored
 
 

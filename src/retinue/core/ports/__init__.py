@@ -11,10 +11,11 @@ from retinue.core.ports.provider import (
     cached_price_of,
     counts_exactly,
     longest_reply_of,
+    own_tools_of,
     price_of,
     window_of,
 )
-from retinue.core.ports.sandbox import Ended, Program, Sandbox
+from retinue.core.ports.sandbox import Ended, InteractiveSandbox, Program, Sandbox, Talk
 from retinue.core.ports.store import (
     CommitAtOnce,
     KeyValue,
@@ -57,6 +58,7 @@ __all__ = [
     "Hooks",
     "HostedCall",
     "Ids",
+    "InteractiveSandbox",
     "KeyValue",
     "Meter",
     "NoMeter",
@@ -73,6 +75,7 @@ __all__ = [
     "Sandbox",
     "Spawner",
     "Store",
+    "Talk",
     "TasksOf",
     "Tool",
     "ToolLike",
@@ -86,6 +89,7 @@ __all__ = [
     "counts_exactly",
     "longest_reply_of",
     "on_change_of",
+    "own_tools_of",
     "price_of",
     "prune_in_steps_of",
     "tasks_of",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
@@ -10,6 +10,7 @@ from retinue.core.agent import Output, ToolSpec, ValidatedOutput
 from retinue.core.ids import RunId
 from retinue.core.messages import Delta, Message, Reply
 from retinue.core.model_options import NO_REQUEST_OPTIONS, Effort, ModelOptions, RequestOptions
+from retinue.core.ports.tool import Tool
 
 if TYPE_CHECKING:
     from retinue.core.server_tools import ServerToolSpec
@@ -113,6 +114,9 @@ class Provider(Protocol):
     `longest_reply(model)` those of a reply. All return None for a model that they do not know. A provider whose
     `counts_are_exact` is true, such as a script of tests, is charged what it reports; others are charged at least a
     part of an estimate.
+
+    A provider whose model makes tool calls of its own, such as an agent program, has them in `tools`, by name. A reply
+    may call them, although no request offers them; the policy of the run holds for them as for any other tool.
     """
 
     async def answer(self, request: Request, publish: Publish) -> Reply:
@@ -147,6 +151,12 @@ def longest_reply_of(provider: Provider, model: str) -> int | None:
 def counts_exactly(provider: Provider) -> bool:
     """Whether the usage that a provider reports is charged as it is."""
     return getattr(provider, "counts_are_exact", False) is True
+
+
+def own_tools_of(provider: Provider) -> Mapping[str, Tool]:
+    """The tools that the provider's own model has, by name; most have none."""
+    tools: Mapping[str, Tool] | None = getattr(provider, "tools", None)
+    return {} if tools is None else tools
 
 
 class Providers(Protocol):

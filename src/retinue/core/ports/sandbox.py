@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import IO, Protocol, TypeAlias, runtime_checkable
 
 from msgspec import Struct
 
@@ -75,4 +75,19 @@ class Sandbox(Protocol):
 
     async def run(self, program: Program) -> Ended:
         """Start the program and wait for its end."""
+        ...
+
+
+Talk: TypeAlias = Callable[[IO[bytes], IO[bytes]], Awaitable[None]]
+"""Talks to a running program: writes to its stdin, the first pipe, and reads its stdout, the second; both are
+non-blocking. It closes neither. When it returns, the program is killed; when the program ends, it reads the end.
+"""
+
+
+@runtime_checkable
+class InteractiveSandbox(Sandbox, Protocol):
+    """A sandbox that also runs programs which are talked to while they run."""
+
+    async def converse(self, program: Program, talk: Talk) -> Ended:
+        """Start the program, talk to it, and wait for the end of both; `program.stdin` is not used."""
         ...
