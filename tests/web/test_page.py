@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import pytest
 
@@ -112,6 +113,52 @@ async def test_a_tree_is_followed_approved_and_read_afterwards(folder: Path) -> 
     assert (folder / "a.txt").read_text() == "new\nline\n"
 
 
+FOREIGN = """
+(() => {
+  const inside = [...document.querySelectorAll('main *')];
+  const made = inside.filter((each) => each.matches('img, script, iframe, form, style, meta, svg, object, embed'));
+  const handlers = inside.filter((each) => [...each.attributes].some((one) => one.name.startsWith('on')));
+  const links = inside.filter((each) => each.matches('a') && !/^(https?:|mailto:|#)/.test(each.getAttribute('href')));
+  return [made.length, handlers.length, links.length];
+})()
+"""
+"""Elements, handlers and links in the page that no text may make."""
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        HOSTILE,
+        "[x](javascript:document.title='owned')",
+        "<javascript:document.title='owned'>",
+        "![x](https://evil.example/pixel.png)",
+        "</script><script>document.title='owned'</script>",
+        "<a href=javascript:document.title='owned' id=go>x</a><iframe srcdoc=x></iframe><form action=//evil.example>",
+        "<style>*{background:url(//evil.example/x)}</style><meta http-equiv=refresh content='0;url=//evil.example'>",
+        "[x](https://evil.example/\"onmouseover=\"document.title='owned')",
+        "\u202eevil\u202c \u200b<svg onload=document.title='owned'>",
+        "`" * 3000 + "**" * 3000 + "[" * 3000,
+    ],
+    ids=["img", "link", "autolink", "image", "script", "frames", "style", "quote", "direction", "marks"],
+)
+async def test_hostile_texts_names_and_titles_stay_texts(folder: Path, hostile: str) -> None:
+    call = {"name": hostile[:60], "arguments": {hostile: hostile}}
+    lines = {"main": [{"say": hostile, "think": hostile, "call": call}, {"say": hostile}]}
+    async with opened(folder, lines) as (server, page, _):
+        run_id = (await server.post("/api/v1/runs", {"task": hostile})).json["run_id"]
+        await server.retinue.wait(run_id)
+        for place in ("/", f"/runs/{run_id}/timeline", f"/search/{quote(hostile[:20], safe='')}", f"/runs/{run_id}"):
+            await go(page, place)
+            await page.until("document.querySelector('main').children.length > 0")
+        await page.until("document.querySelectorAll('.entry').length >= 5")
+        await page.run("for (const each of document.querySelectorAll('details')) each.open = true; 0")
+        found = await page.run(FOREIGN)
+        title = await page.run("document.title")
+
+    assert found == [0, 0, 0]
+    assert "owned" not in title.partition(": ")[0]
+
+
 async def test_a_timeline_has_bars_a_zoom_and_the_critical_path(folder: Path) -> None:
     async with opened(folder, TEAM) as (server, page, _):
         run_id = await parked_tree(server, folder)
@@ -195,12 +242,15 @@ async def test_search_filter_keys_and_theme(folder: Path) -> None:
         await go(page, "/search/pool")
         await page.has("5 places in 5 runs")
         marked = await page.run("[...document.querySelectorAll('mark')].map((each) => each.textContent)")
+        await page.until("document.activeElement.type === 'search'")
         await page.run("document.activeElement.blur()")
         before = await page.run("getComputedStyle(document.body).backgroundColor")
         await page.key("t")
         await page.until(f"getComputedStyle(document.body).backgroundColor !== {json.dumps(before)}")
         await page.run("location.reload()")
         await page.until("document.documentElement.dataset.theme === 'dark'")
+        await page.until("document.activeElement.type === 'search'")
+        await page.run("document.activeElement.blur()")
         await page.key("?")
         await page.has("zoom and move a timeline", within="dialog")
 

@@ -177,10 +177,11 @@ class Api:
                 run_id=view.run_id,
                 parent_id=view.parent_id,
                 started_at=view.started_at,
-                ended_at=view.ended_at,
-                events=await self._client.events(view.run_id),
+                # An interrupted run has no driver that could be at work: its time ends with its last event.
+                ended_at=view.ended_at if view.state != "interrupted" else max(event.at for event in events),
+                events=events,
             )
-            for view in views
+            for view, events in [(view, await self._client.events(view.run_id)) for view in views]
         ]
         spans = await asyncio.to_thread(timeline, runs)
         items = (messages.TimelineSpan(**msgspec.structs.asdict(span)) for span in spans)

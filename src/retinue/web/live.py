@@ -105,6 +105,8 @@ class _Tree:
         self.followers: set[_Follower] = set()
         self._rows: dict[RunId, bytes] = {}
         self._parents: dict[RunId, RunId | None] = {}
+        self._over: set[RunId] = set()
+        """Runs whose last row was sent: it does not change any more."""
         self._changed: set[RunId] = set()
         self._settling: set[RunId] = set()
         self._events: dict[RunId, list[tuple[int, Event]]] = {}
@@ -187,12 +189,12 @@ class _Tree:
         rows: list[bytes] = []
         # A parent's row changes with its child's.
         related = changed | {parent for run_id in changed if (parent := self._parents.get(run_id)) is not None}
-        for run_id in related:
+        for run_id in related - self._over:
             if (row := await self._row(run_id)) is not None and row != self._rows.get(run_id):
                 self._rows[run_id] = row
                 rows.append(row)
         if not again:
-            self._settling |= related
+            self._settling |= related - self._over
         shared = b"event: rows\ndata: [%s]\n\n" % b",".join(rows) if rows else b""
         replies = {run_id: self._reply(run_id) for run_id in texts | events.keys()}
         for follower in self.followers:
@@ -213,6 +215,8 @@ class _Tree:
         if not view.task:
             (view,) = await self._client.supervisor.with_tasks([view])
         self._parents[run_id] = view.parent_id
+        if view.outcome is not None:
+            self._over.add(run_id)
         return msgspec.json.encode(tree_row(self._client, view))
 
     def _reply(self, run_id: RunId) -> bytes:

@@ -6,6 +6,7 @@ import { markdown } from "./markdown.js";
 import { seconds } from "./format.js";
 
 const MAX_SHOWN = 100000;
+const PIECE = 60;
 const TITLES = { task: "Task", words: "Message", reply: "Reply", note: "Note", error: "Error", end: "End" };
 
 const cut = (text) => text.length > MAX_SHOWN ? text.slice(0, MAX_SHOWN) + "\n… " + (text.length - MAX_SHOWN) + " more characters" : text;
@@ -42,6 +43,7 @@ export function transcript({ onFork }) {
   const view = element("section", { "aria-label": "Conversation", class: "conversation" }, box, live);
   let open = [];
   let turn = 0;
+  let waiting = [], frame = 0;
 
   function heading(entry, title) {
     return element("h3", {}, element("span", { text: title }), entry.turn ? element("span", { class: "dim", text: " turn " + entry.turn }) : null,
@@ -57,7 +59,8 @@ export function transcript({ onFork }) {
       const status = element("span", { class: "dim status", text: "…" });
       const result = element("div", { class: "result" });
       const node = element("details", { class: "entry call" }, element("summary", {}, element("span", { class: "tool", text: visible(entry.name || "") }), element("span", { class: "dim line", text: summaryOf(text) }), status),
-        ...argumentsView(entry.name, text), result);
+        result);
+      node.addEventListener("toggle", () => result.before(...argumentsView(entry.name, text)), { once: true });  // most stay folded
       const first = entry.turn !== turn && entry.turn ? forkButton(entry) : null;
       turn = entry.turn || turn;
       if (first) node.append(first);
@@ -83,12 +86,19 @@ export function transcript({ onFork }) {
     if (entry.kind === "reply" && !entry.failed) { turn = entry.turn || turn; const fork = forkButton(entry); if (fork) node.append(fork); }
     return box.append(node);
   }
+  // A long conversation is drawn in pieces, so that the page answers meanwhile.
+  function addSome() {
+    frame = 0;
+    for (const entry of waiting.splice(0, PIECE)) add(entry);
+    if (waiting.length) frame = requestAnimationFrame(addSome);
+  }
   return {
     view,
     entries(items, isAll) {
-      if (isAll) { box.replaceChildren(); open = []; turn = 0; }
+      if (isAll) { box.replaceChildren(); open = []; turn = 0; waiting = []; }
       const atEnd = innerHeight + scrollY > document.documentElement.scrollHeight - 120;
-      for (const entry of items) add(entry);
+      waiting = waiting.concat(items);
+      if (!frame) addSome();
       if (items.length && !isAll) live.hidden = true;
       if (atEnd && !isAll) scrollTo({ top: document.documentElement.scrollHeight });
     },
