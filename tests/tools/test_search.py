@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Generator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,10 @@ from hypothesis import strategies as st
 from retinue.core.errors import ToolError
 from retinue.core.policy import Policy, Risk
 from retinue.core.ports import CallRisk
+from retinue.tools.coding import CodingPreset
 from retinue.tools.files.paths import FileAccess
 from retinue.tools.search import search_tools
-from retinue.tools.search.fallback import RipgrepScan, Scan, compiled
+from retinue.tools.search.fallback import GitIgnore, RipgrepScan, Scan, compiled, walk
 from retinue.tools.search.ripgrep import MatchCollector, SearchLimits, matches
 from retinue.tools.search.ripgrep_arguments import LEFT_OUT, Query, query_of
 from tests.conftest import STRESS
@@ -816,3 +817,107 @@ async def test_any_number_of_short_flags_may_be_combined(tmp_path: Path) -> None
     put(call, "a", "X")
 
     assert "a:1:X" in await call("bash_ripgrep", pattern="x", extra_args="-" + "i" * 3000)
+
+
+# ---- files that git ignores, with the preset `coding` ---------------------------------------------------------------
+
+
+@pytest.fixture
+def coding(call: ToolCaller) -> ToolCaller:
+    """The same workspace, searched with the preset `coding`."""
+    return ToolCaller(search_tools.tools(replace(dependencies(), coding=CodingPreset())), call.workspace)
+
+
+def put_project(call: ToolCaller) -> None:
+    put(call, ".gitignore", "*.log\n!kept.log\n/build/\nsecret?.txt\n")
+    put(call, "src/.gitignore", "gen/\n")
+    for path in ("a.py", "x.log", "kept.log", "build/out.py", "src/build/b.py", "src/gen/c.py", "secret1.txt"):
+        put(call, path, "here\n")
+    put(call, ".git/config", "here\n")
+
+
+KEPT = ["a.py", "kept.log", "src/build/b.py"]
+
+
+async def test_what_git_ignores_is_left_out_with_the_preset_coding(coding: ToolCaller) -> None:
+    put_project(coding)
+
+    found = await coding("bash_find")
+    searched = await coding("bash_ripgrep", pattern="here")
+    listed = await coding("grep", pattern="here")
+
+    assert json.loads(found)["results"] == [".gitignore", *KEPT[:2], "src/.gitignore", KEPT[2]]
+    assert json.loads(searched)["results"] == [f"{path}:1:here" for path in KEPT]
+    assert listed.splitlines() == [f"{path}:1:here" for path in KEPT]
+
+
+async def test_what_git_ignores_is_searched_where_a_call_names_it(coding: ToolCaller) -> None:
+    put_project(coding)
+
+    assert json.loads(await coding("bash_find", path="build"))["results"] == ["build/out.py"]
+    assert await coding("grep", pattern="here", path="x.log") == "x.log:1:here"
+    assert json.loads(await coding("bash_find", path="src"))["results"] == ["src/.gitignore", "src/build/b.py"]
+    whole = json.loads(await coding("bash_ripgrep", pattern="here", extra_args="--no-ignore"))
+    assert "build/out.py:1:here" in whole["results"]
+
+
+async def test_rules_above_the_folder_that_is_searched_hold(coding: ToolCaller) -> None:
+    put(coding, ".gitignore", "/src/*/gen\n*.log\n")
+    for path in ("src/a/gen/b.py", "src/a/c.py", "src/a/d.log"):
+        put(coding, path, "here\n")
+
+    assert json.loads(await coding("bash_find", path="src/a"))["results"] == ["src/a/c.py"]
+    assert await coding("grep", pattern="here", path="src") == "src/a/c.py:1:here"
+
+
+async def test_without_the_preset_ignored_files_are_searched(call: ToolCaller) -> None:
+    put_project(call)
+
+    assert "build/out.py:1:here" in (await call("grep", pattern="here")).splitlines()
+    assert "build/out.py" in json.loads(await call("bash_find", limit=0))["results"]
+
+
+def test_a_search_says_that_it_leaves_out_what_git_ignores(coding: ToolCaller, call: ToolCaller) -> None:
+    assert [".gitignore" in tool.spec.description for tool in coding.tools.values()] == [True] * 3
+    assert [".gitignore" in tool.spec.description for tool in call.tools.values()] == [False] * 3
+
+
+NAMES_OF_FILES = st.sampled_from(["a", "b", "ab", "a.b", "b.log", "a b", "[a]", "!a", "#b"])
+RULES = st.text("ab/*?![]\\#. log\n", max_size=24)
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+@settings(max_examples=25)
+@given(
+    rules=RULES, inner=RULES, paths=st.lists(st.lists(NAMES_OF_FILES, min_size=1, max_size=3), min_size=1, max_size=6)
+)
+def test_a_file_is_left_out_if_git_ignores_it(rules: str, inner: str, paths: list[list[str]]) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        for parts in paths:
+            with contextlib.suppress(OSError):  # a file is where this needs a folder, or the other way round
+                folder.joinpath(*parts[:-1]).mkdir(parents=True, exist_ok=True)
+                folder.joinpath(*parts).touch()
+        (folder / ".gitignore").write_text(rules)
+        if (folder / "a").is_dir():
+            (folder / "a" / ".gitignore").write_text(inner)
+        git = ["git", "-c", f"safe.directory={folder}", "-C", place]
+        env = os.environ | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+        subprocess.run([*git, "init", "-q"], check=True, env=env)
+        listed = [*git, "ls-files", "-z", "--others", "--exclude-standard"]
+        theirs = subprocess.run(listed, check=True, capture_output=True, text=True, env=env).stdout.split("\0")
+        fd = os.open(folder, os.O_RDONLY)
+        try:
+            ours = ["/".join(entry.path) for entry in walk(fd, lambda path: True, ignored=()) if entry.kind == "f"]
+        finally:
+            os.close(fd)
+
+    assert ours == sorted(filter(None, theirs), key=lambda path: [os.fsencode(part) for part in path.split("/")])
+
+
+def test_hostile_rules_are_matched_in_little_time() -> None:
+    rules = GitIgnore("\n".join(["*a" * 100 + "b", "**/a/" * 60 + "b", "[" * 500, "*" * 1000 + "b"] * 100))
+
+    began = time.process_time()
+    assert rules.ignores(("a" * 255,) * 20, is_folder=False) is None
+    assert time.process_time() - began < 5

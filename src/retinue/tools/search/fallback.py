@@ -313,6 +313,138 @@ def _glob_body(glob: str) -> str:
     return "".join(out)
 
 
+# ---- ignored files ---------------------------------------------------------------------------------------------------
+
+
+GITIGNORE = ".gitignore"
+
+MAX_GITIGNORE = 64 * 1024
+"""Bytes of a .gitignore that are read; a longer one is read to its last whole line within them."""
+
+MAX_RULES = 2000
+"""Rules of one .gitignore that count."""
+
+MAX_DEEP = 3
+"""How often `**` may stand in a rule: each one multiplies the time of a match with the depth of the path."""
+
+
+class GitIgnore:
+    """The rules of one .gitignore: of the folder `inside` the search, or of one above it.
+
+    `above` is the path from the folder of the file to the folder that is searched, where the file lies above that.
+    """
+
+    def __init__(self, text: str, *, inside: tuple[str, ...] = (), above: Sequence[str] = ()) -> None:
+        self._depth = len(inside)
+        self._above = tuple(above)
+        self._rules: list[tuple[bool, bool, re.Pattern[str]]] = []
+        patterns: list[str] = []
+        for line in text.splitlines()[:MAX_RULES]:
+            rule = re.sub(r"(?<!\\)[ \t]+\Z", "", line)
+            if not rule or rule.startswith("#"):
+                continue
+            bare = rule.removeprefix("!")
+            if (pattern := _ignore_pattern(bare.removesuffix("/"))) is not None:
+                self._rules.append((rule != bare, bare.endswith("/"), re.compile(pattern, re.DOTALL)))
+                patterns.append(f"(?:{pattern})")
+        self._any = re.compile("|".join(patterns), re.DOTALL) if patterns else None
+
+    def ignores(self, path: tuple[str, ...], *, is_folder: bool) -> bool | None:
+        """Whether a path of the search is ignored by its last fitting rule; None if none of the rules fits.
+
+        >>> rules = GitIgnore("*.log\\n!kept.log\\n/build/\\ndocs/**/out")
+        >>> [rules.ignores(("a", name), is_folder=False) for name in ("x.log", "kept.log", "x.py")]
+        [True, False, None]
+        >>> rules.ignores(("build",), is_folder=True), rules.ignores(("a", "build"), is_folder=True)
+        (True, None)
+        """
+        name = "/".join((*self._above, *path[self._depth :]))
+        if self._any is None or self._any.fullmatch(name) is None:
+            return None
+        fitting = (
+            not negated
+            for negated, folders_only, rule in reversed(self._rules)
+            if (is_folder or not folders_only) and rule.fullmatch(name)
+        )
+        return next(fitting, None)
+
+
+def is_ignored(rules: Sequence[GitIgnore], path: tuple[str, ...], *, is_folder: bool) -> bool:
+    """Whether git ignores a path whose folder is not ignored; `rules` has the outermost file first."""
+    if is_folder and path[-1] == ".git":
+        return True
+    decisions = (each.ignores(path, is_folder=is_folder) for each in reversed(rules))
+    return next((decision for decision in decisions if decision is not None), False)
+
+
+def gitignore_text(folder: int) -> str:
+    """The .gitignore of an open folder, if it is a regular file; empty without one."""
+    try:
+        fd = os.open(GITIGNORE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except OSError:
+        return ""
+    with open(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return ""
+        try:
+            text = _text(file.read(MAX_GITIGNORE + 1))
+        except OSError:
+            return ""
+    return text if len(text) <= MAX_GITIGNORE else text[:MAX_GITIGNORE].rpartition("\n")[0]
+
+
+def _ignore_pattern(rule: str) -> str | None:
+    """A regular expression for the paths that fit a rule without its last slash; None if the rule cannot be read."""
+    parts = rule.removeprefix("/").split("/")
+    if parts.count("**") > MAX_DEEP or not any(parts):
+        return None
+    pieces = [] if "/" in rule else [r"(?:[^/]+/)*"]
+    for number, part in enumerate(parts):
+        is_last = number == len(parts) - 1
+        if part == "**":
+            pieces.append(".+" if is_last else r"(?:[^/]+/)*")
+        elif (name := _ignore_name(part)) is None:
+            return None
+        else:
+            pieces.append(name if is_last else f"{name}/")
+    return "".join(pieces)
+
+
+_NAME_PARTS = re.compile(
+    r"(?P<any>\*+)|(?P<one>\?)|\[(?P<not>[!^]?)(?P<set>\]?[^\]]*)\]|\\(?P<plain>.)|(?P<char>.)", re.DOTALL
+)
+
+
+def _ignore_name(glob: str) -> str | None:
+    """A regular expression for one component; each star takes as little as it can and is not tried again."""
+    runs: list[list[str]] = [[]]
+    for part in _NAME_PARTS.finditer(glob):
+        match part.lastgroup:
+            case "any":
+                runs.append([])
+            case "one":
+                runs[-1].append("[^/]")
+            case "set" | "not":
+                members = re.sub(r"([\\\[&~|^])", r"\\\1", part["set"])
+                members = "\\]" + members[1:] if members.startswith("]") else members
+                runs[-1].append(f"(?!/)[{'^' if part['not'] else ''}{members}]")
+            case _:
+                character = part["plain"] or part["char"]
+                if character in ("[", "\\"):
+                    return None
+                runs[-1].append(re.escape(character))
+    first, *others = ("".join(run) for run in runs)
+    if not others:
+        return first
+    *middle, last = others
+    name = first + "".join(f"(?>[^/]*?{run})" for run in middle) + f"[^/]*{last}"
+    try:
+        re.compile(name)
+    except re.error:
+        return None
+    return name
+
+
 MAX_DEPTH = 256
 """Nesting of folders; each level keeps a descriptor open."""
 
@@ -333,15 +465,28 @@ class Entry(NamedTuple):
         return os.stat(self.path[-1], dir_fd=self.folder, follow_symlinks=False)
 
 
-def walk(folder: int, enter: Callable[[tuple[str, ...]], bool], path: tuple[str, ...] = ()) -> Iterator[Entry]:
-    """All entries below an open folder, sorted by component; follows no link, and skips folders that cannot be read."""
+def walk(
+    folder: int,
+    enter: Callable[[tuple[str, ...]], bool],
+    path: tuple[str, ...] = (),
+    *,
+    ignored: Sequence[GitIgnore] | None = None,
+) -> Iterator[Entry]:
+    """All entries below an open folder, sorted by component; follows no link, and skips folders that cannot be read.
+
+    With `ignored`, the rules of folders above, what git ignores is left out.
+    """
     try:
         with os.scandir(folder) as found:
             entries: dict[str, Kind] = {entry.name: _kind(entry) for entry in found}
     except OSError:
         return
+    if ignored is not None and entries.get(GITIGNORE) == "f":
+        ignored = (*ignored, GitIgnore(gitignore_text(folder), inside=path))
     for name, kind in sorted(entries.items(), key=lambda entry: os.fsencode(entry[0])):
         here = (*path, name)
+        if ignored is not None and is_ignored(ignored, here, is_folder=kind == "d"):
+            continue
         yield Entry(here, kind, folder)
         if kind != "d" or len(here) > MAX_DEPTH or not enter(here):
             continue
@@ -350,7 +495,7 @@ def walk(folder: int, enter: Callable[[tuple[str, ...]], bool], path: tuple[str,
         except OSError:
             continue
         try:
-            yield from walk(inner, enter, here)
+            yield from walk(inner, enter, here, ignored=ignored)
         finally:
             os.close(inner)
 
@@ -377,6 +522,9 @@ class Scan:
         self._mode: str = query["mode"]
         self._only: str = query["only"]
         self._globs = Globs([] if self._only else query["globs"])
+        above: list[tuple[list[str], str]] | None = query["ignores_above"]
+        is_given = above is None or self._only
+        self._ignored = None if is_given else [GitIgnore(text, above=names) for names, text in above or ()]
         self._out = out
 
     def run(self, folder: int, closed: Collection[tuple[str, ...]], left_out: Sequence[str]) -> None:
@@ -389,7 +537,7 @@ class Scan:
                 and not self._globs.leave_out("/".join(path), is_folder=True)
             )
 
-        for entry in walk(folder, enter):
+        for entry in walk(folder, enter, ignored=self._ignored):
             if entry.kind != "f" or entry.path in closed or (self._only and entry.path != (self._only,)):
                 continue
             if not self._globs.leave_out("/".join(entry.path), is_folder=False):

@@ -2,8 +2,8 @@
 
 The program runs in the opened folder and prints only the positions of matches. It reaches files by descriptors, and so
 does what reads the text of a line here: a folder that is swapped for a link during the search reveals nothing, whatever
-the search prints. Every file is searched, also hidden and ignored ones, except those in
-`ripgrep_arguments.LEFT_OUT`; links are not followed, and a file with zero bytes is binary and left out.
+the search prints. Every file is searched, also hidden ones, and ignored ones except with the preset `coding`; not those
+in `ripgrep_arguments.LEFT_OUT`. Links are not followed, and a file with zero bytes is binary and left out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from retinue.core.errors import ToolError
 from retinue.local.programs import find_program
 from retinue.tools.files import FileAccess, OpenPath
 from retinue.tools.pagination import page_limit
-from retinue.tools.search.fallback import DESCRIPTORS
+from retinue.tools.search.fallback import DESCRIPTORS, gitignore_text
 from retinue.tools.search.ripgrep_arguments import LEFT_OUT, Query
 from retinue.tools.threads import in_thread
 
@@ -38,6 +38,9 @@ SEARCHED = (0, 2)
 
 SPARE = 10_000
 """Results that are kept beyond those of the page before files are dropped."""
+
+MAX_ABOVE = 16 * 1024
+"""Characters of `.gitignore` files above the folder that are handed to the program, in an argument."""
 
 SHOWN = 500
 """Characters of a matching line that are returned."""
@@ -88,10 +91,16 @@ async def matches(
     limit: int,
     ripgrep: str | None = None,
     limits: SearchLimits = LIMITS,
+    with_ignored: bool = True,
 ) -> SearchPage:
-    """A page of matches by path and line; `ripgrep` is the program: None looks for it, "" uses the fallback."""
+    """A page of matches by path and line; `ripgrep` is the program: None looks for it, "" uses the fallback.
+
+    `with_ignored` searches files that `.gitignore` names, too; so does `no_ignore` of the query.
+    """
     with contextlib.ExitStack() as stack:
         folder, prefix, query = _where(stack, access, path, query)
+        if not (with_ignored or query.no_ignore):
+            query = replace(query, ignores_above=ignores_above(access, folder))
         closed = access.closed_below(folder.names)
         program = await _ripgrep(access) if ripgrep is None else ripgrep
         limit = page_limit(limit)
@@ -116,6 +125,23 @@ def _where(stack: contextlib.ExitStack, access: FileAccess, path: str, query: Qu
     stack.enter_context(access.file(path))  # raises if the file is unusable
     folder = stack.enter_context(access.folder("/" + "/".join(names[:-1])))
     return folder, path, replace(query, only=names[-1])
+
+
+def ignores_above(access: FileAccess, folder: OpenPath) -> list[tuple[tuple[str, ...], str]]:
+    """The `.gitignore` files from the workspace to above a folder in it, outermost first, with the path from there."""
+    with access.folder(".") as workspace:
+        first = len(workspace.names)
+        if folder.names[:first] != workspace.names:
+            return []
+    found: list[tuple[tuple[str, ...], str]] = []
+    room = MAX_ABOVE
+    for depth in range(first, len(folder.names)):
+        with access.folder("/" + "/".join(folder.names[:depth])) as above:
+            text = gitignore_text(above.fd)[:room]
+        room -= len(text)
+        if text:
+            found.append((folder.names[depth:], text))
+    return found
 
 
 # ---- the programs ----------------------------------------------------------------------------------------------------

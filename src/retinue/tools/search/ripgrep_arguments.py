@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -55,6 +55,10 @@ class Query:
     mode: Literal["lines", "files", "count"] = "lines"
     globs: tuple[str, ...] = ()
     only: str = ""
+    no_ignore: bool = False
+    """Whether ignored files are searched where they otherwise are not."""
+    ignores_above: Sequence[tuple[tuple[str, ...], str]] | None = None
+    """Rules of `.gitignore` above the folder, with the path from there; None searches what git ignores, too."""
 
 
 Options = dict[str, Any]
@@ -75,7 +79,7 @@ _FLAGS: dict[tuple[str, ...], Options] = {
     ("-H", "--with-filename"): {},
     ("--no-heading",): {},
     ("--hidden",): {},
-    ("--no-ignore",): {},
+    ("--no-ignore",): {"no_ignore": True},  # has an effect with the preset `coding` alone
 }
 
 
@@ -126,7 +130,7 @@ def query_of(pattern: str, extra_args: str = "") -> Query:
 
     >>> query_of("TODO", "-iw -g '*.py' -C2")  # doctest: +NORMALIZE_WHITESPACE
     Query(pattern='\\\\b(?:TODO)\\\\b', ignore_case=True, invert=False, before=2, after=2, max_count=0, max_depth=0,
-          mode='lines', globs=('*.py',), only='')
+          mode='lines', globs=('*.py',), only='', no_ignore=False, ignores_above=None)
     >>> query_of("x", "--pre cat")
     Traceback (most recent call last):
     retinue.core.errors.ToolError: extra_args: --pre is not allowed; allowed: ...

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, TypeAlias
 
 from msgspec import Meta
+from msgspec.structs import replace
 
 from retinue.core.errors import ToolError
 from retinue.core.ports import CallContext, Tool, ToolResult
@@ -24,19 +25,22 @@ from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.files import AccessDenied, FileAccess
 from retinue.tools.function import as_text, tool
 from retinue.tools.pagination import NOTICE_CHARS, fitting, page_limit, page_text
-from retinue.tools.search.fallback import Entry, walk
-from retinue.tools.search.ripgrep import LIMITS, SearchLimits, SearchPage, SearchTimedOut, matches
+from retinue.tools.search.fallback import Entry, GitIgnore, walk
+from retinue.tools.search.ripgrep import LIMITS, SearchLimits, SearchPage, SearchTimedOut, ignores_above, matches
 from retinue.tools.search.ripgrep_arguments import check_lengths, query_of, split
 from retinue.tools.threads import in_thread
 
 DEADLINE = LIMITS.seconds + 10
 """Deadline of a call, for a search that does not stop by itself."""
 
+IGNORED = "What .gitignore names is left out, except a file or folder that the call itself names."
+
 FromZero: TypeAlias = Annotated[int, Meta(ge=0)]
 
 
 def tools(dependencies: ToolDependencies, *, limits: SearchLimits = LIMITS) -> Sequence[Tool]:
-    """`bash_find`, `bash_ripgrep` and `grep`."""
+    """`bash_find`, `bash_ripgrep` and `grep`; with the preset `coding` they leave out what git ignores."""
+    with_ignored = dependencies.coding is None
 
     @tool(kind="pure", timeout=DEADLINE)
     async def bash_find(
@@ -65,6 +69,7 @@ def tools(dependencies: ToolDependencies, *, limits: SearchLimits = LIMITS) -> S
         try:
             check_lengths(path=path, name=name, type_filter=type_filter, extra_args=extra_args)
             query = find_query(name, type_filter, extra_args)
+            query.with_ignored = with_ignored
             found = await _find(FileAccess.of(context, dependencies), path, query, offset, limit, limits.seconds)
         except AccessDenied as refusal:
             raise ToolError(f"Path outside CWD not allowed: {path}") from refusal
@@ -102,7 +107,9 @@ def tools(dependencies: ToolDependencies, *, limits: SearchLimits = LIMITS) -> S
             check_lengths(files=files, extra_args=extra_args)
             query = query_of(pattern, extra_args)
             access = FileAccess.of(context, dependencies)
-            found = await matches(access, files, query, offset=offset, limit=limit, limits=limits)
+            found = await matches(
+                access, files, query, offset=offset, limit=limit, limits=limits, with_ignored=with_ignored
+            )
         except AccessDenied as refusal:
             raise ToolError(f"Path outside CWD not allowed: {files}") from refusal
         except SearchTimedOut as slow:
@@ -143,7 +150,7 @@ def tools(dependencies: ToolDependencies, *, limits: SearchLimits = LIMITS) -> S
         flags = [f"--glob={shlex.quote(include)}"] if include else []
         query = query_of(pattern, " ".join([*flags, *(["-i"] if ignore_case else []), f"-C{context}"]))
         access = FileAccess.of(caller, dependencies)
-        found = await matches(access, path, query, offset=offset, limit=limit, limits=limits)
+        found = await matches(access, path, query, offset=offset, limit=limit, limits=limits, with_ignored=with_ignored)
         if not found.total:
             return "No matches found"
         lines = fitting(found.results, dependencies.max_result - NOTICE_CHARS)
@@ -155,7 +162,11 @@ def tools(dependencies: ToolDependencies, *, limits: SearchLimits = LIMITS) -> S
             lines = [*lines, f"[Results {offset + 1}-{last} of {more}{found.total}; go on with offset={last}]"]
         return "\n".join(lines)
 
-    return (bash_find, bash_ripgrep, grep)
+    found = (bash_find, bash_ripgrep, grep)
+    if not with_ignored:
+        for each in found:
+            each.spec = replace(each.spec, description=f"{each.spec.description}\n\n{IGNORED}")
+    return found
 
 
 async def _find(access: FileAccess, path: str, query: FindQuery, offset: int, limit: int, seconds: float) -> SearchPage:
@@ -187,6 +198,8 @@ class FindQuery:
     tests: list[Test] = field(default_factory=list[Test])
     least_depth: int = 1
     most_depth: int = 1000
+    with_ignored: bool = True
+    """Whether files that `.gitignore` names are found."""
 
 
 def find_query(name: str, type_filter: str, extra_args: str) -> FindQuery:
@@ -240,7 +253,9 @@ def find(
         def enter(below: tuple[str, ...]) -> bool:
             return below not in closed and len(below) < query.most_depth
 
-        for entry in walk(folder.fd, enter):
+        above = None if query.with_ignored else ignores_above(access, folder)
+        ignored = None if above is None else [GitIgnore(text, above=names) for names, text in above]
+        for entry in walk(folder.fd, enter, ignored=ignored):
             if stop.is_set() or time.monotonic() > end:
                 raise TimeoutError
             if entry.path in closed or not query.least_depth <= len(entry.path) <= query.most_depth:
