@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from retinue.providers.scripted import ScriptedReply, calls, says
+from retinue.core.errors import ProviderError
+from retinue.providers.scripted import ScriptedReply, calls, fails, says
 from retinue.testing.fake_chat import ChatScript, FakeChat
 from tests.cli.stage import retinue
 
@@ -76,6 +78,22 @@ async def test_the_notice_is_on_stderr_alone_also_where_no_contents_are_shown(fo
 
     assert (quiet.stdout, quiet.stderr) == ("[]\n", f"{NOTICE}\n")
     assert off.stderr == ""
+
+
+@pytest.mark.parametrize("filters", [None, "error"])
+async def test_the_failure_of_a_child_is_a_log_line_only_where_lines_were_asked_for(
+    folder: Path, filters: str | None
+) -> None:
+    script = ChatScript().play(calls("subagent", label="dig", task_prompt="Dig it."), says("It failed."))
+    script.play(fails(ProviderError("no such model", fault="request")), words="Dig it.")
+    async with FakeChat(script) as vendor:
+        flags = ("--model", "m", "--base-url", vendor.base_url, "--dialect", "xzatoma")
+        env = {} if filters is None else {"RETINUE_LOG": filters}
+        ended = await retinue("run", *flags, "Why?", env=env)
+
+    assert ended.stdout == "It failed.\n"
+    assert ("subagent.event=error" in ended.stderr) == (filters is not None)
+    assert re.search(r"^main \[dig\]: failed \(.*no such model.*\), 0 turns, ", ended.stderr, re.MULTILINE)
 
 
 # ---- RUST_LOG --------------------------------------------------------------------------------------------------------

@@ -28,6 +28,9 @@ class Span:
         self.fields = fields
 
 
+REPORTED = {"is_reported": True}
+"""`extra` of a line about what front ends show by themselves: not shown where no log lines were asked for."""
+
 _named: set[str] = set()
 _span: ContextVar[Span | None] = ContextVar("retinue_log_span", default=None)
 _run: ContextVar[Callable[[], RunFields] | None] = ContextVar("retinue_log_run", default=None)

@@ -71,7 +71,7 @@ def turn_on_from(
     else:
         filters = environment.get(rust_log.VARIABLE, "")
         levels, complaints = rust_log.parse(filters, programs()) if filters else ({}, [])
-        _write_to(stream, levels, tracebacks=tracebacks)
+        _write_to(stream, levels, tracebacks=tracebacks, reported=bool(filters))
     payloads.set_from(environment, lambda notice: _warn(stream, notice))
     for complaint in complaints:
         _warn(stream, complaint)
@@ -87,12 +87,15 @@ def turn_on(filters: str, stream: TextIO, *, tracebacks: bool = False) -> None:
     _write_to(stream, parse(filters), tracebacks=tracebacks)
 
 
-def _write_to(stream: TextIO, levels: Mapping[str, int], *, tracebacks: bool) -> None:
+def _write_to(stream: TextIO, levels: Mapping[str, int], *, tracebacks: bool, reported: bool = True) -> None:
     root = logging.getLogger(ROOT)
     for handler in tuple(root.handlers):
         if isinstance(handler, _Lines):
             root.removeHandler(handler)
-    root.addHandler(_Lines(stream, tracebacks=tracebacks))
+    lines = _Lines(stream, tracebacks=tracebacks)
+    if not reported:
+        lines.addFilter(lambda record: not getattr(record, "is_reported", False))
+    root.addHandler(lines)
     for target, level in ({ROOT: logging.WARNING} | dict(levels)).items():
         logging.getLogger(target).setLevel(level)
 

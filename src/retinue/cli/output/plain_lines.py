@@ -19,6 +19,9 @@ from retinue.telemetry import logs
 if TYPE_CHECKING:
     from rich.console import Console
 
+MAX_ERROR = 200
+"""Characters of a child's error in its line."""
+
 
 def redrawable() -> Console | None:
     """The terminal behind stderr, if a tree can be redrawn on it. Rich is not loaded for a pipe."""
@@ -76,7 +79,14 @@ class PlainLines:
         if view.outcome is not None and view.run_id not in self._ended:
             self._ended.add(view.run_id)
             took = elapsed((view.ended_at or view.started_at) - view.started_at)
-            yield ended, f"{name}: {status_of(view)}, {plural(view.turns, 'turn')}, {_spent(view)}, {took}"
+            yield ended, f"{name}: {status_of(view)}{_why(view)}, {plural(view.turns, 'turn')}, {_spent(view)}, {took}"
+
+
+def _why(view: RunView) -> str:
+    """The error of a child in parentheses; that of the root is printed with the answer."""
+    if view.parent_id is None or view.outcome is None or not view.outcome.error:
+        return ""
+    return f" ({one_line(view.outcome.error, MAX_ERROR)})"
 
 
 def _spent(view: RunView) -> str:

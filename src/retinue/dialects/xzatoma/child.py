@@ -23,7 +23,7 @@ from retinue.core.commands import RunQuery
 from retinue.core.errors import BadInput, Refused, RunIsOver
 from retinue.core.ids import Key, RunId
 from retinue.core.inbox import Close, Input
-from retinue.core.log_context import logger, quoted
+from retinue.core.log_context import REPORTED, logger, quoted
 from retinue.core.ports import CallContext, Meter, NoMeter
 from retinue.core.run import Exchange, Lifecycle, Limits
 from retinue.core.text import cut
@@ -95,7 +95,7 @@ class Telemetry:
 
     def _log(self, level: int, message: str, event: str, label: str, **facts: object) -> None:
         if self._enabled and log.isEnabledFor(level):
-            log.log(level, "%s %s", _line(event=event, label=label, **facts), message)
+            log.log(level, "%s %s", _line(event=event, label=label, **facts), message, extra=REPORTED)
 
 
 def _line(**facts: object) -> str:
