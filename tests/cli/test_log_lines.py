@@ -85,7 +85,7 @@ async def test_the_failure_of_a_child_is_a_log_line_only_where_lines_were_asked_
     folder: Path, filters: str | None
 ) -> None:
     script = ChatScript().play(calls("subagent", label="dig", task_prompt="Dig it."), says("It failed."))
-    script.play(fails(ProviderError("no such model", fault="request")), words="Dig it.")
+    script.play(fails(ProviderError("no such model", fault="bad_request")), words="Dig it.")
     async with FakeChat(script) as vendor:
         flags = ("--model", "m", "--base-url", vendor.base_url, "--dialect", "xzatoma")
         env = {} if filters is None else {"RETINUE_LOG": filters}

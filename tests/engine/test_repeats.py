@@ -19,6 +19,14 @@ TOLD = (
 )
 
 
+HOW_TO_CALL = (
+    "Your last message looks like a tool call, but it is not one: there is no tool named 'lok'. Nothing was done. Your "
+    "tools are: look. If you need one of them, use the tool calls of this interface, or write exactly this and nothing "
+    'else:\n<tool_call>\n{"name": "TOOL", "arguments": {"PARAMETER": "VALUE"}}\n</tool_call>\n'
+    'If not, answer this in plain words, without JSON: "look"'
+)
+
+
 @retinue.tool(kind="pure")
 def look(at: str = "") -> str:
     """Look at something."""
@@ -133,15 +141,13 @@ async def test_a_failed_attempt_without_any_tool_is_answered_with_that() -> None
     assert (outcome.text, outcome.turns) == ("42", 2)
     (told,) = [message for message in provider.requests[1].messages if message.text.startswith("Your last message")]
     assert "you have no tools here" in told.text
+    assert told.text.endswith('Instead, answer this in plain words, without JSON: "look"')
 
 
-async def test_a_failed_attempt_at_a_call_is_answered_with_the_tools_there_are() -> None:
+async def test_a_failed_attempt_at_a_call_is_answered_with_the_tools_there_are_and_the_task() -> None:
     provider = WritesCalls("42")
     async with retinue.open(provider=provider, tools=[look], dialects=(), store="memory:") as r:
         outcome = await r.run("look", model="m")
 
     assert (outcome.text, outcome.turns) == ("42", 2)
-    (told,) = [message for message in provider.requests[1].messages if message.text.startswith("Your last message")]
-    assert "there is no tool named 'lok'" in told.text
-    assert '{"name": "TOOL", "arguments": {"PARAMETER": "VALUE"}}' in told.text
-    assert "Tools: look." in told.text
+    assert provider.requests[1].messages[2] == UserMessage(HOW_TO_CALL, origin="engine")

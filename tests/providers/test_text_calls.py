@@ -91,6 +91,18 @@ def test_the_name_of_a_choice_stands_for_the_tool_that_has_it() -> None:
     assert find_calls(written, TOOLS).calls == (ToolCall("agent", '{"task":"dig","action":"spawn"}'),)
 
 
+def test_optional_parameters_that_are_empty_are_left_out_of_a_written_call() -> None:
+    schema = (
+        '{"type": "object", "properties": {"text": {}, "at": {}, "parts": {}, "more": {}, "lines": {}},'
+        ' "required": ["text"]}'
+    )
+    written = '{"name": "put", "arguments": {"text": "", "at": "", "parts": [], "more": null, "lines": 0}}'
+
+    assert find_calls(written, [ToolSpec("put", parameters=schema)]).calls == (
+        ToolCall("put", '{"text":"","lines":0}'),
+    )
+
+
 @pytest.mark.parametrize(
     "text",
     [

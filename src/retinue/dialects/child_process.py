@@ -68,6 +68,7 @@ class Reaching(Struct, frozen=True, kw_only=True, omit_defaults=True):
     headers: Mapping[str, str] = {}
     prices: Mapping[str, Rates] = {}
     responses_wire: Literal["live", "seed"] | None = None
+    calls_in_text: bool = False
 
 
 class Grant(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -42,6 +42,7 @@ from retinue.core.step import (
     WrapUp,
     next_step,
 )
+from retinue.core.text import cut
 from retinue.core.workspace import WorkspaceUnavailable, is_address, place_of
 from retinue.engine.compaction import compact
 from retinue.engine.context import EngineContext
@@ -120,18 +121,23 @@ REPEATS = (
 )
 
 CALL_FORM = (
-    "Your last message looks like a tool call, but it is not one: {error}. Nothing was done. To call a tool, use the "
-    "tool calls of this interface, or write exactly this and nothing else:\n"
+    "Your last message looks like a tool call, but it is not one: {error}. Nothing was done. Your tools are: {tools}. "
+    "If you need one of them, use the tool calls of this interface, or write exactly this and nothing else:\n"
     '<tool_call>\n{{"name": "TOOL", "arguments": {{"PARAMETER": "VALUE"}}}}\n</tool_call>\n'
-    "Tools: {tools}. If no tool is needed, give your answer in plain words."
+    "If not, {answer}"
 )
 
 CUT = "Your reply was cut{where}, before it had an answer. Think less, and give your answer in few words."
 
 NO_TOOLS = (
-    "Your last message looks like a tool call, but you have no tools here, and nothing was done. "
-    "Give your answer in plain words."
+    "Your last message looks like a tool call, but you have no tools here, and nothing was done. Instead, {answer}"
 )
+
+ANSWER_TASK = 'answer this in plain words, without JSON: "{task}"'
+ANSWER_RESULTS = "answer in plain words, without JSON, with what your calls have returned."
+
+MAX_TASK_IN_ADVICE = 500
+"""Characters of the task that an advice repeats: what a small model reads last, it does."""
 
 Posts: TypeAlias = tuple[tuple[RunId, Item], ...]
 
@@ -226,9 +232,14 @@ def _advice(step: Advise, live: LiveRun) -> str:
     """What the model is told about its calls."""
     if step.about == "repeats":
         return REPEATS.format(repeats=step.repeats)
+    run = live.run
+    if run.last_calls:
+        answer = ANSWER_RESULTS
+    else:
+        answer = ANSWER_TASK.format(task=cut(run.latest_input or run.accepted.task, MAX_TASK_IN_ADVICE, "...").text)
     if not live.tool_set.tools:
-        return NO_TOOLS
-    return CALL_FORM.format(error=step.error, tools=", ".join(live.tool_set.tools))
+        return NO_TOOLS.format(answer=answer)
+    return CALL_FORM.format(error=step.error, tools=", ".join(live.tool_set.tools), answer=answer)
 
 
 def _request_compaction(live: LiveRun) -> None:

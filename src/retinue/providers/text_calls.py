@@ -43,6 +43,9 @@ _NAMES = ("name", "tool", "tool_name", "function", "function_name")
 _ARGUMENTS = ("arguments", "parameters", "args", "input", "tool_input", "params")
 _OTHER_KEYS = frozenset({"id", "type", "index", *_NAMES, *_ARGUMENTS})
 
+_EMPTY: tuple[object, ...] = (None, "", [], {})
+"""Values of an optional parameter that say nothing; 0 and false are none of them."""
+
 _LOOKS_LIKE_A_CALL = re.compile(
     r"""<(?:tool_call|function_call|tool_use)>|<function=|\[TOOL_CALLS\]|<\|python_tag\|>|<\|tool_call\|>
     |["']?(?:name|tool|tool_name|function|function_name)["']?\s*:\s*["'][\w.-]{1,128}["']\s*,
@@ -137,7 +140,7 @@ class _Offered:
         Models call the action of a tool, `spawn`, in place of the tool that has it as a choice of its `action`.
         """
         if call.name in self._tools:
-            return call
+            return self._without_empty(call)
         means = [
             (tool, parameter)
             for tool, schema in self._schemas()
@@ -148,7 +151,18 @@ class _Offered:
             return None
         ((tool, parameter),) = means
         arguments = cast("dict[str, object]", json.loads(call.arguments))
-        return ToolCall(tool, _compact({**arguments, parameter: call.name}), call.id)
+        return self._without_empty(ToolCall(tool, _compact({**arguments, parameter: call.name}), call.id))
+
+    def _without_empty(self, call: ToolCall) -> ToolCall:
+        """The call without optional parameters that are empty: models fill in every parameter of a schema."""
+        arguments = cast("dict[str, object]", json.loads(call.arguments))
+        if all(value not in _EMPTY for value in arguments.values()):
+            return call
+        required = next((schema.required for name, schema in self._schemas() if name == call.name), None)
+        if required is None:
+            return call
+        kept = {name: value for name, value in arguments.items() if name in required or value not in _EMPTY}
+        return ToolCall(call.name, _compact(kept), call.id)
 
     def by_parameters(self, fields: dict[str, object]) -> ToolCall | None:
         """A call of the one tool whose required parameters the fields have, and most of whose fields it knows."""

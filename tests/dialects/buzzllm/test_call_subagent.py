@@ -147,6 +147,26 @@ async def test_a_subagent_has_the_tools_that_it_is_given_and_never_the_one_to_ca
     assert [tool["function"]["name"] for tool in cast.children[0].body["tools"]] == ["search_web", "python_execute"]
 
 
+async def test_a_subagent_on_a_local_server_may_write_its_calls_as_text() -> None:
+    written = says('```json\n{"name": "bash_find", "arguments": {"path": "."}}\n```')
+    cast = Cast((call_subagent(tool_subset=["bash_find"]), BYE), one_by_one(written, says("Nothing there.")))
+    async with (
+        CHAT.vendor(cast) as vendor,
+        retinue.open(
+            provider="llamacpp",
+            base_url=CHAT.base(vendor),
+            model=MODEL,
+            dialects=["buzzllm"],
+            home=retinue.MEMORY,
+        ) as r,
+    ):
+        harness = BuzzllmHarness(r)
+        await harness.play()
+
+    assert harness.read() == ["Nothing there."]
+    assert [message["role"] for message in cast.children[1].body["messages"]][-2:] == ["assistant", "tool"]
+
+
 @pytest.mark.promise("BZ-NO-TOOLS")
 @pytest.mark.parametrize("subset", [{}, {"tool_subset": None}, {"tool_subset": []}])
 async def test_without_a_subset_a_subagent_has_no_tools(subset: dict[str, object]) -> None:

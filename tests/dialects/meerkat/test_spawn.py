@@ -3,17 +3,19 @@
 import asyncio
 import json
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
+import retinue
 from retinue.core.agent import Agent
 from retinue.core.messages import UserMessage
 from retinue.dialects.meerkat.comms import usage
 from retinue.dialects.meerkat.requests import USAGE
 from retinue.dialects.meerkat.settings import DEFAULT_MODELS, MeerkatSettings
 from retinue.providers.scripted import ScriptedReply, calls, hangs, says, together
+from retinue.testing.fake_chat import ChatScript, FakeChat
 from retinue.testing.harness import Harness
 from tests.dialects.meerkat.harness import COMMS, NESTED, TASK, MeerkatHarness, about, fork, slowly, spawn
 
@@ -75,6 +77,36 @@ async def test_the_parameter_model_names_the_allowed_models_of_every_provider() 
     for tool in ("agent_spawn", "agent_fork"):
         assert usual[tool][1]["properties"]["model"]["description"] == ALLOWED
         assert own[tool][1]["properties"]["model"]["description"] == ALLOWED.replace("gpt-5.2, gpt-5.2-pro", "gpt-6")
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ((), None),
+        (("GEMINI_API_KEY", "ANTHROPIC_API_KEY"), ["anthropic", "gemini"]),
+    ],
+)
+async def test_a_model_can_name_the_vendors_that_have_a_key(
+    keys: Sequence[str], expected: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    for name in keys:
+        monkeypatch.setenv(name, "k")
+    async with (
+        FakeChat(ChatScript().play(says("Done."))) as vendor,
+        retinue.open(
+            provider="llamacpp", base_url=vendor.base_url, model="m", dialects=["meerkat"], home=retinue.MEMORY
+        ) as r,
+    ):
+        await r.run(TASK)
+    (request,) = vendor.requests
+    offered = {tool["function"]["name"]: tool["function"]["parameters"]["properties"] for tool in request.body["tools"]}
+
+    for tool in ("agent_spawn", "agent_fork"):
+        named = offered[tool].get("provider")
+        assert (named and named.get("enum", "any")) == expected
+        assert ("model" in offered[tool]) == bool(keys)
 
 
 @pytest.mark.promise("MK-SPAWN", "MK-NAMES", "MK-IDS", "MK-DEFAULT-MODEL")

@@ -42,6 +42,7 @@ def refusal(arguments: object) -> dict[str, object]:
 def test_the_five_requests_are_understood() -> None:
     assert parse('{"action": "list_agents"}') == ListAgents()
     assert parse('{"action": "spawn", "agent": "researcher", "task": "Find it."}') == Spawn("researcher", "Find it.")
+    assert parse('{"action": "spawn", "name": "researcher", "task": "Find it."}') == Spawn("researcher", "Find it.")
     assert parse('{"action": "status", "task_id": "t_01"}') == Status("t_01")
     assert parse('{"action": "collect", "task_id": "t_01"}') == Collect("t_01")
     full = ANALYST | {"tools": ["query_database"], "model": "claude-sonnet-4-20250514", "max_turns": 15}

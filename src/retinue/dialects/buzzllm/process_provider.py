@@ -35,7 +35,7 @@ from retinue.dialects.buzzllm.settings import DEFAULTS, BuzzllmSettings
 from retinue.dialects.child_process import CallRequest, Grant, Reaching, Tally
 from retinue.dialects.context import ProviderFamilies, ProviderHost
 from retinue.engine import LiveView
-from retinue.providers.catalog import WIRES, ProviderConfig, request_url
+from retinue.providers.catalog import WIRES, ProviderConfig, recognises_text_calls, request_url
 from retinue.sandbox.subprocess import end_group, wait_for_exit
 
 log = logger("retinue.payloads")
@@ -97,6 +97,7 @@ def _reaching(config: ProviderConfig, model: str) -> Reaching:
         headers=config.headers,
         prices=config.prices,
         responses_wire=config.responses_wire,
+        calls_in_text=recognises_text_calls(config),
     )
 
 

@@ -58,6 +58,10 @@ def available_tools(specs: Iterable[ToolSpec]) -> str:
     return "\n\n".join(["# Available Tools", *listed]) if listed else ""
 
 
+FAMILIES = ("anthropic", "openai", "gemini")
+"""The vendors that a model can name."""
+
+
 def allowed_in_words(allowed: Mapping[str, Iterable[str]]) -> str:
     """The allowed models, as the description of a tool lists them.
 
@@ -67,12 +71,21 @@ def allowed_in_words(allowed: Mapping[str, Iterable[str]]) -> str:
     return "; ".join(f"{VENDORS.get(name, name)}: {', '.join(allowed[name])}" for name in sorted(allowed))
 
 
-def specs(settings: MeerkatSettings, tools: Sequence[str] | None = None) -> dict[str, ToolSpec]:
-    """The five tools as a model sees them; `tools` are those of the caller that a child can have, if they are known."""
+def specs(
+    settings: MeerkatSettings, tools: Sequence[str] | None = None, usable: Sequence[str] = FAMILIES
+) -> dict[str, ToolSpec]:
+    """The five tools as a model sees them; `tools` are those of the caller that a child can have, if they are known.
+
+    Of the vendors, a model can name those that are `usable`; where none is, a child has the model of its caller.
+    """
     model = f"Model name (provider-specific). Allowed models - {allowed_in_words(settings.allowed_models)}"
-    common = {
-        "provider": typed("string", "LLM provider: anthropic, openai, gemini."),
+    names = {} if len(usable) == len(FAMILIES) else {"enum": list(usable)}
+    models: dict[str, object] = {
+        "provider": typed("string", "LLM provider: anthropic, openai, gemini.", **names),
         "model": typed("string", model),
+    }
+    common: dict[str, object] = {
+        **(models if usable else {}),
         "tool_access": {
             "type": "object",
             "description": "Tool access policy; inherit by default.",

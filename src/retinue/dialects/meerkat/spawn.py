@@ -22,6 +22,7 @@ from retinue.dialects.meerkat.relatives import FORK_AGENT, HOST_AGENT, SUB_AGENT
 from retinue.dialects.meerkat.requests import failed, invalid, parsed
 from retinue.dialects.meerkat.settings import DEFAULT_MODELS, INHERIT, MeerkatSettings
 from retinue.engine import SpawnRequest
+from retinue.providers.catalog import LOCAL_SERVERS
 
 
 class StartTool(AgentTool):
@@ -90,7 +91,8 @@ class StartTool(AgentTool):
         return row.run_id, row.agent, await self._supervisor.stored.run_spec(row.run_spec)
 
     def spec_for(self, offered: tuple[str, ...], policy: Policy) -> ToolSpec:
-        return requests.specs(self._settings, self.inheritable(offered))[self.tool]
+        usable = [name for name in requests.FAMILIES if _has_models_of(name, self._dialect_context.families)]
+        return requests.specs(self._settings, self.inheritable(offered), usable)[self.tool]
 
     def inheritable(self, offered: tuple[str, ...]) -> tuple[str, ...]:
         """The caller's tools that a child may have; the agent tools only if the settings allow nesting."""
@@ -258,6 +260,12 @@ class ResolvedModel(Struct, frozen=True):
     shown: str
     provider: str
     model: str
+
+
+def _has_models_of(family: str, families: ProviderFamilies) -> bool:
+    """Whether models of this vendor can be called: there is a key, and what speaks its API is no server like Ollama."""
+    member = families.member(family)
+    return not families.complaint(member) and families.wire(member) not in LOCAL_SERVERS
 
 
 def resolve_model(

@@ -290,8 +290,9 @@ def _definition(fields: Fields, extensions: AbstractSet[str]) -> Definition:
 def _spawn(fields: Fields, extensions: AbstractSet[str]) -> Spawn:
     fields.refuse_unless("depends_on", extensions, "depends_on")
     fields.refuse_unless("budgets", extensions, "max_input_tokens", "max_output_tokens")
+    # `name` belongs to define; small models take it for the name of the agent here, too.
     return Spawn(
-        fields.text("agent"),
+        fields.text("name" if "agent" not in fields and "name" in fields else "agent"),
         fields.text("task"),
         fields.texts("depends_on"),
         fields.positive("max_input_tokens"),

@@ -33,7 +33,7 @@ from retinue.app.retinue import Retinue
 from retinue.core.agent import Output, RunSpec
 from retinue.core.errors import BadInput, Refused, UnknownName
 from retinue.core.events import Event, ReplyReceived
-from retinue.core.messages import Delta
+from retinue.core.messages import Delta, TextDelta
 from retinue.core.policy import NO_ACTIONS_LEFT, Autonomy, Policy
 from retinue.core.ports import CallContext, PreparedCall, Tool, ToolResult, ToolWrapper
 from retinue.core.run import Outcome
@@ -305,6 +305,7 @@ def _provider(request: ResolvedCall, known: child_process.Reaching | None) -> Pr
         headers=known.headers if known is not None else None,
         prices=known.prices if known is not None else None,
         responses_wire=known.responses_wire if known is not None else None,
+        calls_in_text=known is not None and known.calls_in_text,
         full_url=True,
     )
 
@@ -376,10 +377,17 @@ class OneCall:
         return outcome
 
     async def _counted(self, events: AsyncIterator[Event | Delta]) -> AsyncIterator[Event | Delta]:
-        """The same events; usage is reported after each reply, because a process that is killed has used it too."""
+        """The same events; usage is reported after each reply, because a process that is killed has used it too.
+
+        Where calls may be written as text, a text waits for the end of its reply, and calls are left out of it.
+        """
         sums = child_process.NO_TALLY
         async for event in events:
+            if self.provider.calls_in_text and isinstance(event, TextDelta):
+                continue
             if isinstance(event, ReplyReceived):
+                if self.provider.calls_in_text and event.reply.message.text:
+                    yield TextDelta(event.reply.message.text)
                 usage = sums.usage + (event.reply.usage or NO_USAGE) + event.failed
                 cost = add_cost(add_cost(sums.cost, event.reply.cost), event.failed_cost)
                 sums = child_process.Tally(usage=usage, cost=cost, turns=event.turn)
