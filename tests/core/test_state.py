@@ -89,6 +89,8 @@ def test_a_new_run_has_its_task_and_zero_usage() -> None:
     assert snapshot(run) == {
         "advised": frozenset(),
         "answer": AssistantMessage(),
+        "is_same_result": False,
+        "writes_calls": False,
         "call_error": "",
         "paused": False,
         "last_calls": [],

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+import pytest
+
 import retinue
 from retinue.core.errors import StoreError
 from retinue.core.events import AdviceGiven
-from retinue.core.messages import AssistantMessage, Message, Reply, UserMessage
+from retinue.core.messages import AssistantMessage, Message, Reply, ToolCall, UserMessage
 from retinue.core.ports import Request
 from retinue.core.run import Limits, Outcome
 from retinue.providers.scripted import Line, calls, says
@@ -24,6 +26,12 @@ HOW_TO_CALL = (
     "tools are: look. If you need one of them, use the tool calls of this interface, or write exactly this and nothing "
     'else:\n<tool_call>\n{"name": "TOOL", "arguments": {"PARAMETER": "VALUE"}}\n</tool_call>\n'
     'If not, answer this in plain words, without JSON: "look"'
+)
+
+
+SILENT = "You have not answered. The results of your calls are above. Give the answer now, in plain words."
+SAME_RESULT = (
+    "This result is the same as before: it is above. If it has the answer, give the answer now, in plain words."
 )
 
 
@@ -119,22 +127,53 @@ async def looks(harness: Harness) -> Outcome:
     return await started.wait()
 
 
-class WritesCalls:
-    """A provider whose model first writes a call that cannot be read, and then what `then` says."""
+class Replies:
+    """A provider that replies so, one after the other."""
 
-    def __init__(self, then: str) -> None:
-        self.then = then
+    def __init__(self, *replies: Reply) -> None:
+        self._replies = iter(replies)
         self.requests: list[Request] = []
 
     async def answer(self, request: Request, publish: object) -> Reply:
         self.requests.append(request)
-        if len(self.requests) == 1:
-            return Reply(AssistantMessage('{"name": "lok"}'), call_error="there is no tool named 'lok'")
-        return Reply(AssistantMessage(self.then))
+        return next(self._replies)
+
+
+def answers(text: str) -> Reply:
+    return Reply(AssistantMessage(text))
+
+
+def writes_call(name: str, arguments: str = "{}") -> Reply:
+    """A reply whose call was written as text."""
+    return Reply(AssistantMessage("", (ToolCall(name, arguments),)), calls_in_text=True)
+
+
+UNREADABLE = Reply(AssistantMessage('{"name": "lok"}'), call_error="there is no tool named 'lok'")
+
+
+@pytest.mark.parametrize(("name", "arguments"), [("look", '{"at": "logs"}'), ("is_ready", "{}")])
+async def test_a_model_that_writes_its_calls_as_text_is_told_when_a_result_comes_again(
+    name: str, arguments: str
+) -> None:
+    provider = Replies(writes_call(name), writes_call(name, arguments), answers("nothing there"))
+    async with retinue.open(provider=provider, tools=[look, is_ready], dialects=(), store="memory:") as r:
+        outcome = await r.run("look", model="m")
+
+    assert (outcome.text, outcome.turns) == ("nothing there", 3)
+    assert provider.requests[2].messages[5] == UserMessage(SAME_RESULT, origin="engine")
+
+
+async def test_a_model_that_writes_its_calls_as_text_and_then_nothing_is_asked_for_its_answer() -> None:
+    provider = Replies(writes_call("look"), answers(""), answers("nothing there"))
+    async with retinue.open(provider=provider, tools=[look], dialects=(), store="memory:") as r:
+        outcome = await r.run("look", model="m")
+
+    assert (outcome.text, outcome.turns) == ("nothing there", 3)
+    assert provider.requests[2].messages[4] == UserMessage(SILENT, origin="engine")
 
 
 async def test_a_failed_attempt_without_any_tool_is_answered_with_that() -> None:
-    provider = WritesCalls("42")
+    provider = Replies(UNREADABLE, answers("42"))
     async with retinue.open(provider=provider, dialects=(), store="memory:") as r:
         outcome = await r.run("look", model="m")
 
@@ -145,7 +184,7 @@ async def test_a_failed_attempt_without_any_tool_is_answered_with_that() -> None
 
 
 async def test_a_failed_attempt_at_a_call_is_answered_with_the_tools_there_are_and_the_task() -> None:
-    provider = WritesCalls("42")
+    provider = Replies(UNREADABLE, answers("42"))
     async with retinue.open(provider=provider, tools=[look], dialects=(), store="memory:") as r:
         outcome = await r.run("look", model="m")
 

@@ -72,10 +72,10 @@ class Run:
         "accepted", "adopted_seq", "advised", "answer", "call_error", "calls_before", "calls_made", "closing",
         "compactions", "context", "cost", "counted_messages", "cut_by", "cuts", "dependencies", "estimated",
         "estimated_cost", "exchange_at", "exchange_turns", "exchanges", "failure", "final", "history", "in_exchange",
-        "inputs", "last_calls", "latest_input", "left_at", "open", "outcome", "parked_before", "parked_seconds",
-        "parked_since", "paused", "policy", "repairs", "repeats", "reply_tokens", "run_spec", "seen", "seq",
+        "inputs", "is_same_result", "last_calls", "latest_input", "left_at", "open", "outcome", "parked_before",
+        "parked_seconds", "parked_since", "paused", "policy", "repairs", "repeats", "reply_tokens", "run_spec", "seen", "seq",
         "spent_before", "stop", "system", "taken", "text", "tool_crash", "tools_on", "turns", "unreturned", "usage",
-        "wrap_up_limit",
+        "wrap_up_limit", "writes_calls",
     )
     # fmt: on
 
@@ -145,6 +145,10 @@ class Run:
         """The calls of the last reply whose calls have all returned."""
         self.call_error = ""
         """Why the last reply, meant as a call, could not be read as one; empty for any other reply."""
+        self.writes_calls = False
+        """Whether the model has written calls as text, as small models do."""
+        self.is_same_result = False
+        """Whether the last calls had the results of those before, whatever their arguments."""
         self.advised: frozenset[Advice] = frozenset()
         """What the model was told about its calls in this exchange, and since it last made other calls."""
         self.failure: TurnFailed | None = None
@@ -322,6 +326,7 @@ def _apply_reply(run: Run, seq: int, event: ReplyReceived) -> None:
     run.compactions = 0
     run.stop, run.cut_by = reply.stop, event.cut_by
     run.call_error = reply.call_error
+    run.writes_calls = run.writes_calls or reply.calls_in_text
     if run.paused:
         run.answer = joined(run.answer, reply.message)
     else:
@@ -389,7 +394,8 @@ def _apply_return(run: Run, event: CallReturned) -> None:
 
 def _count_repeats(run: Run) -> None:
     """Compare the returned calls with those of the reply before; texts are compared, not copied."""
-    if len(run.open) == len(run.last_calls) and all(map(_is_same_call, run.open, run.last_calls)):
+    run.is_same_result = len(run.open) == len(run.last_calls) and all(map(_has_same_result, run.open, run.last_calls))
+    if run.is_same_result and all(map(_has_same_arguments, run.open, run.last_calls)):
         run.repeats += 1
     else:
         run.repeats = 1
@@ -397,21 +403,25 @@ def _count_repeats(run: Run) -> None:
     run.last_calls = run.open
 
 
-def _is_same_call(call: OpenCall, other: OpenCall) -> bool:
+def _has_same_result(call: OpenCall, other: OpenCall) -> bool:
     mine, others = call.result, other.result
     return (
         mine is not None
         and others is not None
         and call.call.name == other.call.name
-        and call.call.arguments == other.call.arguments
         and mine.text == others.text
         and mine.attachments == others.attachments
     )
 
 
+def _has_same_arguments(call: OpenCall, other: OpenCall) -> bool:
+    return call.call.arguments == other.call.arguments
+
+
 def _forget_repeats(run: Run) -> None:
     """A new message may be a reason to make the same call again."""
     run.repeats = 0
+    run.is_same_result = False
     run.last_calls = []
 
 

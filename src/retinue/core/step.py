@@ -270,11 +270,27 @@ def _at_turn_boundary(run: Run, given: StepInput) -> Step:
     # The turn reserved for an answer may be used to repair one.
     if run.wrap_up_limit is None and (limit := _turn_limit(run, wrap_up_included=run.repairs > 0)):
         return _limited(run, limit)
+    if _asks_again(run):
+        return Advise("repeats", repeats=run.repeats)
     if given.repeats > 1 and run.wrap_up_limit is None and (step := _repeating(run, given.repeats)) is not None:
         return step
     if given.overflow is not None:
         return Compact(given.overflow, wrap_up=run.wrap_up_limit is not None)
     return CallModel(tools=run.tools_on and run.wrap_up_limit is None, wrap_up=run.wrap_up_limit is not None)
+
+
+def _asks_again(run: Run) -> bool:
+    """Whether a model that writes its calls as text has asked for a result that it has; it is told once.
+
+    Such a model often does not see that the result of its call is there, also of a call that delegates.
+    """
+    return (
+        run.is_same_result
+        and run.writes_calls
+        and "repeats" not in run.advised
+        and run.wrap_up_limit is None
+        and run.accepted.limits.max_repeats is not None
+    )
 
 
 def _repeating(run: Run, repeats: int) -> Step | None:
@@ -302,7 +318,8 @@ def _idle(run: Run, given: StepInput) -> Step:
 
 
 def _answered(run: Run, given: StepInput) -> Step:
-    if run.call_error and _may_call_again(run):
+    is_silent = run.writes_calls and bool(run.last_calls) and not run.text
+    if (run.call_error or is_silent) and _may_call_again(run):
         return Advise("call_form", error=run.call_error)
     if given.children:
         return Wait("child")

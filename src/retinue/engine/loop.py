@@ -120,6 +120,12 @@ REPEATS = (
     "Do something else, or give your final answer from what you have."
 )
 
+SAME_RESULT = (
+    "This result is the same as before: it is above. If it has the answer, give the answer now, in plain words."
+)
+
+SILENT = "You have not answered. The results of your calls are above. Give the answer now, in plain words."
+
 CALL_FORM = (
     "Your last message looks like a tool call, but it is not one: {error}. Nothing was done. Your tools are: {tools}. "
     "If you need one of them, use the tool calls of this interface, or write exactly this and nothing else:\n"
@@ -230,9 +236,14 @@ async def _take_steps(live: LiveRun, engine: EngineContext, executor: Executor) 
 
 def _advice(step: Advise, live: LiveRun) -> str:
     """What the model is told about its calls."""
-    if step.about == "repeats":
-        return REPEATS.format(repeats=step.repeats)
     run = live.run
+    if step.about == "repeats":
+        return (
+            SAME_RESULT if live.run.is_same_result and live.run.writes_calls else REPEATS.format(repeats=step.repeats)
+        )
+    run = live.run
+    if not step.error:
+        return SILENT
     if run.last_calls:
         answer = ANSWER_RESULTS
     else:
