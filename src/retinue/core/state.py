@@ -73,9 +73,9 @@ class Run:
         "compactions", "context", "cost", "counted_messages", "cut_by", "cuts", "dependencies", "estimated",
         "estimated_cost", "exchange_at", "exchange_turns", "exchanges", "failure", "final", "history", "in_exchange",
         "inputs", "is_same_result", "last_calls", "latest_input", "left_at", "open", "outcome", "parked_before",
-        "parked_seconds", "parked_since", "paused", "policy", "repairs", "repeats", "reply_tokens", "run_spec", "seen", "seq",
-        "spent_before", "stop", "system", "taken", "text", "tool_crash", "tools_on", "turns", "unreturned", "usage",
-        "wrap_up_limit", "writes_calls",
+        "parked_seconds", "parked_since", "paused", "policy", "repairs", "repeats", "reply_tokens", "run_spec",
+        "seen", "seq", "spent_before", "stop", "system", "taken", "text", "tool_crash", "tools_on", "turns",
+        "unreturned", "usage", "wrap_up_limit", "writes_calls",
     )
     # fmt: on
 
