@@ -184,6 +184,13 @@ async def test_settings_are_shown_without_secrets(folder: Path, monkeypatch: pyt
     assert answer.json["files"] == [str(folder / "retinue.toml")]
 
 
+async def test_settings_that_no_file_has_are_not_shown(folder: Path) -> None:
+    async with site(folder, LINES) as server:
+        settings = (await server.get("/api/v1/settings")).json
+
+    assert settings == {"files": [], "sections": [], "warnings": []}
+
+
 async def test_models_of_providers_are_listed_or_say_why_not(folder: Path) -> None:
     (folder / "retinue.toml").write_text(
         "[providers.mine]\nwire = 'openai-chat'\nbase_url = 'http://127.0.0.1:9/v1'\napi_key_env = ''\n"

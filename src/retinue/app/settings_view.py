@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, cast, get_args, get_origin, get_type_hints
 from urllib.parse import urlsplit, urlunsplit
 
+import msgspec
 from msgspec import Meta, Struct
 
 from retinue.config.settings import Settings
@@ -71,17 +72,13 @@ def _values(section: Struct, environ: Mapping[str, str]) -> dict[str, Any]:
     """The keys of a section that differ from their defaults."""
     hints = get_type_hints(type(section), include_extras=True)
     found: dict[str, Any] = {}
-    for field in section.__struct_fields__:
-        value = getattr(section, field)
-        if value is None or value in ((), {}, frozenset[str]()) or value == _default(type(section), field):
+    for field in msgspec.structs.fields(section):
+        value = getattr(section, field.name)
+        default = field.default_factory() if callable(field.default_factory) else field.default
+        if value is None or value in ((), {}, frozenset[str]()) or value == default:
             continue
-        found[field] = _shown(field, value, is_secret=_is_secret(hints.get(field)), environ=environ)
+        found[field.name] = _shown(field.name, value, is_secret=_is_secret(hints.get(field.name)), environ=environ)
     return found
-
-
-def _default(kind: type[Struct], field: str) -> object:
-    place = kind.__struct_fields__.index(field) - len(kind.__struct_fields__) + len(kind.__struct_defaults__)
-    return kind.__struct_defaults__[place] if place >= 0 else object()
 
 
 def _shown(name: str, value: object, *, is_secret: bool, environ: Mapping[str, str]) -> Any:
