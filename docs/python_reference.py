@@ -60,6 +60,7 @@ ROOT_GROUPS: Groups = {
         "ProviderConfig",
         "AgentProgram",
     ),
+    "Traces": ("Telemetry",),
     "Dialects of your own": ("Dialect",),
     "Settings of dialects": SETTINGS,
     "Version": ("__version__",),
@@ -105,6 +106,8 @@ TESTING_GROUPS: Groups = {
         *("Line", "LineFunction", "ScriptedReply", "ScriptedFailure", "ScriptedHang"),
     ),
     "Harness": ("Harness", "CrashingStore", "StoreKilled", "CountedIds", "dialect_context"),
+    "Record and replay": ("record", "replay", "ReplayDiffers"),
+    "Trajectories": ("trajectory_of", "Trajectory", "MadeCall"),
     "Virtual time": ("run_in_virtual_time", "VirtualTimeLoop", "VirtualClock", "DeadlockError"),
     "Fake servers": ("FakeChat", "ChatScript", "FakeServer", "ReceivedRequest", "FakeResponse"),
     "Contracts": ("StoreContract", "PersistentStoreContract", "PROVIDER_PROMISES"),
@@ -247,6 +250,8 @@ def home(module: str, name: str) -> Home:
                     if (alias.asname or alias.name) == name and source.startswith("retinue"):
                         return home(source, alias.name)
             case ast.ClassDef(name=found) | ast.FunctionDef(name=found) if found == name and not _is_overload(node):
+                return Home(module, name, node, "")
+            case ast.AsyncFunctionDef(name=found) if found == name:
                 return Home(module, name, node, "")
             case ast.Assign(targets=[ast.Name(id=found)]) | ast.AnnAssign(target=ast.Name(id=found)) if found == name:
                 return Home(module, name, node, _text_of(body[place + 1 : place + 2]))

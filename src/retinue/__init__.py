@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from retinue.mcp_client import McpServer as McpServer
     from retinue.providers.acp import AgentProgram as AgentProgram
     from retinue.providers.catalog import ProviderConfig as ProviderConfig
+    from retinue.telemetry.exporters import Telemetry as Telemetry
     from retinue.tools.dependencies import ToolOptions as ToolOptions
     from retinue.tools.function import tool as tool
     from retinue.tools.server_tools import ServerTool as ServerTool
@@ -108,6 +109,7 @@ _HOMES = {
     "ToolOptions": "retinue.tools.dependencies:ToolOptions",
     "ServerTool": "retinue.tools.server_tools:ServerTool",
     "AgentProgram": "retinue.providers.acp:AgentProgram",
+    "Telemetry": "retinue.telemetry.exporters:Telemetry",
     "ProviderConfig": "retinue.providers.catalog:ProviderConfig",
     "Dialect": "retinue.dialects.base:Dialect",
     "BuzzllmSettings": "retinue.dialects.buzzllm:BuzzllmSettings",

@@ -33,6 +33,11 @@ TOOLCHAIN = "which folders come first in PATH; what is opened has to be an insta
 PROCESS = "read from /proc of a process, about what is open already"
 
 REASONS: dict[tuple[str, str, str], str] = {
+    (
+        "testing/pytest_plugin.py",
+        "_retinue.open_test",
+        "exists",
+    ): "whether to record; the file is beside a person's test",
     ("app/doctor_checks.py", "_is_used", "lexists"): MESSAGE,
     ("app/doctor_checks.py", "_nearest", "lexists"): MESSAGE,
     ("app/doctor_checks.py", "_obstacle", "isdir"): MESSAGE,

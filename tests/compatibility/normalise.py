@@ -33,6 +33,7 @@ _PATTERNS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"(\"seconds\": ?)\d+\.\d+", r"\1<took>"),
         # Fields that are new since 0.1; the corpus of the store proves that events without them are read.
         (r'(\{"type":"returned".*),"tool":"[^"]*"(?:,"duration":[\d.e-]+)?(?=\}$)', r"\1"),
+        (r'(\{"type":"(?:reply|turn_failed|compacted)".*),"duration":[\d.e-]+(?=\}$)', r"\1"),
         (r"process \d+ on \S+", "process <pid> on <host>"),
         (r"(?<=retinue[ /])\d+\.\d+\.\d+\w*", "<version>"),
         # The estimate of a prompt grows with every word in the description of a tool.

@@ -3,7 +3,7 @@
 A block that is `python` is executed; with a title it is written to that file, as a reader would do. A `console` block
 is a session: what follows `$ ` is run. Where the page shows what is printed, that is compared: numbers, times and ids
 may differ, and a line `...` stands for any lines. A block that shows an error expects one. `toml` and `yaml` have to be
-valid settings, unless it is called `mistakes.toml`. What cannot run is `text`.
+valid settings, unless it is called `mistakes.toml`, or `cases.yaml`, which is an eval. What cannot run is `text`.
 """
 
 import asyncio
@@ -27,6 +27,7 @@ import pytest
 
 from retinue.__main__ import main
 from retinue.app.settings_file import load_settings
+from retinue.evals import read_suite
 from retinue.providers.catalog import WIRES, api_key_variables
 from tests.docs.pages import PAGES, Block, Page
 from tests.docs.vendor import FakeVendors
@@ -34,6 +35,7 @@ from tests.postgres import PostgresServer
 
 RUN = ("python", "console", "toml", "yaml", "json")
 MISTAKES = "mistakes.toml"
+EVAL = "cases.yaml"
 SHELL = re.compile(r"[&|;<>$`]|\bpython\b|--detach|\bcron daemon\b")
 """Commands that need a process of their own; a daemon waits for its children, and a test process has others."""
 
@@ -92,6 +94,9 @@ class PageRunner:
     def _settings(self, code: str, title: str) -> None:
         path = self._folder / title
         path.write_text(code)
+        if title == EVAL:
+            read_suite(path)
+            return
         load_settings(path)
         if not title:
             path.unlink()

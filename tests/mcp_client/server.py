@@ -92,6 +92,8 @@ def answer(message: dict[str, Any]) -> dict[str, Any] | None:
                 return {"tools": behaviour["tools"], "nextCursor": "again"}
             return {"tools": behaviour["tools"]}
         case "tools/call":
+            if params["name"] == "meta":  # the `_meta` of its request
+                return text(json.dumps(params.get("_meta") or {}))
             return call(params["name"], params.get("arguments") or {})
         case "resources/list":
             return {"resources": [{"uri": "file:///notes.txt", "name": "notes"}]}

@@ -310,6 +310,23 @@ _ADDED: dict[str, Event | Item | Outcome | RunSpec] = {
         inherits=HistoryRef("r0", 4, 2, compact=True),
         attachments=(Image(b"GIF8", "image/gif", "a.gif"), File(b"max = 10", "text/plain", "pool.toml")),
     ),
+    "event.accepted_trace": RunAccepted(
+        at=1763200000.0,
+        run_id="r1",
+        session_id="s1",
+        root_id="r1",
+        run_spec="d1",
+        task="Find it.",
+        policy=_POLICY,
+        trace="00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+    ),
+    "event.reply_duration": ReplyReceived(
+        at=1763200003.0, turn=1, reply=Reply(AssistantMessage(text="42")), duration=1.25
+    ),
+    "event.turn_failed_duration": TurnFailed(at=1763200003.0, turn=1, fault="overloaded", error="busy", duration=60.5),
+    "event.compacted_duration": HistoryCompacted(
+        at=1763200003.0, replaced=1, messages=(UserMessage("So far."),), duration=2.5
+    ),
     "event.mail_attachments": MailTaken(
         at=1763200002.0,
         items=(

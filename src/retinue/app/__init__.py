@@ -3,6 +3,7 @@
 __all__ = [
     "agent_folders",
     "attach",
+    "bounded_patterns",
     "call_details",
     "chat",
     "child_runs",

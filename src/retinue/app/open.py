@@ -52,7 +52,8 @@ from retinue.providers.catalog import (
     provider_config,
     with_address,
 )
-from retinue.telemetry import payloads
+from retinue.telemetry import exporters, payloads
+from retinue.telemetry.exporters import Telemetry
 from retinue.tools.builtin import BUILTIN, IN_FOLDER, Builtin
 from retinue.tools.dependencies import MemoryTables, NoKeyValue, ToolDependencies, ToolOptions
 from retinue.tools.file_changes import FileChanges
@@ -93,6 +94,7 @@ def open(
     store: Store | str | None = None,
     approvals: Approver = "deny",
     hooks: Sequence[Hooks] = (),
+    telemetry: Telemetry | None = None,
     adopt: bool = False,
     durability: Literal["process", "power"] = "process",
     lease: float = DEFAULT_LEASE,
@@ -123,6 +125,7 @@ def open(
       (default: `$RETINUE_STORE`, if no `home` is given).
     - `approvals`: how approval requests are answered: a callback, `"wait"` for an answer from any process, or `"deny"`.
     - `hooks`: objects of subclasses of `retinue.Hooks`, called before and after each model call and tool call.
+    - `telemetry`: where traces and metrics go; by default what OpenTelemetry's variables say, else nowhere.
     - `adopt`: also take over runs whose process is gone.
     - `durability`: with `"power"`, commits are synced to the disk before their results are visible to others.
     - `lease`: seconds without a sign of life after which other processes may take over the runs of this one.
@@ -156,11 +159,14 @@ def open(
         server_tools = (*server_tools, *settings_file.server_tools(settings))
         if store is None and home is None and chosen_url() is None:
             store = settings_file.store_url(settings)
+        if telemetry is None:
+            telemetry = settings_file.telemetry_of(settings)
         if settings.policy is not None:
             policy = settings.policy if policy is None else intersect(settings.policy, policy)
         if not model and provider is None and base_url is None and not providers and provider_configs:
             provider = settings_file.default_provider(settings) or provider_configs[0].name
             model = settings_file.default_model(settings, provider) or ""
+    telemetry = telemetry or Telemetry()
     agents, of_agents = with_own_tools(agents, tools := tuple(tools) if not isinstance(tools, str) else tools)
     check_agents(agents)
     table, name = _providers(model, provider, base_url, api_key_env, providers, provider_configs)
@@ -202,9 +208,11 @@ def open(
             workspaces={agent.name: agent.workspace for agent in agents if agent.workspace},
             opened_workspaces=workspaces,
             changes=changes,
+            trace_hosts=telemetry.propagate_to,
         )
 
     toolset = ToolRegistry(own, named=named, builtin=Builtin(dependencies), of_agents=of_agents)
+    exporting = exporters.start(telemetry, os.environ)
     folders = FetchedWorkspaces(_folder(home), allow=(tool_options or ToolOptions()).workspaces)
     supervisor, driver = build_engine(
         store,
@@ -220,6 +228,7 @@ def open(
         lease=lease,
         hooks=check_hooks(hooks),
         folders=folders,
+        tracing=None if exporting is None else exporting.tracing,
     )
 
     def agent_programs() -> AgentPrograms:
@@ -243,6 +252,7 @@ def open(
         workspaces=workspaces,
         folders=folders,
         file_changes=changes,
+        exporting=exporting,
         mcp_tools=McpTools(mcp_servers, lambda: supervisor.key_value) if mcp_servers else None,
     )
 

@@ -45,6 +45,7 @@ from retinue.dialects.base import Dialect
 from retinue.engine import Approver, Driver, RunView, SpawnRequest, Supervisor
 from retinue.local.workspaces import FetchedWorkspaces
 from retinue.mcp_client import McpTools
+from retinue.telemetry.exporters import Exporting
 from retinue.tools.dependencies import ToolOptions
 from retinue.tools.file_changes import FileChanges
 from retinue.tools.path_walk import Workspaces
@@ -99,12 +100,19 @@ class Retinue:
         file_changes: FileChanges | None = None,
         folders: FetchedWorkspaces | None = None,
         mcp_tools: McpTools | None = None,
+        exporting: Exporting | None = None,
     ) -> None:
         workspaces = workspaces or Workspaces()
         self._tools = tools
         self.mcp_tools = mcp_tools
         """The tools of MCP servers; None without servers."""
         self.supervisor = supervisor
+        self.exporting = exporting
+        """What exports traces and metrics; None if nothing does."""
+        if exporting is not None:
+            from retinue.app.tracing import SpansOfTheDead
+
+            supervisor.on_adopt(SpansOfTheDead(supervisor, exporting.tracing).export)
         self._folders = folders or FetchedWorkspaces(home)
         supervisor.on_leave(self._folders.close)
         self.file_changes = file_changes or FileChanges()
@@ -144,13 +152,16 @@ class Retinue:
         try:
             if self.mcp_tools is not None:
                 await self._load_mcp_tools(self.mcp_tools)
-            self._run_specs.begin(self._chosen)
+            exporting = self.exporting
+            self._run_specs.begin(self._chosen, meter_provider=None if exporting is None else exporting.meter_provider)
             await self.sessions.ensure(self.session_id)
             await self.driver.register()
         except BaseException:
             if self.mcp_tools is not None:
                 await self.mcp_tools.close()
             await self.supervisor.close()
+            if self.exporting is not None:
+                self.exporting.close()
             raise
         return self
 
@@ -173,6 +184,8 @@ class Retinue:
                 await self.providers.close()
             finally:
                 await self.supervisor.close()
+                if self.exporting is not None:
+                    await asyncio.to_thread(self.exporting.close)
 
     def __enter__(self) -> NoReturn:
         raise TypeError("write `async with retinue.open(...)`, or `with retinue.open_sync(...)` in a plain function")

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct, field
@@ -46,6 +46,9 @@ from retinue.telemetry import otel
 from retinue.tools.builtin import with_reader
 from retinue.tools.dependencies import Preset
 from retinue.tools.path_walk import Workspaces
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import MeterProvider
 
 PATCH_BYTES = 16_000
 """Bytes of the patch of a worktree that a model reads."""
@@ -141,7 +144,7 @@ class RunSpecBuilder:
         self._dialects: dict[str, Dialect] = {}
         self._dialect_context: DialectContext
 
-    def begin(self, chosen: Sequence[str]) -> None:
+    def begin(self, chosen: Sequence[str], *, meter_provider: MeterProvider | None = None) -> None:
         """Create the default dialects; others are created when a run first names them."""
         self._dialect_context = DialectContext(
             supervisor=self._supervisor,
@@ -151,7 +154,7 @@ class RunSpecBuilder:
             tool_names=self._tools.names,
             temperature=self._providers.temperature,
             families=RegistryFamilies(self._providers),
-            meter=otel.meter(),
+            meter=otel.meter(meter_provider),
             workspaces=self._workspaces,
             worktree_changes=self._worktree_changes,
             make_output=make_output,

@@ -22,6 +22,7 @@ from retinue.config.model_options import model_options_of
 from retinue.config.other_programs import Translate, Translated
 from retinue.config.settings import MAX_BYTES, Settings, load
 from retinue.config.store import STORE, StoreSettings
+from retinue.config.telemetry import TELEMETRY, TelemetrySettings
 from retinue.core.errors import BadInput, ConfigError, Problem
 from retinue.core.log_context import logger
 from retinue.core.policy import Risk
@@ -30,6 +31,7 @@ from retinue.dialects import registry
 from retinue.dialects.base import ProgramSettings
 from retinue.mcp_client import McpServer, read_server_file
 from retinue.providers.catalog import ProviderConfig, provider_config
+from retinue.telemetry.exporters import Telemetry
 
 if TYPE_CHECKING:
     from retinue.tools.server_tools import ServerTool
@@ -227,6 +229,18 @@ def server_tools(settings: Settings) -> tuple[ServerTool, ...]:
             raise ConfigError(Problem(file=str(settings.source or ""), complaint=str(wrong))) from None
         found.append(made)
     return tuple(found)
+
+
+def telemetry_of(settings: Settings) -> Telemetry:
+    """Where traces and metrics go, as `[telemetry]` says."""
+    section = settings.section(TELEMETRY.name, TelemetrySettings)
+    return Telemetry(
+        otel=section.otel,
+        endpoint=section.endpoint or "",
+        headers=section.headers,
+        service_name=section.service_name,
+        propagate_to=section.propagate_to,
+    )
 
 
 def dialect_settings(settings: Settings) -> Mapping[str, object]:

@@ -18,6 +18,7 @@ from retinue.config.profiles import RISK_PROFILES, RUNTIME_PROFILES
 from retinue.config.providers import ProviderSettings, providers_section
 from retinue.config.section_type import Section
 from retinue.config.store import STORE
+from retinue.config.telemetry import TELEMETRY
 from retinue.config.tools import SERVER_TOOLS, TOOLS
 from retinue.config.worker import WORKER
 from retinue.core.errors import BadInput
@@ -64,6 +65,7 @@ SECTIONS: tuple[Section, ...] = (
     MCP,
     MCP_SERVERS,
     WORKER,
+    TELEMETRY,
     _PROFILES,
 )
 

@@ -17,11 +17,13 @@ from retinue.cli.call import call
 from retinue.cli.chat import chat
 from retinue.cli.demo import demo
 from retinue.cli.doctor import doctor
+from retinue.cli.eval import evaluate
 from retinue.cli.init import init
 from retinue.cli.mcp import mcp
 from retinue.cli.mcp_servers import mcp_servers
 from retinue.cli.models import models
 from retinue.cli.output.terminal import INTERRUPTED, answer_lines, discard, never_fail_to_print, say, say_text
+from retinue.cli.record import record
 from retinue.cli.replay import HELP as REPLAY_HELP
 from retinue.cli.replay import replay
 from retinue.cli.run import run
@@ -87,6 +89,13 @@ app.add_typer(runs.app)
 app.command(
     help=REPLAY_HELP, epilog="Examples:\n\nretinue replay --list\n\nretinue replay --id ID\n\nretinue replay --tree"
 )(replay)
+app.command(
+    epilog='Examples:\n\nretinue record tests/pool.jsonl -- run "Why is it slow?"\n\n'
+    'retinue record --check tests/pool.jsonl -- run "Why is it slow?"'
+)(record)
+app.command(
+    "eval", epilog="Examples:\n\nretinue eval cases.yaml\n\nretinue eval cases.yaml --repeat 5 --junit results.xml"
+)(evaluate)
 app.command(epilog="Example: retinue approvals --json")(approvals)
 app.command(epilog="Example: retinue approve 0badcafe/3/0")(approve)
 app.command(epilog='Example: retinue deny 0badcafe/3/0 --note "not on a Friday"')(deny)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
@@ -18,12 +19,34 @@ from retinue.cli.prompt import prompt_with_context
 from retinue.dialects.registry import DEFAULT, prompt_named
 
 if TYPE_CHECKING:
-    from retinue.app.launch.start import LaunchOptions
+    from retinue.app.engine_types import Approver
+    from retinue.app.launch.start import Launch, LaunchOptions
     from retinue.app.retinue import Retinue
     from retinue.config.settings import Settings
     from retinue.config.store import StoreSettings
     from retinue.core.agent import Output
     from retinue.core.attachments import Attachment
+    from retinue.core.ids import RunId
+
+
+class Tape(Protocol):
+    """What `retinue record` does with a run: record it, or play a recording in place of its models."""
+
+    def options(self, settings: Settings, options: LaunchOptions) -> LaunchOptions:
+        """The options of the run."""
+        ...
+
+    def open(self, launch: Launch, approver: Approver) -> Retinue:
+        """The retinue in which it runs."""
+        ...
+
+    async def finish(self, retinue: Retinue, run_id: RunId) -> None:
+        """Write the recording of the ended tree, or compare with it."""
+        ...
+
+
+TAPE: ContextVar[Tape | None] = ContextVar("TAPE", default=None)
+"""Set by `retinue record` around this command."""
 
 
 def run(
@@ -130,6 +153,9 @@ def run(
     quiet: options.QuietFlag = False,
     plain: options.PlainFlag = False,
     verbose: options.VerboseFlag = False,
+    otel: Annotated[
+        bool, option("--otel", help="Send traces to OpenTelemetry, and print where they go.", panel=OUTPUT)
+    ] = False,
 ) -> int:
     """Give a task to an agent and print its answer.
 
@@ -194,6 +220,7 @@ def run(
         attachments=attachments,
         detach=detach,
         continued=continued,
+        otel=otel,
     )
     return perform(work)
 
@@ -209,6 +236,7 @@ async def _run(
     attachments: Sequence[Attachment],
     detach: bool,
     continued: bool,
+    otel: bool,
 ) -> int:
     """Start the run, and follow it to its end or leave it to a background process; the exit code."""
     from retinue.app.chat.conversation import history_of
@@ -224,6 +252,9 @@ async def _run(
         launch_options = replace(launch_options, session=earlier.session_id)
         if not output.quiet:
             say(f"continuing run {earlier.run_id}: {one_line(earlier.task, 60)}")
+    tape = TAPE.get()
+    if tape is not None:
+        launch_options = tape.options(settings, launch_options)
     with interrupts() as stop, stdout_for_answers_alone():
         launch = await prepare(settings, launch_options)
         if not output.quiet:
@@ -232,7 +263,10 @@ async def _run(
             say(f"warning: {warning}")
         approver = approver_for(approval)
         refusals = Refusals()
-        async with launch.open(approvals=approver) as retinue:
+        if otel:
+            _export_by_default()
+        opened = launch.open(approvals=approver) if tape is None else tape.open(launch, approver)
+        async with opened as retinue:
             retinue.supervisor.on_call(refusals.receive)
             if not output.quiet and await retinue.sessions.is_archived(retinue.session_id):
                 say(f"session {retinue.session_id} is archived: it can be read, and not changed")
@@ -241,6 +275,8 @@ async def _run(
             root = await launch.spawn(
                 retinue, task, output=required, detached=detached, inherits=inherits, attachments=attachments
             )
+            if otel:
+                say(await _traces_of(retinue, root.run_id))
             await launch.save_message(retinue, root.run_id, task, launch_options.dialects)
             followed, handed_over = Followed(None), None
             if output.sse:
@@ -257,10 +293,28 @@ async def _run(
                     await _say_where(retinue, root.run_id)
             else:
                 followed = await follow(retinue, root, stop, approver=approver, output=output, refusals=refusals)
+            if tape is not None and followed.outcome is not None:
+                await tape.finish(retinue, root.run_id)
     if detach:
         return _detach(root.run_id, approval, output, store_settings(settings), handed_over)
     await prune_at_end(settings)
     return print_followed(root.run_id, followed, output, task=task)
+
+
+def _export_by_default() -> None:
+    """Ask for traces by the standard variables, which processes that this one starts inherit."""
+    for signal in ("TRACES", "METRICS"):
+        os.environ.setdefault(f"OTEL_{signal}_EXPORTER", "otlp")
+
+
+async def _traces_of(retinue: Retinue, run_id: str) -> str:
+    """Where the traces of a run go."""
+    exporting = retinue.exporting
+    if exporting is None:
+        return "no traces: OTEL_SDK_DISABLED or [telemetry] turns them off, or the extra otel is not installed"
+    accepted = await retinue.supervisor.acceptance(run_id)
+    trace = "" if accepted is None else f", as trace {exporting.tracing.context_of_run(accepted).split('-')[1]}"
+    return f"traces go to {exporting.destination}{trace}"
 
 
 def _system(system: str) -> tuple[str, tuple[str, ...]]:

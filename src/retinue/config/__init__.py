@@ -22,7 +22,9 @@ __all__ = [
     "section_type",
     "settings",
     "store",
+    "telemetry",
     "template",
     "tools",
     "worker",
+    "yaml",
 ]

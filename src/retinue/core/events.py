@@ -71,6 +71,8 @@ class RunAccepted(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tru
     """Bound by the policy configured for its agent instead of its parent's policy."""
     attachments: tuple[Attachment, ...] = ()
     """Images and files that belong to the task."""
+    trace: str = ""
+    """The W3C trace context in which the root of the tree was started; empty if it has a trace of its own."""
 
 
 class RunAdopted(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="adopted"):
@@ -105,7 +107,8 @@ class ReplyReceived(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=T
 
     `cut_by` is the limit on tokens or cost whose rest was held for the reply and cut it off. `failed` and `failed_cost`
     are what failed attempts before the reply used. `estimated` and `estimated_cost` are what limits are charged for a
-    reply whose provider counted nothing; the run's usage does not contain them.
+    reply whose provider counted nothing; the run's usage does not contain them. `duration` is the seconds of the model
+    call, with pauses and failed attempts; None in events of earlier versions.
     """
 
     at: float
@@ -116,6 +119,7 @@ class ReplyReceived(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=T
     failed_cost: int | None = 0
     estimated: Usage | None = None
     estimated_cost: int | None = None
+    duration: float | None = None
 
 
 class CallParked(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="parked"):
@@ -153,7 +157,7 @@ class TurnFailed(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True
     """The model call of turn `turn` failed after all retries and fallbacks; the run ends, or only the exchange.
 
     `fault` and `error` are those of the last `ProviderError`, `partial` the text that arrived. `usage` and `cost` are
-    what the failed calls used.
+    what the failed calls used, `duration` the seconds that they took; None in events of earlier versions.
     """
 
     at: float
@@ -163,6 +167,7 @@ class TurnFailed(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True
     partial: str = ""
     usage: Usage = NO_USAGE
     cost: int | None = 0
+    duration: float | None = None
 
 
 class WrapUpAsked(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="wrap_up"):
@@ -201,7 +206,7 @@ class HistoryCompacted(Struct, frozen=True, kw_only=True, gc=False, omit_default
 
     `way` says how: texts shortened, older turns summarised by `model`, or left out without a summary. `before` and
     `after` are the size of a whole request in tokens, as far as known. `usage` and `cost` are those of the summary
-    calls, failed ones included; they do not count as turns.
+    calls, failed ones included, and `duration` the seconds that they took; they do not count as turns.
     """
 
     at: float
@@ -213,6 +218,7 @@ class HistoryCompacted(Struct, frozen=True, kw_only=True, gc=False, omit_default
     model: str = ""
     usage: Usage = NO_USAGE
     cost: int | None = 0
+    duration: float | None = None
 
 
 class ResultCollected(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="collected"):

@@ -90,6 +90,8 @@ class Grant(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reaching: Reaching | None = None
     counts: bool = False
     """Whether the child asks before each action, because the parent counts them."""
+    trace: str = ""
+    """The W3C trace context of the parent's run; empty without tracing."""
 
     def line(self) -> bytes:
         return msgspec.json.encode(self) + b"\n"

@@ -144,8 +144,15 @@ def admit(
         windows=spawn_request.windows,
         after=spawn_request.after,
         attachments=spawn_request.attachments,
+        trace=_trace(parent, engine),
     )
     return accepted, run_spec
+
+
+def _trace(parent: LiveRun | None, engine: EngineContext) -> str:
+    if parent is not None:
+        return parent.run.accepted.trace
+    return "" if engine.tracing is None else engine.tracing.context_of_caller()
 
 
 def _in_the_same_workspace(spawn_request: SpawnRequest, parent: RunSpec, rules: Rules) -> SpawnRequest:

@@ -22,7 +22,15 @@ from retinue.core.usage import NO_USAGE, Usage, add_cost
 from retinue.engine.budgets import InputEstimate
 from retinue.engine.context import EngineContext
 from retinue.engine.live_run import LiveRun
-from retinue.engine.model_call import ModelCall, NoReply, Replied, fail, first_reply, sampling_for
+from retinue.engine.model_call import (
+    ModelCall,
+    NoReply,
+    Replied,
+    fail,
+    first_reply,
+    sampling_for,
+    seconds_since,
+)
 
 log = logger("retinue.engine")
 
@@ -44,6 +52,7 @@ class Summary:
     usage: Usage = NO_USAGE
     cost: int | None = 0
     charges: tuple[Charge, ...] = ()
+    duration: float | None = None
 
 
 async def compact(live: LiveRun, step: Compact, engine: EngineContext) -> None:
@@ -92,7 +101,7 @@ async def _summary(
     If the model refuses or answers with nothing, the summary is empty: the older turns are left out, and the run
     continues.
     """
-    summary = Summary()
+    summary, began = Summary(), engine.clock.now()
     for share in SHARES:
         text = compaction.summary_prompt(found, _task_of(live), max(2 * found.max_size, compaction.MIN_SIZE) // share)
 
@@ -109,6 +118,7 @@ async def _summary(
                 summary.usage += (reply.usage or NO_USAGE) + failed
                 summary.cost = add_cost(summary.cost, add_cost(reply.cost, failed_cost))
                 summary.charges += charges
+                summary.duration = seconds_since(began, engine.clock.now())
                 return summary
             case LimitMet():
                 live.limit_met = answer
@@ -118,7 +128,8 @@ async def _summary(
             case NoReply() if answer.last.fault == "refused":
                 return summary
             case NoReply():
-                fail(live, answer, f"while its history was summarised: {answer}", overflow.partial, engine)
+                error = f"while its history was summarised: {answer}"
+                fail(live, answer, error, overflow.partial, engine, began=began)
                 return None
             case compaction.ContextOverflow() | None:
                 return None
@@ -178,6 +189,7 @@ def _record(
             model=summary.model,
             usage=summary.usage,
             cost=summary.cost,
+            duration=summary.duration,
         ),
         charges=summary.charges,
     )

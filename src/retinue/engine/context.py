@@ -9,12 +9,22 @@ from typing import Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
-from retinue.core.events import CallReturned, RunAccepted
+from retinue.core.events import CallReturned, Event, RunAccepted
 from retinue.core.ids import RunId
 from retinue.core.log_context import RunFields, line
 from retinue.core.messages import ToolCall
 from retinue.core.policy import Rules
-from retinue.core.ports import Clock, Ids, OutputValidator, Providers, Spawner, Store, Toolbox, WorkspaceFolders
+from retinue.core.ports import (
+    Clock,
+    Ids,
+    OutputValidator,
+    Providers,
+    Spawner,
+    Store,
+    Toolbox,
+    Tracing,
+    WorkspaceFolders,
+)
 from retinue.core.run import Approval, Outcome
 from retinue.core.state import Run
 from retinue.core.text import clean_line, quote_headers
@@ -30,6 +40,7 @@ Approver: TypeAlias = Callable[[Approval], Awaitable[bool] | bool] | Literal["wa
 """Answers calls that need a person: a callback, `wait` for an answer through the inbox, or `deny` them all."""
 
 OnEnd: TypeAlias = Callable[[RunAccepted, Outcome], None]
+OnEvent: TypeAlias = Callable[[Run, Event], None]
 OnCall: TypeAlias = Callable[[RunAccepted, ToolCall, CallReturned, bool], None]
 """Gets the run, the call, its result, and whether the call acts."""
 OnAdopt: TypeAlias = Callable[[Sequence[Run]], Awaitable[None]]
@@ -113,6 +124,8 @@ class EngineContext:
     validate_output: OutputValidator
     approver: Approver = "deny"
     hooks: HookSet = NO_HOOKS
+    tracing: Tracing | None = None
+    """Set if traces are made."""
     folders: WorkspaceFolders | None = None
     """Folders for trees whose workspace is fetched; None if this process fetches none."""
     spawner: Spawner | None = None
@@ -128,6 +141,8 @@ class EngineContext:
     ticks: LoopTicks = field(default_factory=LoopTicks)
     on_end: list[OnEnd] = field(default_factory=list[OnEnd])
     """Called when a run ends here; they do not raise and do not block."""
+    on_event: list[OnEvent] = field(default_factory=list[OnEvent])
+    """Called with each event of a run here before it is applied to the run; they do not raise and do not block."""
     on_call: list[OnCall] = field(default_factory=list[OnCall])
     """Called when a call that acts, or that was refused, has returned here; they do not raise and do not block."""
     on_register: list[Hook] = field(default_factory=list[Hook])

@@ -40,6 +40,7 @@ from retinue.core.ports import (
     Providers,
     Store,
     Toolbox,
+    Tracing,
     WorkspaceFolders,
     on_change_of,
 )
@@ -564,12 +565,13 @@ def build_engine(
     tuning: Tuning | None = None,
     hooks: Sequence[Hooks] = (),
     folders: WorkspaceFolders | None = None,
+    tracing: Tracing | None = None,
 ) -> tuple[Supervisor, Driver]:
     """The supervisor and the driver of this process; the driver has to be registered before runs are started.
 
     With `durable`, every commit is synced to the disk. With `adopts`, the driver adopts runs whose driver is gone;
     `lease` is the number of seconds without a heartbeat after which other processes may declare it dead. `folders` has
-    the workspaces that are fetched.
+    the workspaces that are fetched. `tracing` makes traces of runs.
     """
     tuning = tuning or Tuning()
     journal = Journal(store, durable=durable, commit_delay=tuning.commit_delay)
@@ -588,6 +590,8 @@ def build_engine(
         validate_output=validate_output,
         approver=approver,
         folders=folders,
+        tracing=tracing,
+        on_event=[] if tracing is None else [tracing.record],
         tuning=tuning,
         hooks=HookSet(hooks) if hooks else NO_HOOKS,
     )

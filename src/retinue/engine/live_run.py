@@ -27,7 +27,7 @@ from retinue.core.inbox import URGENT, Item
 from retinue.core.log_context import RunFields, line, logger, logs_payloads, run_log, with_payloads
 from retinue.core.messages import Delta, DiscardDelta, StartDelta, TextDelta, ToolCall
 from retinue.core.policy import Policy, needs_no_approval
-from retinue.core.ports import PreparedCall, Provider, Spawner, Tool, own_tools_of, window_of
+from retinue.core.ports import PreparedCall, Provider, Spawner, Tool, Tracing, own_tools_of, window_of
 from retinue.core.run import LimitMet, State, WaitingFor
 from retinue.core.state import Run, apply
 from retinue.core.step import MODEL, StepInput, answer_to_validate
@@ -430,6 +430,8 @@ class LiveRun:
         """Apply an event to the state, queue it in the journal and publish it to readers."""
         run = self.run
         seq = run.seq + 1
+        if self._engine.on_event:
+            self._observe(event)
         apply(run, seq, event)
         if type(event) is HistoryCompacted:
             # What was counted and encoded is void, even if the new history has the same length and end.
@@ -480,6 +482,8 @@ class LiveRun:
         self.drop(end.taken)
         self.last_write = end.commit_future
         seq = self.run.seq + 1
+        if self._engine.on_event:
+            self._observe(end.event)
         apply(self.run, seq, end.event)
         self._publish(seq, end.event)
 
@@ -488,6 +492,10 @@ class LiveRun:
         self._stopping = False
         for item in unread:
             self.deliver(item)
+
+    def _observe(self, event: Event) -> None:
+        for callback in self._engine.on_event:
+            callback(self.run, event)
 
     def _publish(self, seq: int, event: Event) -> None:
         self.subscriptions.publish_event(seq, event)
@@ -633,6 +641,11 @@ class LiveRun:
     @property
     def stopping(self) -> bool:
         return self._stopping
+
+    @property
+    def tracing(self) -> Tracing | None:
+        """What makes traces in this process; None if nothing does."""
+        return self._engine.tracing
 
     # Streaming and sizes
 

@@ -104,6 +104,7 @@ async def ask(live: LiveRun, step: CallModel, engine: EngineContext) -> None:
             return overflow
         return ModelCall(_request(name, model, live, step), live.input_estimate, live.publish, step.wrap_up)
 
+    began = engine.clock.now()
     answer = await first_reply(live, engine, make_call)
     match answer:
         case Replied(reply=reply, charges=charges, cut_by=cut_by):
@@ -113,8 +114,9 @@ async def ask(live: LiveRun, step: CallModel, engine: EngineContext) -> None:
             finally:  # a reply that was paid for is recorded, also if the run is stopped meanwhile
                 live.partial.clear()
                 turn = live.run.turns + 1
+                now = engine.clock.now()
                 event = ReplyReceived(
-                    at=engine.clock.now(),
+                    at=now,
                     turn=turn,
                     reply=reply,
                     cut_by=cut_by,
@@ -122,6 +124,7 @@ async def ask(live: LiveRun, step: CallModel, engine: EngineContext) -> None:
                     failed_cost=answer.failed_cost,
                     estimated=answer.estimated,
                     estimated_cost=answer.estimated_cost,
+                    duration=seconds_since(began, now),
                 )
                 live.record(event, charges=charges)
         case LimitMet():
@@ -134,7 +137,7 @@ async def ask(live: LiveRun, step: CallModel, engine: EngineContext) -> None:
                 live.partial.clear()
                 live.overflow = _too_long(live, answer, partial, engine)
             else:
-                fail(live, answer, f"{answer}{_attachment_hint(live, answer)}", partial, engine)
+                fail(live, answer, f"{answer}{_attachment_hint(live, answer)}", partial, engine, began=began)
         case None:
             pass
         case _:
@@ -172,16 +175,25 @@ def _too_long(live: LiveRun, answer: NoReply, partial: str, engine: EngineContex
     return ContextOverflow(window=window, reserved=kept_free, error=str(answer), partial=partial)
 
 
-def fail(live: LiveRun, answer: NoReply, error: str, partial: str, engine: EngineContext) -> None:
+def seconds_since(began: float, now: float) -> float:
+    """A duration as events have it; the wall clock may have been set back."""
+    return round(max(0.0, now - began), 6)
+
+
+def fail(
+    live: LiveRun, answer: NoReply, error: str, partial: str, engine: EngineContext, *, began: float | None = None
+) -> None:
+    now = engine.clock.now()
     live.record(
         TurnFailed(
-            at=engine.clock.now(),
+            at=now,
             turn=live.run.turns + 1,
             fault=answer.last.fault,
             error=error,
             partial=partial,
             usage=answer.used,
             cost=answer.cost,
+            duration=None if began is None else seconds_since(began, now),
         ),
         charges=answer.charges,
     )
@@ -375,6 +387,7 @@ def _request(provider: str, model: str, live: LiveRun, step: CallModel) -> Reque
         agent=run.accepted.agent,
         path=run.accepted.path,
         turn=run.turns + 1,
+        trace="" if live.tracing is None else live.tracing.context_of_run(run.accepted),
         memo=live.memo,
     )
 

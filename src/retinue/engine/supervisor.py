@@ -23,12 +23,32 @@ from retinue.core.inbox import ApprovalAnswer, Item
 from retinue.core.log_context import RunFields
 from retinue.core.messages import Delta
 from retinue.core.policy import Policy, Rules, within_tools
-from retinue.core.ports import CallContext, Clock, HostedCall, PruneRequest, Spawner, ToolResult, prune_in_steps_of
+from retinue.core.ports import (
+    CallContext,
+    Clock,
+    HostedCall,
+    Provider,
+    PruneRequest,
+    Spawner,
+    Tool,
+    ToolResult,
+    prune_in_steps_of,
+)
 from retinue.core.run import CHAT, Approval, EndReason, Exchange, HandleRef, HistoryRef, Outcome
 from retinue.core.state import Run
 from retinue.core.step import READ_AT_TURN_BOUNDARY
 from retinue.engine.admission import SpawnRequest, admit, current_policy, with_readable_memory, with_visible_tools
-from retinue.engine.context import Approver, EngineContext, Hook, LogFields, OnAdopt, OnCall, OnEnd, OutcomeTexts
+from retinue.engine.context import (
+    Approver,
+    EngineContext,
+    Hook,
+    LogFields,
+    OnAdopt,
+    OnCall,
+    OnEnd,
+    OnEvent,
+    OutcomeTexts,
+)
 from retinue.engine.driver_table import DriverTable
 from retinue.engine.hosted_calls import call_for_host
 from retinue.engine.live_run import LiveRun, ToolSet
@@ -485,9 +505,12 @@ class Supervisor:
             return True
         return row.driver_id in await self.drivers.living()
 
-    async def replay(self, run_id: RunId) -> Run:
-        """A run as its stored events describe it. Raises `UnknownName`, or `NotKept` if its events were dropped."""
-        return await self._replay.run(run_id)
+    async def replay(self, run_id: RunId, *, upto: int | None = None) -> Run:
+        """A run as its stored events describe it, all or those up to `upto`.
+
+        Raises `UnknownName`, or `NotKept` if its events were dropped.
+        """
+        return await self._replay.run(run_id, upto=upto)
 
     async def acceptance(self, run_id: RunId) -> RunAccepted | None:
         """The acceptance of a run; None if the run is unknown or its events were dropped."""
@@ -719,6 +742,18 @@ class Supervisor:
         policy = within_tools(self.rules.ceiling_of(run_spec.identity), run_spec.tool_ceiling)
         return ToolSet(admitted.offered, admitted.dialects, policy, self._engine).specs
 
+    def tools_of(self, run: Run) -> tuple[ToolSpec, ...]:
+        """The tools that a run is shown, by its run spec and policy."""
+        return ToolSet(run.run_spec.offered, run.run_spec.dialects, run.policy, self._engine).specs
+
+    def find_tool(self, name: str, dialects: tuple[str, ...]) -> Tool | None:
+        """The tool of that name, as a run with these dialects calls it."""
+        return self._engine.toolbox.find(name, dialects)
+
+    def find_provider(self, name: str) -> Provider | None:
+        """The provider with this name."""
+        return self._engine.providers.find(name)
+
     def admitted(self, run_spec: RunSpec) -> RunSpec:
         """The run spec that a root run has once it is admitted: without what the policy of its agent excludes."""
         visible = with_visible_tools(run_spec, self.rules.ceiling_of(run_spec.identity))
@@ -813,6 +848,10 @@ class Supervisor:
     def on_end(self, callback: OnEnd) -> None:
         """Call `callback` when a run ends here; it must neither raise nor block."""
         self._engine.on_end.append(callback)
+
+    def on_event(self, callback: OnEvent) -> None:
+        """Call `callback` with each event of a run here before it is applied; it must neither raise nor block."""
+        self._engine.on_event.append(callback)
 
     def on_register(self, callback: Hook) -> None:
         """Call `callback` once this process drives runs and has adopted those that it was to adopt."""

@@ -162,7 +162,11 @@ async def _outcome(
         await live.last_write.wait()
     context = _context(live, call, stale)
     with stopwatch:
-        result, crashed = await _call_tool(tool, call, prepared, context, live, engine)
+        if engine.tracing is None:
+            result, crashed = await _call_tool(tool, call, prepared, context, live, engine)
+        else:
+            with engine.tracing.within(context.trace):
+                result, crashed = await _call_tool(tool, call, prepared, context, live, engine)
     if engine.hooks.after_tool:
         result = await engine.hooks.result(call.call, context, result)
     return result, crashed, acts
@@ -329,6 +333,7 @@ def call_context(live: LiveRun, key: Key, *, index: int, again: bool, host: Host
         identity=run.run_spec.identity or accepted.agent,
         memory_from=run.run_spec.memory_from,
         host=host,
+        trace="" if live.tracing is None else live.tracing.context_of_tool_call(accepted, run.turns, index),
         spawner=live.spawner,
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import zlib
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -96,31 +96,36 @@ class TooManyRedirects(FetchFailed):
 class Fetcher:
     """Reads pages of the public web; keeps no connection and no cookie, so there is nothing to close.
 
-    `guard` decides which addresses may be requested, `bounds` limits time and size.
+    `guard` decides which addresses may be requested, `bounds` limits time and size. `trace_hosts` are the hosts that
+    get the trace context of a request.
     """
 
-    __slots__ = ("_bounds", "_guard")
+    __slots__ = ("_bounds", "_guard", "_trace_hosts")
 
-    def __init__(self, guard: Guard | None = None, bounds: Bounds | None = None) -> None:
+    def __init__(
+        self, guard: Guard | None = None, bounds: Bounds | None = None, *, trace_hosts: Collection[str] = ()
+    ) -> None:
         self._guard = guard or Guard()
         self._bounds = bounds or Bounds()
+        self._trace_hosts = frozenset(host.lower() for host in trace_hosts)
 
-    async def get(self, address: str, *, headers: Mapping[str, str] | None = None) -> Fetched:
-        """The page at an address.
+    async def get(self, address: str, *, headers: Mapping[str, str] | None = None, trace: str = "") -> Fetched:
+        """The page at an address. `trace` is the W3C trace context of the request.
 
         With `headers`, redirects are not followed, so that a key in them stays with its host. Raises `FetchFailed` if
         the address is refused or there is no page.
         """
         try:
             async with asyncio.timeout(self._bounds.seconds):
-                return await self._follow(address, headers or {})
+                return await self._follow(address, headers or {}, trace)
         except TimeoutError as late:
             raise TooSlow(address, seconds=self._bounds.seconds) from late
 
-    async def _follow(self, address: str, headers: Mapping[str, str]) -> Fetched:
+    async def _follow(self, address: str, headers: Mapping[str, str], trace: str) -> Fetched:
         url = self._guard.checked(address)
         for _ in range(self._bounds.redirects + 1):
-            async with self._answer(url, headers) as response:
+            traced = {"traceparent": trace} if trace and (url.host or "").lower() in self._trace_hosts else {}
+            async with self._answer(url, {**headers, **traced}) as response:
                 target = response.headers.get("Location") if response.status in _REDIRECTS else None
                 if target is None:
                     return await self._read(url, response)

@@ -1,3 +1,3 @@
-"""Log output and metrics."""
+"""Log output, traces and metrics."""
 
-__all__ = ["log_files", "logs", "otel", "payloads", "rust_log"]
+__all__ = ["exporters", "log_files", "logs", "otel", "payloads", "rust_log", "spans"]

@@ -1,7 +1,6 @@
-"""Metrics through OpenTelemetry, if its API is installed; the application chooses the exporter.
+"""Counters and measurements of dialects through OpenTelemetry, if its API is installed.
 
-The extra `otel` brings the API (from the repository: `pip install '.[otel]'`). Without a configured SDK the instruments
-record nothing.
+Without a configured SDK the instruments record nothing; `telemetry/exporters.py` configures one.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ NAME = "retinue"
 """The instrumentation scope of all metrics."""
 
 
-def meter() -> Meter:
-    """A meter for OpenTelemetry, or `NoMeter` if its API is not installed."""
-    return OtelMeter() if _is_installed() else NoMeter()
+def meter(provider: metrics.MeterProvider | None = None) -> Meter:
+    """A meter for OpenTelemetry, or `NoMeter` if its API is not installed; without `provider`, of the program's own."""
+    return OtelMeter(provider) if _is_installed() else NoMeter()
 
 
 def _is_installed() -> bool:
@@ -34,7 +33,8 @@ def _is_installed() -> bool:
 class OtelMeter:
     """A `Meter` that creates each instrument on first use; before that OpenTelemetry is not imported."""
 
-    def __init__(self) -> None:
+    def __init__(self, provider: metrics.MeterProvider | None = None) -> None:
+        self._provider = provider
         self._meter: metrics.Meter | None = None
         self._counters: dict[str, metrics.Counter] = {}
         self._gauges: dict[str, metrics.UpDownCounter] = {}
@@ -61,5 +61,6 @@ class OtelMeter:
         if self._meter is None:
             from opentelemetry.metrics import get_meter
 
-            self._meter = get_meter(NAME, __version__)
+            provider = self._provider
+            self._meter = get_meter(NAME, __version__) if provider is None else provider.get_meter(NAME, __version__)
         return self._meter

@@ -4,6 +4,8 @@
 - `Harness` opens a whole retinue in memory, kills it and opens it again. `run_in_virtual_time` runs a test on an event
   loop whose timers fire at once.
 - `FakeChat` is a local server that speaks the chat completions API of OpenAI.
+- `record` keeps a tree in a file, `replay` plays it without a model, `trajectory_of` says what a tree did. The pytest
+  plugin has them as the fixture `retinue`.
 - `StoreContract`, `PersistentStoreContract` and `PROVIDER_PROMISES` test a store or a provider of your own. They need
   pytest; the rest does not.
 
@@ -38,6 +40,14 @@ if TYPE_CHECKING:
         streams,
         together,
     )
+    from retinue.recording import (
+        MadeCall,
+        ReplayDiffers,
+        Trajectory,
+        record,
+        replay,
+        trajectory_of,
+    )
     from retinue.testing.contracts.provider import PROMISES as PROVIDER_PROMISES
     from retinue.testing.contracts.store import PersistentStoreContract, StoreContract
     from retinue.testing.crashing_store import CrashingStore, StoreKilled
@@ -56,6 +66,12 @@ _HOMES = {
     "FakeResponse": "retinue.testing.fake_server:FakeResponse",
     "FakeServer": "retinue.testing.fake_server:FakeServer",
     "Harness": "retinue.testing.harness:Harness",
+    "MadeCall": "retinue.recording:MadeCall",
+    "ReplayDiffers": "retinue.recording:ReplayDiffers",
+    "Trajectory": "retinue.recording:Trajectory",
+    "record": "retinue.recording:record",
+    "replay": "retinue.recording:replay",
+    "trajectory_of": "retinue.recording:trajectory_of",
     "Line": "retinue.providers.scripted:Line",
     "LineFunction": "retinue.providers.scripted:LineFunction",
     "PROVIDER_PROMISES": "retinue.testing.contracts.provider:PROMISES",
@@ -93,8 +109,10 @@ __all__ = [
     "Harness",
     "Line",
     "LineFunction",
+    "MadeCall",
     "PersistentStoreContract",
     "ReceivedRequest",
+    "ReplayDiffers",
     "Script",
     "ScriptedFailure",
     "ScriptedHang",
@@ -102,6 +120,7 @@ __all__ = [
     "ScriptedReply",
     "StoreContract",
     "StoreKilled",
+    "Trajectory",
     "VirtualClock",
     "VirtualTimeLoop",
     "calls",
@@ -109,10 +128,13 @@ __all__ = [
     "dialect_context",
     "fails",
     "hangs",
+    "record",
+    "replay",
     "run_in_virtual_time",
     "says",
     "streams",
     "together",
+    "trajectory_of",
 ]
 
 __getattr__ = lazy_names(__name__, _HOMES)

@@ -119,6 +119,8 @@ class ToolDependencies:
     """MiB that a program of an agent may use, with all processes that it starts."""
     program_memory_total_mb: int | None = None
     """MiB that all programs of this process may use at once; None is three quarters of the memory of the machine."""
+    trace_hosts: tuple[str, ...] = ()
+    """Hosts to which web tools send the trace context of a call."""
     network: bool = False
     """Whether programs of the shell tools may access the network."""
     coding: CodingPreset | None = None

@@ -152,8 +152,9 @@ async def run_in_sandbox(program: Program, dependencies: ToolDependencies) -> En
 def environment_of(context: CallContext, dependencies: ToolDependencies) -> Mapping[str, str]:
     """The environment variables of a program: a plain set, those that the policy passes through, and those of git.
 
-    Without a sandbox, PATH and HOME are those of this process. With the preset `coding`, the programs of the project
-    come first in PATH, and the home folder is a new one with the user's git identity.
+    With tracing, TRACEPARENT has the trace context of the call. Without a sandbox, PATH and HOME are those of this
+    process. With the preset `coding`, the programs of the project come first in PATH, and the home folder is a new one
+    with the user's git identity.
     """
     passed = {name: os.environ[name] for name in context.policy.shell_env_passthrough if name in os.environ}
     plain = {"PATH": SAFE_PATH, "HOME": HOME, "TMPDIR": "/tmp", "LANG": "C.UTF-8", "TERM": "dumb"}
@@ -162,7 +163,8 @@ def environment_of(context: CallContext, dependencies: ToolDependencies) -> Mapp
     if (coding := dependencies.coding) is not None:
         plain |= coding.environment(context.workspace, plain["PATH"])
         plain |= {"HOME": CODING_HOME} if dependencies.sandboxed else {}
-    return plain | passed | _git(passed)
+    traced = {"TRACEPARENT": context.trace} if context.trace else {}
+    return plain | traced | passed | _git(passed)
 
 
 class ProgramPath(Struct, frozen=True):

@@ -24,7 +24,7 @@ from retinue.app.memories import save_message
 from retinue.app.open import open as open_retinue
 from retinue.app.retinue import Retinue
 from retinue.app.run_spec import MAX_TURNS, DetachedApprovals, LaunchConfig
-from retinue.app.settings_file import dialect_settings, load_settings, mcp_servers, server_tools
+from retinue.app.settings_file import dialect_settings, load_settings, mcp_servers, server_tools, telemetry_of
 from retinue.app.store_url import chosen_url
 from retinue.app.structured_output import OutputFormat
 from retinue.app.tool_modules import load_tools
@@ -36,7 +36,7 @@ from retinue.core.errors import BadInput, UnknownName
 from retinue.core.ids import Key, RunId, SessionId
 from retinue.core.model_options import EFFORTS, NO_OPTIONS, Effort, ModelOptions
 from retinue.core.policy import Policy
-from retinue.core.ports import Provider
+from retinue.core.ports import Hooks, Provider
 from retinue.core.run import HistoryRef, Limits
 from retinue.core.usage import NANO
 from retinue.dialects import registry
@@ -241,10 +241,16 @@ class Launch:
         limited = [each for each in agents if delegates and _limits_money(each)]
         return unpriced(self.model_choice, limited, first=any(not each.model for each in limited))
 
-    def open(self, *, approvals: Approver = "deny", providers: Mapping[str, Provider] | None = None) -> Retinue:
+    def open(
+        self,
+        *,
+        approvals: Approver = "deny",
+        providers: Mapping[str, Provider] | None = None,
+        hooks: Sequence[Hooks] = (),
+    ) -> Retinue:
         """A retinue for the run, with a launch config that its root runs store. It adopts no older runs.
 
-        `providers` are objects of the front end, by name.
+        `providers` are objects of the front end, by name, and `hooks` are its own.
         """
         config = config_of(
             self.settings,
@@ -257,7 +263,12 @@ class Launch:
             mcp_config=tuple(str(Path(file).absolute()) for file in self.options.mcp_config),
         )
         return open_config(
-            config, self.settings, session=self.options.session, approvals=approvals, providers=providers
+            config,
+            self.settings,
+            session=self.options.session,
+            approvals=approvals,
+            providers=providers,
+            hooks=hooks,
         )
 
     def run_spec(self, retinue: Retinue, *, dialects: tuple[str, ...] | None = None) -> RunSpec:
@@ -364,6 +375,7 @@ def open_config(
     approvals: Approver,
     home: Path | None = None,
     providers: Mapping[str, Provider] | None = None,
+    hooks: Sequence[Hooks] = (),
 ) -> Retinue:
     """A retinue by a launch config. The settings have what it does not store: tool options and dialect sections."""
     options = replace(settings.tool_options, preset=config.preset)
@@ -386,6 +398,8 @@ def open_config(
         home=home,
         store=chosen_url(),
         approvals=approvals,
+        hooks=hooks,
+        telemetry=telemetry_of(settings),
     )
     retinue.launch_config = config
     return retinue

@@ -123,10 +123,17 @@ def export(
         option("--format", metavar="jsonl|html|md", help="A line of JSON for each event, or a page to read. [jsonl]"),
     ] = "jsonl",
     file: Annotated[str | None, option("--output", "-o", metavar="FILE", help="The file to write. [stdout]")] = None,
+    replayable: Annotated[
+        bool, option("--replayable", help="A recording of the tree, for tests; needs -o. See retinue record.")
+    ] = False,
 ) -> int:
     """Write a run and its descendants with everything they did to one file."""
-    from retinue.cli.runs.export import WRITERS, export_run
+    from retinue.cli.runs.export import WRITERS, export_recording, export_run
 
+    if replayable:
+        if file is None:
+            raise typer.BadParameter("--replayable needs the file to write: give -o FILE")
+        return perform(export_recording(run, within=within, file=file))
     if format not in WRITERS:
         raise typer.BadParameter(f"--format {format!r}: expected one of: {', '.join(WRITERS)}")
     return perform(export_run(run, within=within, write_runs=WRITERS[format], file=file))

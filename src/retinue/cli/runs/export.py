@@ -37,6 +37,18 @@ async def export_run(
     return 0
 
 
+async def export_recording(name: str, *, within: str | None, file: str) -> int:
+    """Write the tree of a run as a recording, without definitions of tools and without secrets."""
+    from retinue.recording import record_tree, write_recording
+
+    async with open_read_only() as client:
+        view = await find_run(client, name, within)
+        recording = await record_tree(client.supervisor, view.root_id)
+    await asyncio.to_thread(write_recording, recording, file)
+    say(f"wrote {plural(len(recording.facts), 'fact')} to {file}")
+    return 0
+
+
 def _lines(runs: Sequence[ExportedRun]) -> Iterator[str]:
     """A line for each run, followed by a line for each of its events."""
     for view, events in runs:

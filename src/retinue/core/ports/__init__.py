@@ -1,4 +1,4 @@
-"""The interfaces that the engine needs: provider, tool, store, sandbox, clock, key-value, metrics."""
+"""The interfaces that the engine needs: provider, tool, store, sandbox, clock, key-value, metrics, tracing."""
 
 from retinue.core.ports.clock import Clock, Ids, Meter, NoMeter
 from retinue.core.ports.hooks import BeforeModel, BeforeTool, Denial, Hooks
@@ -43,6 +43,7 @@ from retinue.core.ports.tool import (
     ToolWrapper,
     as_tool,
 )
+from retinue.core.ports.tracing import Tracing
 from retinue.core.ports.workspace import WorkspaceFolders
 
 __all__ = [
@@ -82,6 +83,7 @@ __all__ = [
     "ToolResult",
     "ToolWrapper",
     "Toolbox",
+    "Tracing",
     "WorkspaceFolders",
     "as_tool",
     "cached_price_of",

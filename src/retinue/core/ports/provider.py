@@ -45,7 +45,8 @@ class Request:
     `server_tools` are tools that the vendor runs; a provider without one of them raises `ProviderError`.
 
     `options` are options that only some vendors have; a provider leaves out what its vendor lacks. `cache_key` is the
-    same for runs whose requests begin in the same way.
+    same for runs whose requests begin in the same way. `trace` is the W3C trace context of the call, empty without
+    tracing; it is not sent to vendors.
     """
 
     model: str
@@ -67,6 +68,7 @@ class Request:
     cache_key: str = ""
     turn: int = 1
     purpose: Literal["turn", "summary"] = "turn"
+    trace: str = ""
     memo: dict[str, object] = field(default_factory=dict[str, object])
     alive: Callable[[], None] = field(default=_ignore, compare=False, repr=False)
 

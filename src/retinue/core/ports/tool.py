@@ -131,6 +131,8 @@ class CallContext:
     """Other agents whose memory the run may read."""
     host: HostedCall | None = None
     """The call of a program outside; None for a call of a model."""
+    trace: str = ""
+    """The W3C trace context (`traceparent`) for what the call causes; empty without tracing."""
     spawner: Spawner | None = field(default=None, compare=False, repr=False)
     """Starts runs below the caller; use `spawn`."""
 

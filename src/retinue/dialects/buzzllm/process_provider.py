@@ -133,7 +133,7 @@ class ProcessProvider:
         live = self._supervisor.live(request.run_id)
         if live is None:
             raise ProviderError(f"run {request.run_id or '(none)'} is not live in this process", fault="internal")
-        grant = self._grant(live, reaching)
+        grant = self._grant(live, reaching, request.trace)
         try:
             child = self._pool.take()
         except OSError as error:
@@ -206,7 +206,7 @@ class ProcessProvider:
         for text in stream.feed(b"\n"):  # a last line may have no newline
             publish(TextDelta(text))
 
-    def _grant(self, live: LiveView, reaching: Reaching) -> Grant:
+    def _grant(self, live: LiveView, reaching: Reaching, trace: str) -> Grant:
         run_id, run_spec = live.run_id, live.run.run_spec
         return Grant(
             run_id=run_id,
@@ -221,6 +221,7 @@ class ProcessProvider:
             tool_options=self._tool_options,
             reaching=reaching,
             counts=self._supervisor.counts_actions(run_id),
+            trace=trace,
         )
 
     def _limits(self, run_id: RunId) -> Limits:

@@ -327,6 +327,8 @@ class OneCall:
 
     def open(self) -> Retinue:
         """A retinue in memory, with the provider and the tools of the call and no others."""
+        if self.grant.trace:
+            os.environ["TRACEPARENT"] = self.grant.trace  # also for the processes that this one starts
         return open_retinue(
             provider=self.provider.name,
             providers={self.provider.name: create_provider(self.provider, explicit=True)},

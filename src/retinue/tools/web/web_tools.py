@@ -8,7 +8,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from retinue.core.errors import ToolError
-from retinue.core.ports import Tool, ToolResult
+from retinue.core.ports import CallContext, Tool, ToolResult
 from retinue.net.fetcher import Fetcher
 from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.function import tool
@@ -24,7 +24,7 @@ def tools(
     dependencies: ToolDependencies, *, fetcher: Fetcher | None = None, search: Search | None = None
 ) -> Sequence[Tool]:
     """The web tools; `fetcher` and `search` replace those that the settings define."""
-    pages = fetcher or Fetcher()
+    pages = fetcher or Fetcher(trace_hosts=dependencies.trace_hosts)
     find = search or search_by(dependencies.web_search)
 
     @tool(kind="idempotent", timeout=CALL_SECONDS)
@@ -38,14 +38,15 @@ def tools(
         return await find(words) if words else []
 
     @tool(kind="idempotent", timeout=CALL_SECONDS)
-    async def scrape_webpage(url: str) -> ToolResult:
+    async def scrape_webpage(url: str, context: CallContext) -> ToolResult:
         """Read a web page. Returns its main text as Markdown.
 
         Args:
             url: an http or https address on the public web
         """
         try:
-            text = await readable(await pages.get(url), agents_write=dependencies.agents_write)
+            page = await pages.get(url, trace=context.trace)
+            text = await readable(page, agents_write=dependencies.agents_write)
         except ToolError as error:
             return ToolResult(f"Error scraping {single_line(url, 200)}: {error}", failed=True)
         if len(text) <= MAX_SCRAPED_CHARS:
@@ -55,6 +56,7 @@ def tools(
     @tool(kind="idempotent", timeout=CALL_SECONDS)
     async def fetch(
         url: str,
+        context: CallContext,
         offset: Annotated[int, Meta(ge=0)] = 0,
         limit: Annotated[int, Meta(ge=1, le=MAX_FETCHED_CHARS)] = 20_000,
     ) -> str:
@@ -66,7 +68,8 @@ def tools(
             limit: how many characters to return at most
         """
         try:
-            text = await readable(await pages.get(url), agents_write=dependencies.agents_write)
+            page = await pages.get(url, trace=context.trace)
+            text = await readable(page, agents_write=dependencies.agents_write)
         except ToolError as error:
             raise ToolError(f"cannot fetch {single_line(url, 200)}: {error}") from error
         piece, end = text[offset : offset + limit], min(offset + limit, len(text))
