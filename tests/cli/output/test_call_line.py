@@ -17,6 +17,8 @@ REFUSED = returned("not allowed", failed=True, refused="approval")
 MISSING = returned("no sandbox", failed=True, refused="sandbox")
 EXITED = returned("1 failed\n[exit code 1]", failed=True)
 SHELL = ToolCall("shell", '{"command": "pytest -q"}')
+ASK = ToolCall("ask", '{"task": "6 times 7?"}')
+UNANSWERED = returned('{"success":false,"output":"","error":"gone"}', failed=True)
 WRITE = ToolCall("file_write", '{"path": "notes.md", "content": "a\\nb"}')
 
 
@@ -30,8 +32,10 @@ WRITE = ToolCall("file_write", '{"path": "notes.md", "content": "a\\nb"}')
         (ToolCall("now", "{}"), returned("\x1b[31mnoon"), None, "✓ now  → ␛[31mnoon"),
         (ToolCall("odd", "{not json"), returned(""), None, "✓ odd  {not json  → nothing"),
         (ToolCall("odd", "[1]"), returned("x"), None, "✓ odd  [1]  → x"),
+        (ASK, returned('{"success":true,"output":"42","error":null}'), None, "✓ ask  6 times 7?  → 42"),
+        (ASK, UNANSWERED, None, "✗ ask  6 times 7?  failed: gone"),
     ],
-    ids=["result", "failed", "refused", "sandbox", "control codes", "no JSON", "no object"],
+    ids=["result", "failed", "refused", "sandbox", "control codes", "no JSON", "no object", "answer", "error"],
 )  # fmt: skip
 def test_a_call_is_one_line(call: ToolCall, result: CallReturned, seconds: float | None, line: str) -> None:
     assert returned_line(call, result, seconds).text(100) == line

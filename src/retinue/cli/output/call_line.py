@@ -17,6 +17,12 @@ MAX_NAME = 40
 MIN_ARGUMENTS = 12
 """Columns that the arguments keep beside a long result."""
 
+MAX_JSON = 100_000
+"""Characters of a result that is read as JSON, to find its words."""
+
+ANSWER_FIELDS = ("message", "error", "result", "output", "answer")
+"""Where delegation tools put an error or an answer, in this order; beside a message, the error is a code."""
+
 MIN_SHOWN = 0.05
 """Seconds of a call that are not worth a mention."""
 
@@ -116,7 +122,7 @@ def _reason(text: str) -> str:
     >>> _reason("no such file"), _reason("=== start\\n1 failed, 2 passed\\n[exit code 1]")
     ('no such file', '1 failed, 2 passed [exit code 1]')
     """
-    lines = [line for line in text.splitlines() if line.strip()] or ["no reason given"]
+    lines = [line for line in _told(text).splitlines() if line.strip()] or ["no reason given"]
     last = lines[-2:] if lines[-1].startswith("[") else lines[-1:]
     return _flat(" ".join(last))
 
@@ -127,7 +133,23 @@ def _gist(text: str) -> str:
     >>> _gist("42"), _gist("one\\ntwo\\n3 passed"), _gist(" ")
     ('42', '3 passed (3 lines)', 'nothing')
     """
-    lines = [line for line in text.splitlines() if line.strip()]
+    lines = [line for line in _told(text).splitlines() if line.strip()]
     if not lines:
         return "nothing"
     return _flat(lines[0]) if len(lines) == 1 else f"{one_line(lines[-1], 60)} ({len(lines)} lines)"
+
+
+def _told(text: str) -> str:
+    """What the JSON result of a delegation says in words: its error, else its answer; any other text as it is.
+
+    >>> _told('{"success":true,"output":"42","error":null}'), _told('{"task_id":"t_01"}'), _told("42")
+    ('42', '{"task_id":"t_01"}', '42')
+    """
+    if not text.startswith("{") or len(text) > MAX_JSON:
+        return text
+    try:
+        fields = msgspec.json.decode(text, type=dict[str, Any])
+    except NOT_JSON:
+        return text
+    words = (fields.get(name) for name in ANSWER_FIELDS)
+    return next((each for each in words if isinstance(each, str) and each.strip()), text)
