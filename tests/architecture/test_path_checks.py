@@ -61,6 +61,12 @@ REASONS: dict[tuple[str, str, str], str] = {
         "FetchedWorkspaces._fetch",
         "is_dir",
     ): MESSAGE,
+    ("cli/worktrees.py", "apply_changes", "resolve"): "a folder that a person names",
+    ("dialects/context.py", "DialectContext.in_worktree", "isdir"): MESSAGE,
+    ("dialects/context.py", "_without_folder.outside", "realpath"): "takes roots away; the folder is forbidden besides",
+    ("local/repository_files.py", "read_entry", "readlink"): ENTRY,
+    ("local/workspaces.py", "_WorktreeSource._origin", "resolve"): MESSAGE,
+    ("local/worktrees.py", "Worktrees._view", "is_dir"): MESSAGE,
     ("local/workspaces.py", "_ObjectSource._download", "exists"): NOT_A_PATH,
     ("local/workspaces.py", "_ObjectSource.fetch", "exists"): NOT_A_PATH,
     (

@@ -218,6 +218,18 @@ async def test_a_repository_that_leads_to_another_one_is_refused(repository: Pat
     assert [path for path in files_in(tmp_path) if path.endswith("secret.txt")] == ["private/secret.txt"]
 
 
+async def test_a_folder_above_that_has_become_a_link_is_refused(repository: Path, tmp_path: Path) -> None:
+    outer = tmp_path / "outer"
+    outer.mkdir()
+    shutil.copytree(repository, outer / "inner")
+    place = Place(tmp_path, outer / "inner")
+    outer.rename(tmp_path / "moved")
+    outer.symlink_to(tmp_path / "moved")
+
+    with pytest.raises(WorkspaceUnavailable, match="cannot be opened"):
+        await place.fetch()
+
+
 async def test_a_pipe_among_the_objects_blocks_nothing(repository: Path, tmp_path: Path) -> None:
     loose = repository / ".git" / "objects" / "aa"
     loose.mkdir(exist_ok=True)

@@ -69,7 +69,7 @@ def apply_changes(
     """
     worktrees = _worktrees()
     view = worktrees.find(name)
-    done = worktrees.apply(view, to or Path(view.repository))
+    done = worktrees.apply(view, to.resolve() if to is not None else Path(view.repository))
     if json:
         answer_json({"name": view.name, "written": done.written, "conflicts": done.conflicts})
     elif done.conflicts:

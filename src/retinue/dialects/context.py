@@ -22,7 +22,7 @@ from retinue.core.ports import CallContext, Clock, KeyValue, Meter, NoMeter, Pro
 from retinue.core.workspace import is_address, is_worktree, worktree_of
 from retinue.dialects.error_codes import CallRefused
 from retinue.engine import SpawnRequest, StartedRun, Supervisor
-from retinue.tools.path_walk import Workspaces
+from retinue.tools.path_walk import WorkspaceRefused, Workspaces
 
 if TYPE_CHECKING:
     from retinue.providers.catalog import ProviderConfig
@@ -216,7 +216,11 @@ class DialectContext(Struct, frozen=True, kw_only=True):
         caller_workspace = self.run_spec_of(context.run_id).workspace
         if is_worktree(run_spec.workspace) and run_spec.workspace != caller_workspace:
             return spawn_request
-        folder = os.path.realpath(context.workspace if is_address(run_spec.workspace) else run_spec.workspace)
+        named = context.workspace if is_address(run_spec.workspace) else run_spec.workspace
+        try:
+            folder = self.workspaces.open(named).path
+        except WorkspaceRefused as refused:
+            raise CallRefused(str(refused)) from refused
         if not os.path.isdir(os.path.join(folder, ".git")):
             raise CallRefused(
                 f"The workspace {folder} is not the top folder of a git repository with its own .git. "

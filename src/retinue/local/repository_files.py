@@ -29,6 +29,7 @@ MAX_TEXT: Final = 16 * 1024**2
 """Bytes of a list of branches."""
 
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_PASS: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _LOOSE: Final = re.compile(r"[0-9a-f]{38}")
@@ -47,19 +48,39 @@ def opened(name: str, *, at: int) -> Generator[int]:
 
 
 @contextmanager
+def opened_folder(folder: Path) -> Generator[int]:
+    """The descriptor of a folder by its real path; raises `WorkspaceUnavailable` if a link is on the path now."""
+    descriptor = os.open("/", _PASS)
+    try:
+        *above, last = folder.parts[1:] or (".",)
+        for name, flags in (*((each, _PASS) for each in above), (last, _FOLDER)):
+            below = os.open(name, flags, dir_fd=descriptor)
+            os.close(descriptor)
+            descriptor = below
+    except OSError as error:
+        os.close(descriptor)
+        raise WorkspaceUnavailable(f"the folder {folder} cannot be opened: {error.strerror}") from error
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
 def repository_of(folder: Path) -> Generator[int]:
     """The descriptor of the `.git` of a folder; raises `WorkspaceUnavailable` where it is no folder."""
-    top = os.open(folder, _FOLDER)
+    with opened_folder(folder) as top:
+        try:
+            repository = os.open(".git", _FOLDER, dir_fd=top)
+        except FileNotFoundError as error:
+            raise WorkspaceUnavailable(f"{folder} is not the top folder of a git repository") from error
+        except NotADirectoryError as error:
+            reason = "a linked worktree, a submodule or a link: use the folder that has the repository itself"
+            raise WorkspaceUnavailable(f"the .git of {folder} is no folder but {reason}") from error
     try:
-        with opened(".git", at=top) as repository:
-            yield repository
-    except FileNotFoundError as error:
-        raise WorkspaceUnavailable(f"{folder} is not the top folder of a git repository") from error
-    except NotADirectoryError as error:
-        reason = "a linked worktree, a submodule or a link: use the folder that has the repository itself"
-        raise WorkspaceUnavailable(f"the .git of {folder} is no folder but {reason}") from error
+        yield repository
     finally:
-        os.close(top)
+        os.close(repository)
 
 
 def take_over(folder: Path, target: Path) -> None:
@@ -72,7 +93,7 @@ def take_over(folder: Path, target: Path) -> None:
                 _check_complete(objects, folder)
                 _take_objects(objects, own)
     except OSError as error:
-        if error.errno != errno.ELOOP:
+        if error.errno not in (errno.ELOOP, errno.ENOTDIR):
             raise
         raise WorkspaceUnavailable(f"the repository of {folder} has a link in it") from error
     finally:

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from retinue.core.errors import BadInput
 from retinue.core.workspace import Worktree, branch_of, parse_workspace
-from retinue.local.repository_files import Entry, read_entry, write_entry
+from retinue.local.repository_files import Entry, opened_folder, read_entry, write_entry
 from retinue.local.workspaces import RESULT, Fetched, Git, Place
 
 MAX_FILE: Final = 64 * 1024**2
@@ -100,14 +100,13 @@ class Worktrees:
         Place(self._home, view.name).clear()
 
     def apply(self, view: WorktreeView, folder: Path) -> Applied:
-        """Apply the changes to the files of a folder: all of them, or none if one is in the way.
+        """Apply the changes to the files of a folder (its real path): all of them, or none if one is in the way.
 
         A file that has changed in both places is merged if it is text. git is not started in the folder.
         """
         plan: dict[str, Entry | None] = {}
         conflicts: list[str] = []
-        top = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
+        with opened_folder(folder) as top:
             for path, before, after in self._changes(view):
                 try:
                     now = read_entry(top, path, longest=MAX_FILE)
@@ -125,8 +124,6 @@ class Worktrees:
                 return Applied((), tuple(conflicts))
             for path, entry in plan.items():
                 write_entry(top, path, entry)
-        finally:
-            os.close(top)
         return Applied(tuple(plan), ())
 
     def _changes(self, view: WorktreeView) -> Iterator[tuple[str, Entry | None, Entry | None]]:
