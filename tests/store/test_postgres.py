@@ -25,6 +25,7 @@ from retinue.core.events import ReplyReceived
 from retinue.core.inbox import Cancel, TextMessage
 from retinue.core.ports import PruneRequest
 from retinue.core.run import HandleRef, HistoryRef
+from retinue.dispatch.worker.job_queue import create_tables
 from retinue.store.postgres import PostgresMemoryTables, PostgresStore, parse_address
 from retinue.store.postgres import prune as prune_module
 from retinue.store.postgres.migrations import STEPS, migrate
@@ -200,10 +201,16 @@ class TestRoles:
             assert other.run("root") is None
             assert PostgresMemory(PostgresMemoryTables(other.address)).agents() == []
             assert other.changed() is False
+            create_tables(mine.address)
+            with administrator(postgres_server) as connection:
+                query = "SELECT tablename FROM pg_tables WHERE schemaname = %s"
+                tables = {name for (name,) in connection.execute(query, (tenants[0],)).fetchall()}
+            assert tables >= {"runs", "events", "inbox", "blobs", "key_values", "memories", "procrastinate_jobs"}
             with psycopg.connect(other.address.connection_string, autocommit=True) as attack:
-                for table in ("runs", "events", "inbox", "blobs", "key_values", "memories", "sessions", "drivers"):
-                    with pytest.raises(psycopg.errors.InsufficientPrivilege):
-                        attack.execute(f"SELECT * FROM {tenants[0]}.{table}".encode())
+                for table in tables:
+                    for statement in ("SELECT * FROM", "DELETE FROM", "TRUNCATE", "DROP TABLE"):
+                        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                            attack.execute(f"{statement} {tenants[0]}.{table}".encode())
                 with pytest.raises(psycopg.errors.InsufficientPrivilege):
                     attack.execute(f"SELECT {tenants[0]}.accept()".encode())
         with pytest.raises(StoreNotOpened, match="permission denied"):
