@@ -28,7 +28,7 @@ READY := $(VENV)/.installed
 SITE ?= build/docs
 
 .DEFAULT_GOAL := help
-.PHONY: help venv python test lint check fix titles hooks docs docs-site picture stress fuzz vendors bench api-client demo constraints model-data dist clean
+.PHONY: help venv python test lint check fix titles hooks docs docs-site picture stress fuzz hosts vendors bench api-client demo constraints model-data dist clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -97,6 +97,9 @@ stress: venv  ## run every test at full size
 
 fuzz: venv  ## look for inputs that a parser does not handle (TARGET=sse SECONDS=3600 ARGS=--keep)
 	@"$(BIN)/python" -m tests.fuzz "$(TARGET)" --seconds "$(SECONDS)" $(ARGS)
+
+hosts: venv  ## try MCP hosts and agent programs from npm with retinue, offline
+	@"$(BIN)/python" scripts/hosts.py
 
 vendors: venv  ## compare requests with the types of the vendors' SDKs
 	@"$(BIN)/python" -c 'import anthropic, google.genai, openai' 2>/dev/null || "$(BIN)/python" -m pip install -q \

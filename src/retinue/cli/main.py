@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from retinue.cli import agents, context, cron, daemon, memory, runs, store, worktrees
+from retinue.cli.acp import acp
 from retinue.cli.approvals import approvals, approve, deny
 from retinue.cli.buzz import buzz
 from retinue.cli.call import call
@@ -80,6 +81,7 @@ app.command(
     epilog="Examples:\n\nretinue chat\n\nretinue chat --tools file_read,grep\n\nretinue chat --session audit\n\n"
     'printf "What is 6 times 7?\\nAnd half of it?\\n" | retinue chat'
 )(chat)
+app.command(epilog="Examples:\n\nretinue acp --model anthropic:claude-sonnet-5\n\nretinue acp --agent reviewer")(acp)
 app.command(epilog="Examples:\n\nclaude mcp add team -- retinue mcp\n\nretinue mcp --tools file_read --max-cost 2")(mcp)
 app.command(epilog="Examples:\n\nretinue serve\n\nretinue serve --host 0.0.0.0 --token-env RETINUE_TOKEN")(serve)
 app.command("mcp-servers", epilog="Examples:\n\nretinue mcp-servers --json\n\nretinue mcp-servers --accept github")(

@@ -1,3 +1,3 @@
 """Files, folders and programs of this machine, for every layer above `core`."""
 
-__all__ = ["bounded_file", "private_folder", "programs", "workspaces", "worktrees"]
+__all__ = ["bounded_file", "private_folder", "programs", "protocol_streams", "workspaces", "worktrees"]

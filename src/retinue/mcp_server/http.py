@@ -30,9 +30,9 @@ from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
 
 from retinue.core.errors import BadInput, RetinueError
+from retinue.local.protocol_streams import MAX_LINE
 from retinue.mcp_server.connection import Connection
 from retinue.mcp_server.sdk import Context, make_server
-from retinue.mcp_server.stdio import MAX_MESSAGE
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator
@@ -132,7 +132,7 @@ async def serve_http(
         manager = StreamableHTTPSessionManager(
             make_server(find),
             session_idle_timeout=IDLE_SECONDS,
-            max_request_body_size=MAX_MESSAGE,
+            max_request_body_size=MAX_LINE,
             max_sessions=MAX_CLIENTS,
         )
         app = _Access(manager.handle_request, address, tokens, clients)

@@ -8,25 +8,18 @@ answers to requests that were answered are dropped.
 from __future__ import annotations
 
 import asyncio
-import os
-import queue
-import sys
-import threading
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from typing import Any, BinaryIO, cast
+from typing import Any, cast
 
 import msgspec
 
 from retinue.core.log_context import logger
 from retinue.core.text import NOT_JSON
+from retinue.local.protocol_streams import MAX_LINE, LineStreams, PrivateStreams
 from retinue.mcp_server import answers
 from retinue.mcp_server.connection import Connection
 
 log = logger("retinue.mcp")
-
-MAX_MESSAGE = 16 * 1024 * 1024
-"""Bytes of one message; a longer one is skipped and answered with an error."""
 
 LOAD_SECONDS, SETTLE_SECONDS = 6.0, 2.0
 """How long the SDK, and then answers, are awaited after the client has closed stdin."""
@@ -39,8 +32,8 @@ Connect = Callable[[], Awaitable[Connection]]
 
 async def serve_stdio(connect: Connect, stop: asyncio.Event) -> None:
     """Serve the client on stdin and stdout until it closes stdin, or until `stop` is set."""
-    with _PrivateStreams() as (incoming, outgoing):
-        wire = _Wire(incoming, outgoing)
+    with PrivateStreams() as (incoming, outgoing):
+        wire = LineStreams(incoming, outgoing)
         session = _Session(wire)
         opening = asyncio.get_running_loop().create_task(session.open(connect))
         reading = asyncio.get_running_loop().create_task(session.read())
@@ -60,88 +53,10 @@ async def serve_stdio(connect: Connect, stop: asyncio.Event) -> None:
             wire.close()
 
 
-class _PrivateStreams:
-    """The streams of the protocol: stdin and stdout themselves are diverted, so that no tool reads or prints there."""
-
-    def __enter__(self) -> tuple[BinaryIO, BinaryIO]:
-        sys.stdout.flush()
-        self._in, self._out = os.dup(0), os.dup(1)
-        null = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(null, 0)
-        os.close(null)
-        os.dup2(2, 1)
-        return os.fdopen(self._in, "rb", closefd=False), os.fdopen(self._out, "wb", closefd=False)
-
-    def __exit__(self, *_: object) -> None:
-        # The reader may still block in a read: descriptors that could be used again are not closed.
-        os.dup2(self._in, 0)
-        os.dup2(self._out, 1)
-
-
-class _Wire:
-    """Lines from and to the client. Both threads are daemons: a client that neither reads nor writes blocks no exit."""
-
-    def __init__(self, incoming: BinaryIO, outgoing: BinaryIO) -> None:
-        self._loop = asyncio.get_running_loop()
-        self.lines: asyncio.Queue[bytes | None] = asyncio.Queue()
-        """What the client sent: a line, an empty one for a line that is too long, None at the end."""
-        self._room = threading.Semaphore(64)
-        self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._written = threading.Event()
-        threading.Thread(target=self._read, args=(incoming,), name="retinue-mcp-read", daemon=True).start()
-        threading.Thread(target=self._write, args=(outgoing,), name="retinue-mcp-write", daemon=True).start()
-
-    def send(self, message: object) -> None:
-        """Queue a message for the client."""
-        self._outgoing.put(msgspec.json.encode(message) + b"\n")
-
-    def send_bytes(self, line: bytes) -> None:
-        self._outgoing.put(line + b"\n")
-
-    async def receive(self) -> bytes | None:
-        line = await self.lines.get()
-        self._room.release()
-        return line
-
-    def close(self) -> None:
-        """Write what is queued, and give up after a second."""
-        self._outgoing.put(None)
-        self._written.wait(1.0)
-
-    def _read(self, incoming: BinaryIO) -> None:
-        try:
-            while line := incoming.readline(MAX_MESSAGE + 1):
-                whole = len(line) <= MAX_MESSAGE
-                while not line.endswith(b"\n"):  # the rest of a line that is too long, or the last line
-                    rest = incoming.readline(MAX_MESSAGE)
-                    if not rest:
-                        break
-                    whole, line = False, rest
-                if line.strip():
-                    self._put(line if whole else b"")
-        except (OSError, ValueError):
-            pass  # the client is gone
-        self._put(None)
-
-    def _put(self, line: bytes | None) -> None:
-        self._room.acquire()
-        with suppress(RuntimeError):  # the loop is closed: the process ends
-            self._loop.call_soon_threadsafe(self.lines.put_nowait, line)
-
-    def _write(self, outgoing: BinaryIO) -> None:
-        try:
-            while (line := self._outgoing.get()) is not None:
-                outgoing.write(line)
-                outgoing.flush()
-        except (OSError, ValueError):
-            pass  # the client is gone: its end of stdin says so, too
-        self._written.set()
-
-
 class _Session:
     """One client on stdio, from the first line to the end."""
 
-    def __init__(self, wire: _Wire) -> None:
+    def __init__(self, wire: LineStreams) -> None:
         self._wire = wire
         self._connection: Connection | None = None
         self._opened = asyncio.Event()
@@ -214,7 +129,7 @@ class _Session:
     def _parsed(self, line: bytes) -> dict[str, Any] | None:
         """The message in a line; None for one that was answered with an error."""
         if not line:
-            self._refuse(None, INVALID_REQUEST, f"the message is longer than {MAX_MESSAGE} bytes")
+            self._refuse(None, INVALID_REQUEST, f"the message is longer than {MAX_LINE} bytes")
             return None
         try:
             message: object = msgspec.json.decode(line)
@@ -227,7 +142,7 @@ class _Session:
         return cast("dict[str, Any]", message)
 
     def _refuse(self, id: object, code: int, text: str) -> None:
-        self._wire.send({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": text}})
+        self._wire.send(msgspec.json.encode({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": text}}))
 
     def _answer_early(self, message: dict[str, Any]) -> None:
         params: object = message.get("params")
@@ -260,7 +175,7 @@ class _Session:
         id: object = message.get("id")
         if _is_id(id) and id not in self._answered:
             self._answered.add(id)
-            self._wire.send({"jsonrpc": "2.0", "id": id, "result": result})
+            self._wire.send(msgspec.json.encode({"jsonrpc": "2.0", "id": id, "result": result}))
             self._mark_answered(id)
 
     def _send_from_sdk(self, id: object, line: bytes) -> None:
@@ -268,7 +183,7 @@ class _Session:
         if _is_id(id) and id in self._answered:
             self._answered.discard(id)
         else:
-            self._wire.send_bytes(line)
+            self._wire.send(line)
         self._mark_answered(id)
 
     def _mark_answered(self, id: object) -> None:

@@ -15,4 +15,5 @@ __all__ = [
     "settings_trust",
     "shell",
     "threads",
+    "todo",
 ]

@@ -327,3 +327,13 @@ def _distinct(labels: Iterable[str]) -> tuple[str, ...]:
 
 def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
+
+
+async def plan_of(key_value: KeyValue, session_id: SessionId) -> list[dict[str, str]]:
+    """The to-do list of a session as editors show it: content, priority and status, without cancelled tasks."""
+    stored = (msgspec.json.decode(body, type=Task) for body in (await key_value.look(space_of(session_id))).values())
+    return [
+        {"content": task.subject, "priority": task.priority, "status": task.status}
+        for task in sorted(stored, key=lambda task: task.number)
+        if task.status != "cancelled"
+    ]

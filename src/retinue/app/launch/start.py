@@ -41,7 +41,7 @@ from retinue.core.run import HistoryRef, Limits
 from retinue.core.usage import NANO
 from retinue.dialects import registry
 from retinue.engine import Approver
-from retinue.mcp_client import GET_PROMPT, PREFIX, READ_RESOURCE
+from retinue.mcp_client import GET_PROMPT, PREFIX, READ_RESOURCE, McpServer
 from retinue.providers.catalog import ProviderConfig, check_temperature
 from retinue.tools import coding
 from retinue.tools.builtin import with_reader
@@ -108,6 +108,8 @@ class LaunchOptions:
     """Programs of the tools run without a sandbox, whatever the settings say now and on resume."""
     mcp_config: tuple[str, ...] = ()
     """JSON files with MCP servers, besides those of the settings."""
+    mcp_servers: tuple[McpServer, ...] = ()
+    """MCP servers that a front end was given, in place of others of the same name; they are not stored with a run."""
     model_choice: ModelChoice | None = None
     """A model that a front end itself provides; `flags` and settings are not asked then."""
 
@@ -193,7 +195,7 @@ class Launch:
 
     def _server_tools(self) -> tuple[str, ...]:
         """The tools of MCP servers: a run without an agent has all, unless a list of tools was given."""
-        has_servers = self.settings.mcp_servers or self.options.mcp_config
+        has_servers = self.settings.mcp_servers or self.options.mcp_config or self.options.mcp_servers
         if not has_servers or self.options.agent is not None or self.settings.default_tools is not None:
             return ()
         return (f"{PREFIX}*", READ_RESOURCE, GET_PROMPT) if not self.has_ceiling else ()
@@ -269,6 +271,7 @@ class Launch:
             approvals=approvals,
             providers=providers,
             hooks=hooks,
+            servers=self.options.mcp_servers,
         )
 
     def run_spec(self, retinue: Retinue, *, dialects: tuple[str, ...] | None = None) -> RunSpec:
@@ -376,8 +379,13 @@ def open_config(
     home: Path | None = None,
     providers: Mapping[str, Provider] | None = None,
     hooks: Sequence[Hooks] = (),
+    servers: Sequence[McpServer] = (),
 ) -> Retinue:
-    """A retinue by a launch config. The settings have what it does not store: tool options and dialect sections."""
+    """A retinue by a launch config. The settings have what it does not store: tool options and dialect sections.
+
+    `servers` are further MCP servers.
+    """
+    named = {server.name: server for server in (*mcp_servers(settings, config.mcp_config), *servers)}
     options = replace(settings.tool_options, preset=config.preset)
     policy = coding.POLICY if config.preset == "coding" and settings.policy is None else settings.policy
     options = replace(options, protected=(*options.protected, *config.mcp_config))
@@ -391,7 +399,7 @@ def open_config(
         dialects=config.dialects,
         dialect_settings=dialect_settings(settings),
         agents=config.agents,
-        mcp_servers=mcp_servers(settings, config.mcp_config),
+        mcp_servers=tuple(named.values()),
         server_tools=server_tools(settings),
         policy=policy,
         session=session,

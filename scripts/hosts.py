@@ -1,0 +1,498 @@
+"""Try retinue with real programs offline: MCP hosts delegate a task to it, and agent programs are its children.
+
+`make hosts` installs the pinned versions of these programs with npm into a cache folder, starts a model server on this
+machine that speaks the API of each, and prints one line for each trial. It is skipped where npm is missing::
+
+    python scripts/hosts.py            # all
+    python scripts/hosts.py codex      # the trials whose names contain one of these words
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, cast
+
+PACKAGES = {
+    "claude": "@anthropic-ai/claude-code@2.1.327",
+    "codex": "@openai/codex@0.169.0",
+    "opencode": "opencode-ai@1.18.33",
+    "gemini": "@google/gemini-cli@0.61.0",
+    "claude-code-acp": "@zed-industries/claude-code-acp@0.16.2",
+}
+"""The package of each program. Without a version, npm on an older Node installs an old one without a word."""
+
+SECONDS = 180
+TOOL = "run_agent"
+TASK = "Count the grumpy owls."
+ANSWER = "There are 4711 grumpy owls."
+"""What the sub-agent says, and nothing else does."""
+
+REPEATED = f"The agent says: {ANSWER}"
+"""What the model says once it has read that."""
+
+PROMPT = f"Delegate this task with the tool {TOOL}, and repeat its answer: {TASK}"
+
+
+# ---- the model server ------------------------------------------------------------------------------------------------
+
+
+class ModelServer(ThreadingHTTPServer):
+    """Speaks Anthropic's messages, OpenAI's responses and chat completions, and Gemini's API.
+
+    The model calls the delegation tool once, and then repeats what the tool has answered. Without that tool it answers
+    at once.
+    """
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.requests: list[str] = []
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+    def _requests(self) -> list[str]:
+        assert isinstance(self.server, ModelServer)
+        return self.server.requests
+
+    def do_GET(self) -> None:
+        self._requests().append(f"GET {self.path}")
+        self._send(b'{"data":[]}', "application/json")
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self._requests().append(f"POST {self.path}")
+        try:
+            request: dict[str, Any] = json.loads(body)
+        except ValueError:
+            request = {}
+        streams = request.get("stream") or "streamGenerateContent" in self.path
+        for end, speak in WIRES.items():
+            if end in self.path:
+                events = list(speak(request, _action(request)))
+                break
+        else:
+            self._send(b"{}", "application/json")
+            return
+        if not streams:
+            self._send(json.dumps(events[-1][1]).encode(), "application/json")
+            return
+        named = not any(end in self.path for end in ("enerateContent", "chat/completions"))
+        lines = [(f"event: {name}\n" if named else "") + f"data: {json.dumps(data)}\n\n" for name, data in events[:-1]]
+        if "chat/completions" in self.path:
+            lines.append("data: [DONE]\n\n")
+        self._send("".join(lines).encode(), "text/event-stream")
+
+    def _send(self, body: bytes, kind: str) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+@dataclass
+class Action:
+    """What the model does: say a text, or call the delegation tool under the name that the host gave it."""
+
+    text: str = ""
+    tool: str = ""
+
+
+def _action(request: Mapping[str, Any]) -> Action:
+    text = json.dumps(request)
+    tools = [name for name in _tool_names(request.get("tools")) if name.endswith(TOOL)]
+    if ANSWER in text:
+        return Action(text=REPEATED)
+    return Action(tool=tools[0]) if tools and TASK in text else Action(text="Nothing to delegate.")
+
+
+def _tool_names(tools: Any) -> Iterator[str]:
+    """All names in a list of tools, whatever the API; those in a name space, too."""
+    for each in _tables(tools):
+        if isinstance(name := each.get("name"), str):
+            yield name
+        for key in ("function", "functionDeclarations", "tools"):
+            yield from _tool_names(each.get(key))
+
+
+def _tables(values: Any) -> list[dict[str, Any]]:
+    """The objects in a list, or the object itself."""
+    found = cast("list[Any]", values) if isinstance(values, list) else [values]
+    return [each for each in found if isinstance(each, dict)]
+
+
+Events = Iterator[tuple[str, dict[str, Any]]]
+
+
+def anthropic(request: Mapping[str, Any], action: Action) -> Events:
+    """The events of a message; the last one is the whole message."""
+    head = {"id": "msg_1", "type": "message", "role": "assistant", "model": request.get("model", "m")}
+    usage = {"input_tokens": 10, "output_tokens": 5}
+    if action.tool:
+        block: dict[str, Any] = {"type": "tool_use", "id": "toolu_1", "name": action.tool, "input": {}}
+        delta = {"type": "input_json_delta", "partial_json": json.dumps({"task": TASK})}
+        whole = {**block, "input": {"task": TASK}}
+    else:
+        block = {"type": "text", "text": ""}
+        delta = {"type": "text_delta", "text": action.text}
+        whole = {"type": "text", "text": action.text}
+    stop = {"stop_reason": "tool_use" if action.tool else "end_turn", "stop_sequence": None}
+    started: dict[str, Any] = {**head, "content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
+    yield "message_start", {"type": "message_start", "message": started}
+    yield "content_block_start", {"type": "content_block_start", "index": 0, "content_block": block}
+    yield "content_block_delta", {"type": "content_block_delta", "index": 0, "delta": delta}
+    yield "content_block_stop", {"type": "content_block_stop", "index": 0}
+    yield "message_delta", {"type": "message_delta", "delta": stop, "usage": usage}
+    yield "message_stop", {"type": "message_stop"}
+    yield "", {**head, "content": [whole], **stop, "usage": usage}
+
+
+def responses(request: Mapping[str, Any], action: Action) -> Events:
+    """The events of a response; the last one is the whole response."""
+    if action.tool:
+        space = _name_space(request.get("tools"), action.tool)
+        item: dict[str, Any] = {
+            "type": "function_call",
+            "id": "fc_1",
+            "call_id": "call_1",
+            "name": action.tool,
+            "arguments": json.dumps({"task": TASK}),
+            "status": "completed",
+            **({"namespace": space} if space else {}),
+        }
+    else:
+        content: list[dict[str, Any]] = [{"type": "output_text", "text": action.text, "annotations": []}]
+        item = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": content}
+    usage = {
+        "input_tokens": 10,
+        "input_tokens_details": {"cached_tokens": 0},
+        "output_tokens": 5,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": 15,
+    }
+    head = {"id": "resp_1", "object": "response", "created_at": 1, "model": request.get("model", "m")}
+    yield "response.created", {"type": "response.created", "response": {**head, "status": "in_progress", "output": []}}
+    yield "response.output_item.added", {"type": "response.output_item.added", "output_index": 0, "item": item}
+    yield "response.output_item.done", {"type": "response.output_item.done", "output_index": 0, "item": item}
+    whole = {**head, "status": "completed", "output": [item], "usage": usage}
+    yield "response.completed", {"type": "response.completed", "response": whole}
+    yield "", whole
+
+
+def _name_space(tools: Any, name: str) -> str:
+    """The name space in which Codex offers the tools of a server."""
+    for each in _tables(tools):
+        if each.get("type") == "namespace" and name in _tool_names(each.get("tools")):
+            return str(each.get("name", ""))
+    return ""
+
+
+def chat(request: Mapping[str, Any], action: Action) -> Events:
+    """The chunks of a chat completion; the last one is the whole completion."""
+    function = {"name": action.tool, "arguments": json.dumps({"task": TASK})}
+    call = {"index": 0, "id": "call_1", "type": "function", "function": function}
+    message = {"role": "assistant", "content": action.text or None, **({"tool_calls": [call]} if action.tool else {})}
+    end = "tool_calls" if action.tool else "stop"
+    head = {"id": "c_1", "created": 1, "model": request.get("model", "m")}
+    usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+    chunk = {**head, "object": "chat.completion.chunk"}
+    yield "", {**chunk, "choices": [{"index": 0, "delta": message, "finish_reason": None}]}
+    yield "", {**chunk, "choices": [{"index": 0, "delta": {}, "finish_reason": end}], "usage": usage}
+    choice = {"index": 0, "message": message, "finish_reason": end}
+    yield "", {**head, "object": "chat.completion", "choices": [choice], "usage": usage}
+
+
+def gemini(request: Mapping[str, Any], action: Action) -> Events:
+    """The one chunk of an answer, twice: streamed, and as the whole."""
+    part = {"functionCall": {"name": action.tool, "args": {"task": TASK}}} if action.tool else {"text": action.text}
+    schema = request.get("generationConfig", {}).get("responseJsonSchema")
+    if schema:  # Gemini CLI asks a small model first which model it shall use
+        part = {"text": json.dumps({"reasoning": "simple", "model_choice": "flash", "complexity_score": 1})}
+    usage = {"promptTokenCount": 10, "candidatesTokenCount": 5, "totalTokenCount": 15}
+    candidate = {"content": {"role": "model", "parts": [part]}, "finishReason": "STOP", "index": 0}
+    answer = {"candidates": [candidate], "usageMetadata": usage, "modelVersion": "m"}
+    yield "", answer
+    yield "", answer
+
+
+WIRES: dict[str, Callable[[Mapping[str, Any], Action], Events]] = {
+    "/messages": anthropic,
+    "/responses": responses,
+    "/chat/completions": chat,
+    "enerateContent": gemini,
+}
+
+
+# ---- trials ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Trial:
+    """A program with a home folder of its own, in an empty project."""
+
+    folder: Path
+    model: str
+    """The address of the model server."""
+    programs: Path
+    """The folder of the installed programs."""
+    variables: dict[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def home(self) -> Path:
+        return self.folder / "home"
+
+    @property
+    def project(self) -> Path:
+        return self.folder / "project"
+
+    def write(self, path: str, content: object) -> None:
+        place = self.folder / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(content if isinstance(content, str) else json.dumps(content, indent=1))
+
+    def environment(self) -> dict[str, str]:
+        """Nothing of the user's, no telemetry, and no addresses but those of this machine."""
+        return {
+            "PATH": f"{self.programs}:{os.environ['PATH']}",
+            "HOME": str(self.home),
+            "XDG_CONFIG_HOME": str(self.home / ".config"),
+            "XDG_DATA_HOME": str(self.home / ".local/share"),
+            "LANG": "C.UTF-8",
+            "TERM": "dumb",
+            "CI": "1",
+            "DO_NOT_TRACK": "1",
+            "DISABLE_TELEMETRY": "1",
+            "DISABLE_ERROR_REPORTING": "1",
+            "DISABLE_AUTOUPDATER": "1",
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            "OPENCODE_DISABLE_AUTOUPDATE": "1",
+            "OPENCODE_DISABLE_MODELS_FETCH": "1",
+            "GEMINI_CLI_TRUST_WORKSPACE": "true",
+            "GEMINI_TELEMETRY_ENABLED": "false",
+            "RETINUE_HOME": str(self.folder / "state"),
+            "RETINUE_CONFIG_HOME": str(self.folder / "nothing"),
+            **self.variables,
+        }
+
+    def run(self, *command: str) -> str:
+        """What a command prints, at most so many seconds long."""
+        ended = subprocess.run(
+            command,
+            cwd=self.project,
+            env=self.environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        self.write("output.txt", f"{ended.stdout}\n---\n{ended.stderr}")
+        return ended.stdout
+
+    def server(self) -> list[str]:
+        """The command of the MCP server, whose sub-agents play one line."""
+        self.write("lines.json", {"*": [{"say": ANSWER}]})
+        return [sys.executable, "-m", "retinue", "mcp", "--model", f"scripted:{self.folder}/lines.json"]
+
+    def kept_by_the_server(self) -> dict[str, str]:
+        """The variables that a host has to give to the server."""
+        return {name: self.environment()[name] for name in ("RETINUE_HOME", "RETINUE_CONFIG_HOME")}
+
+
+def claude(trial: Trial) -> str:
+    command, *arguments = trial.server()
+    server = {"type": "stdio", "command": command, "args": arguments, "env": trial.kept_by_the_server()}
+    trial.write("mcp.json", {"mcpServers": {"team": server}})
+    trial.variables |= {"ANTHROPIC_BASE_URL": trial.model, "ANTHROPIC_API_KEY": "sk-test"}
+    allowed = [
+        "--strict-mcp-config",
+        "--mcp-config",
+        str(trial.folder / "mcp.json"),
+        "--allowedTools",
+        f"mcp__team__{TOOL}",
+    ]
+    return trial.run("claude", "-p", PROMPT, *allowed)
+
+
+def codex(trial: Trial) -> str:
+    command, *arguments = trial.server()
+    variables = ", ".join(f"{name} = {json.dumps(value)}" for name, value in trial.kept_by_the_server().items())
+    trial.write(
+        "home/.codex/config.toml",
+        f"""
+model = "fake"
+model_provider = "fake"
+check_for_update_on_startup = false
+[analytics]
+enabled = false
+[model_providers.fake]
+name = "fake"
+base_url = "{trial.model}/v1"
+wire_api = "responses"
+env_key = "FAKE_KEY"
+[mcp_servers.team]
+command = {json.dumps(command)}
+args = {json.dumps(arguments)}
+env = {{ {variables} }}
+required = true
+""",
+    )
+    trial.variables |= {"FAKE_KEY": "sk-test", "CODEX_HOME": str(trial.home / ".codex")}
+    return trial.run("codex", "exec", "--skip-git-repo-check", PROMPT)
+
+
+def opencode(trial: Trial) -> str:
+    trial.write(
+        "project/opencode.json",
+        {
+            **_opencode(trial),
+            "mcp": {
+                "team": {
+                    "type": "local",
+                    "command": trial.server(),
+                    "environment": trial.kept_by_the_server(),
+                    "enabled": True,
+                }
+            },
+        },
+    )
+    return trial.run("opencode", "run", "--model", "anthropic/claude-sonnet-4-5", PROMPT)
+
+
+def _opencode(trial: Trial) -> dict[str, Any]:
+    options = {"baseURL": f"{trial.model}/v1", "apiKey": "sk-test"}
+    return {
+        "model": "anthropic/claude-sonnet-4-5",
+        "small_model": "anthropic/claude-sonnet-4-5",
+        "share": "disabled",
+        "autoupdate": False,
+        "provider": {"anthropic": {"options": options}},
+    }
+
+
+def gemini_cli(trial: Trial) -> str:
+    command, *arguments = trial.server()
+    server = {"command": command, "args": arguments, "env": trial.kept_by_the_server(), "trust": True}
+    _gemini(trial, {"mcpServers": {"team": server}})
+    return trial.run("gemini", "--yolo", "--model", "gemini-2.5-flash", "-p", PROMPT)
+
+
+def _gemini(trial: Trial, more: Mapping[str, Any]) -> None:
+    settings = {
+        "security": {"auth": {"selectedType": "gemini-api-key"}, "folderTrust": {"enabled": False}},
+        "privacy": {"usageStatisticsEnabled": False},
+        "telemetry": {"enabled": False},
+        "general": {"enableAutoUpdate": False, "disableAutoUpdate": True},
+        **more,
+    }
+    trial.write("home/.gemini/settings.json", settings)
+    trial.variables |= {"GEMINI_API_KEY": "test", "GOOGLE_GEMINI_BASE_URL": trial.model}
+
+
+def _child(trial: Trial, command: Sequence[str], *variables: str) -> str:
+    """A run whose mind is an agent program."""
+    names = sorted({*variables, *trial.environment()} - {"PATH", "HOME", "LANG", "TERM"})
+    lines = ["[providers.child]", 'wire = "acp"', f"command = {json.dumps(command)}", f"env = {json.dumps(names)}"]
+    trial.write("settings/retinue.toml", "\n".join([*lines, "sandbox = false", ""]))
+    settings = str(trial.folder / "settings" / "retinue.toml")
+    return trial.run(sys.executable, "-m", "retinue", "run", "--json", "--config", settings, f"Say it: {ANSWER}")
+
+
+def gemini_acp(trial: Trial) -> str:
+    _gemini(trial, {})
+    return _child(trial, [str(trial.programs / "gemini"), "--acp", "--model", "gemini-2.5-flash"])
+
+
+def opencode_acp(trial: Trial) -> str:
+    trial.write("project/opencode.json", _opencode(trial))
+    return _child(trial, [str(trial.programs / "opencode"), "acp"])
+
+
+def claude_code_acp(trial: Trial) -> str:
+    trial.variables |= {"ANTHROPIC_BASE_URL": trial.model, "ANTHROPIC_API_KEY": "sk-test", "IS_SANDBOX": "1"}
+    return _child(trial, [str(trial.programs / "claude-code-acp")])
+
+
+TRIALS: dict[str, tuple[str, Callable[[Trial], str]]] = {
+    "Claude Code, retinue as MCP server": ("claude", claude),
+    "Codex, retinue as MCP server": ("codex", codex),
+    "OpenCode, retinue as MCP server": ("opencode", opencode),
+    "Gemini CLI, retinue as MCP server": ("gemini", gemini_cli),
+    "gemini --acp, as a child of retinue": ("gemini", gemini_acp),
+    "opencode acp, as a child of retinue": ("opencode", opencode_acp),
+    "claude-code-acp, as a child of retinue": ("claude-code-acp", claude_code_acp),
+}
+
+
+def install(names: Sequence[str], cache: Path) -> Path:
+    """Install packages that are missing in the cache; the folder of their programs."""
+    cache.mkdir(parents=True, exist_ok=True)
+    done = cache / "installed.json"
+    wanted = {PACKAGES[name] for name in names}
+    present = set(json.loads(done.read_text())) if done.exists() else set[str]()
+    if missing := sorted(wanted - present):
+        print(f"installing {', '.join(missing)} in {cache}", flush=True)
+        flags = ["--no-audit", "--no-fund", "--loglevel=error", "--prefix", str(cache)]
+        subprocess.run(["npm", "install", *flags, *missing], check=True, stdout=subprocess.DEVNULL)
+        done.write_text(json.dumps(sorted(present | wanted)))
+    return cache / "node_modules" / ".bin"
+
+
+def main(words: Sequence[str]) -> int:
+    """Make the trials; the number of those that failed."""
+    if shutil.which("npm") is None:
+        print("skipped: npm is not installed")
+        return 0
+    chosen = {
+        title: trial for title, trial in TRIALS.items() if not words or any(word in title.lower() for word in words)
+    }
+    default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "retinue-hosts"
+    programs = install(sorted({name for name, _ in chosen.values()}), Path(os.environ.get("HOSTS_CACHE") or default))
+    failed = 0
+    for title, (name, work) in chosen.items():
+        folder = Path(tempfile.mkdtemp(prefix="retinue-hosts-"))
+        with ModelServer() as server:
+            trial = Trial(folder, server.url, programs)
+            for each in (trial.home, trial.project):
+                each.mkdir()
+            began = time.monotonic()
+            try:
+                said = work(trial)
+            except subprocess.TimeoutExpired:
+                said = f"it did not end within {SECONDS} s"
+            works = REPEATED in said
+            failed += not works
+            state = "works " if works else "FAILED"
+            print(f"{state}  {title} ({PACKAGES[name]}, {time.monotonic() - began:.0f} s)", flush=True)
+            if works:
+                shutil.rmtree(folder, ignore_errors=True)
+            else:
+                print(f"        requests: {server.requests[:6]}; output: {folder}/output.txt", flush=True)
+            server.shutdown()
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main([word.lower() for word in sys.argv[1:]]))
