@@ -9,7 +9,6 @@ import os
 import shutil
 import signal
 import tempfile
-import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -208,8 +207,3 @@ async def _port(file: Path) -> int:
         with suppress(FileNotFoundError, ValueError, IndexError):
             return int((await asyncio.to_thread(file.read_text)).splitlines()[0])
         await asyncio.sleep(0.05)
-
-
-def clock() -> float:
-    """Unix seconds, the clock that the page has as well."""
-    return time.time()
