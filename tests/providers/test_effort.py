@@ -122,7 +122,9 @@ def test_think_alone_asks_for_a_high_effort_and_effort_none_switches_it_off() ->
 # ---- over HTTP -------------------------------------------------------------------------------------------------------
 
 MODELS = {"chat": "gpt-5.4", "responses": "gpt-5.4", "anthropic": "claude-opus-5-5", "gemini": "gemini-3.5-flash"}
+MODELS["bedrock"] = "global.anthropic.claude-opus-5-5"
 FIELDS = {
+    "bedrock": ("additionalModelRequestFields", "output_config", "effort"),
     "chat": ("reasoning_effort",),
     "responses": ("reasoning", "effort"),
     "anthropic": ("output_config", "effort"),

@@ -16,7 +16,13 @@ from retinue.providers.catalog import ProviderConfig, create_provider, provider_
 from retinue.testing.fake_server import FakeResponse, FakeServer, ReceivedRequest
 from tests.providers.raw_answers import PROVIDERS, answer
 
-WIRES = {"chat": "openai-chat", "responses": "openai-responses", "anthropic": "anthropic", "gemini": "gemini"}
+WIRES = {
+    "chat": "openai-chat",
+    "responses": "openai-responses",
+    "anthropic": "anthropic",
+    "gemini": "gemini",
+    "bedrock": "bedrock",
+}
 CALL = ToolCall("search", '{"query":"pool"}', "toolu_1")
 
 
@@ -37,7 +43,7 @@ async def requests_of(
     """The two requests of a run that calls a tool, which the wire's server receives."""
     answers = [answer(wire, "", CALL), answer(wire, "It was the pool.")]
     async with FakeServer(lambda _: answers.pop(0)) as server:
-        base_url = server.url if wire in ("anthropic", "gemini") else f"{server.url}/v1"
+        base_url = server.url if wire in ("anthropic", "gemini", "bedrock") else f"{server.url}/v1"
         config = provider_config("house", wire=WIRES[wire], base_url=base_url, **(provider or {}))
         async with retinue.open(
             model=f"house:{model}",
@@ -71,6 +77,7 @@ MORE: dict[str, ModelOptions] = {
         stop=("END",), service_tier="auto", parallel_tool_calls=False, cache_ttl="1h", betas=("a-1", "b-2")
     ),
     "gemini": ModelOptions(stop=("END",), seed=7),
+    "bedrock": ModelOptions(stop=("END",), service_tier="flex"),
 }
 SENT: dict[str, dict[str, Any]] = {
     "chat": {
@@ -113,6 +120,11 @@ SENT: dict[str, dict[str, Any]] = {
         "toolConfig": {"functionCallingConfig": {"mode": "ANY"}},
         "metadata": {"team": "search"},
     },
+    "bedrock": {
+        "inferenceConfig": {"maxTokens": 500, "temperature": 0.5, "topP": 0.9, "stopSequences": ["END"]},
+        "serviceTier": {"type": "flex"},
+        "metadata": {"team": "search"},
+    },
 }
 
 
@@ -123,7 +135,7 @@ async def test_the_options_of_a_run_are_sent(wire: str) -> None:
     assert parts(first.body, *SENT[wire]) == SENT[wire]
     assert (first.headers["x-team"], second.headers["x-team"]) == ("search", "search")
     # A model that had to call a tool in every reply could never answer.
-    forced = "toolConfig" if wire == "gemini" else "tool_choice"
+    forced = "toolConfig" if wire in ("gemini", "bedrock") else "tool_choice"
     assert second.body.get(forced) != first.body[forced]
 
 
@@ -143,9 +155,10 @@ async def test_the_run_comes_before_its_agent_and_the_agent_before_its_provider(
         agent=ModelOptions(max_output_tokens=200, top_p=0.2),
         provider={"options": ModelOptions(max_output_tokens=300, top_p=0.3, temperature=0.3)},
     )
-    body = request.body.get("generationConfig", request.body)
+    body = request.body.get("generationConfig") or request.body.get("inferenceConfig") or request.body
+    limits = ("max_tokens", "max_output_tokens", "maxOutputTokens", "maxTokens")
 
-    assert [body.get(name) for name in ("max_tokens", "max_output_tokens", "maxOutputTokens") if name in body] == [100]
+    assert [body.get(name) for name in limits if name in body] == [100]
     assert body.get("top_p", body.get("topP")) == 0.2
     assert body["temperature"] == 0.3
 
@@ -168,7 +181,7 @@ async def test_the_first_reply_can_be_made_to_call_one_tool(wire: str, choice: o
 
 @pytest.mark.parametrize("wire", PROVIDERS)
 async def test_a_wire_refuses_options_that_it_does_not_have(wire: str) -> None:
-    lacking = {"chat": "cache_ttl", "responses": "stop", "anthropic": "seed", "gemini": "service_tier"}[wire]
+    lacking = {"chat": "cache_ttl", "responses": "stop", "gemini": "service_tier"}.get(wire, "seed")
     value: Any = {"cache_ttl": "1h", "stop": ("END",), "seed": 7, "service_tier": "flex"}[lacking]
     options = ModelOptions(**{lacking: value})
 
@@ -219,7 +232,12 @@ EXAMPLES: dict[str, Any] = {
     "extra_body": {"user": "u"},
     "extra_headers": {"X-Team": "search"},
 }
-THINKING_MODELS = {"anthropic": "claude-sonnet-4-5", "gemini": "gemini-3.5-flash", "openai": "gpt-5.4"}
+THINKING_MODELS = {
+    "anthropic": "claude-sonnet-4-5",
+    "bedrock": "anthropic.claude-sonnet-4-5",
+    "gemini": "gemini-3.5-flash",
+    "openai": "gpt-5.4",
+}
 """A model of each family that takes an effort."""
 
 
@@ -229,7 +247,8 @@ async def sent_by(name: str, option: str, *, is_set: bool) -> tuple[bytes, dict[
     options = ModelOptions(**{option: EXAMPLES[option]}) if is_set else NO_OPTIONS
     config = provider_config(name, base_url=record.base_url or record.base_url_example, api_key_env="")
     provider: Any = create_provider(config)
-    model = THINKING_MODELS[record.family or ""] if option == "effort" else "some-model"
+    is_of_model = option == "effort" or record.family == "bedrock"
+    model = THINKING_MODELS[record.family or ""] if is_of_model else "some-model"
     asked = Request(model=model, system="", messages=[UserMessage("hi")], tools=(ToolSpec("search", "Search."),))
     asked = asked.with_defaults(options)
     endpoint = await provider.provider.endpoint(model, streams=options.stream is not False)
@@ -241,6 +260,7 @@ async def test_every_option_in_the_table_of_features_changes_a_request(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GOOGLE_ACCESS_TOKEN", "token-12345678")
+    monkeypatch.setenv("AWS_BEARER_TOKEN_BEDROCK", "token-12345678")
     unsent = [
         option
         for option in sorted(catalog.WIRES[name].supports)
@@ -295,6 +315,7 @@ WHOLE: dict[str, dict[str, Any]] = {
         "stop_reason": "end_turn",
     },
     "gemini": {"candidates": [{"content": {"parts": [{"text": "Yes."}]}, "finishReason": "STOP"}]},
+    "bedrock": {"output": {"message": {"content": [{"text": "Yes."}]}}, "stopReason": "end_turn"},
 }
 
 

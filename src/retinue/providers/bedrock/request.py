@@ -30,11 +30,12 @@ MEMO = "bedrock"
 CACHE_POINT = "cachePoint"
 TOOL_CHOICE = "toolConfig.toolChoice"
 FORMAT = "outputConfig.textFormat"
-EFFORT = "additionalModelRequestFields.output_config"
+EFFORT = "additionalModelRequestFields.output_config.effort"
+_OUTPUT_CONFIG = "additionalModelRequestFields.output_config"
 _THINKING = "additionalModelRequestFields.thinking"
 _REASONING_EFFORT = "additionalModelRequestFields.reasoning_effort"
 _REASONING_CONFIG = "additionalModelRequestFields.reasoningConfig"
-_NOT_IN_BODY = (CACHE_POINT, TOOL_CHOICE)
+_NOT_IN_BODY = (CACHE_POINT, TOOL_CHOICE, EFFORT)
 
 _CLAUDE = re.compile(r"(?:.*[./])?anthropic\.claude")
 _NOVA = re.compile(r"(?:.*[./])?amazon\.nova")
@@ -70,6 +71,8 @@ def encode(request: Request, *, unsupported: Collection[str] = ()) -> bytes:
     mark = _mark_of(request, found)
     choice = found.get(TOOL_CHOICE)
     fields = {name: value for name, value in found.items() if name not in _NOT_IN_BODY}
+    if EFFORT in found:
+        fields[_OUTPUT_CONFIG] = {"effort": found[EFFORT]}
     has_format = request.output is None or FORMAT in found
     prompt = message_encoder.system_prompt if has_format else message_encoder.system_prompt_with_format
     # Converse rejects calls in messages where no tool is declared, and has no choice that forbids them.
@@ -143,7 +146,7 @@ def _claude_thinking(request: Request, effort: Effort, unsupported: Collection[s
     if is_adaptive:
         found: dict[str, object] = {_THINKING: {"type": "adaptive", "display": "summarized"}}
         if request.effort and (step := nearest_step(effort, ADAPTIVE_STEPS, EFFORT, unsupported)) is not None:
-            found[EFFORT] = {"effort": step}
+            found[EFFORT] = step
         return found
     encoder = Encoder.of(request, MEMO, "", unsupported)
     # A smaller allowance is shared out in the same proportion; the answer needs a part of it.
