@@ -10,6 +10,7 @@ import retinue
 from retinue.core.agent import Agent
 from retinue.core.policy import NO_TOOLS, Policy
 from retinue.dialects import registry
+from retinue.dialects.claude import ClaudeSettings
 from retinue.dialects.meerkat import MeerkatSettings
 from retinue.testing.harness import Harness, dialect_context
 
@@ -47,10 +48,11 @@ async def test_known_tool_names_are_not_reported(caplog: pytest.LogCaptureFixtur
 
 def test_each_dialect_registers_the_tools_that_it_can_offer_with_any_settings() -> None:
     comms = [MeerkatSettings(enable_comms=True, comms_tools=each) for each in ("send_message", "send")]
-    settings: dict[str, list[MeerkatSettings]] = {"meerkat": comms}
+    claude = [ClaudeSettings(agent_tool=each) for each in ("Agent", "Task")]
+    settings: dict[str, list[MeerkatSettings] | list[ClaudeSettings]] = {"meerkat": comms, "claude": claude}
 
     for entry in registry.entries():
         made = [entry.make(dialect_context(), each) for each in settings.get(entry.name, [None])]
         assert {name for dialect in made for name in dialect.tools()} == set(entry.tool_names)
         assert {dialect.name for dialect in made} == {entry.name}
-    assert len(registry.tool_names()) == 23
+    assert len(registry.tool_names()) == 32
