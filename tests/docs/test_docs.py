@@ -111,7 +111,9 @@ def command_line() -> object:
 
 
 def flags_in(words: list[str]) -> list[str]:
-    return [word.partition("=")[0] for word in words if word.startswith("-") and word != "-"]
+    """The flags of the command itself; those of a command behind two hyphens are its own."""
+    own = words[: words.index("--")] if "--" in words else words
+    return [word.partition("=")[0] for word in own if word.startswith("-") and word != "-"]
 
 
 def flags_of(words: list[str]) -> set[str]:

@@ -49,7 +49,12 @@ def replay(file: str | Path, *, live_tools: bool = False, **options: Any) -> Abs
 async def _replay(player: Player, options: dict[str, Any]) -> AsyncGenerator[Retinue]:
     async with open_retinue(**playing(player, options)) as r:
         player.attach(r)
-        yield r
+        try:
+            yield r
+        except Exception as error:
+            if player.differences:  # it explains why an assertion about the outcome failed
+                raise player.differences[0] from error
+            raise
     player.verify()
 
 
