@@ -17,7 +17,7 @@ PAGES = [read(DOCS / "reference" / name) for name in sorted(set(PAGE_OF.values()
 ENTRY = re.compile(r"^#{3,} (retinue\.[\w.]*|\w+)$(.*?)(?=^#|\Z)", re.MULTILINE | re.DOTALL)
 BLOCK = re.compile(r"```.*?```", re.DOTALL)
 
-NOT_PUBLIC = {"DialectContext", "ForkOptions", "OpenOptions", "Run", "Task"}
+NOT_PUBLIC = {"DialectContext", "ForkOptions", "OpenOptions", "Run", "RunOptions", "Task"}
 """What a dialect is given, types of keyword arguments that another signature explains, and the name of a tool."""
 
 

@@ -229,6 +229,7 @@ EXAMPLES: dict[str, Any] = {
     "cache_ttl": "1h",
     "stream": False,
     "betas": ("a-1",),
+    "batch_hours": 24.0,
     "extra_body": {"user": "u"},
     "extra_headers": {"X-Team": "search"},
 }
@@ -263,7 +264,7 @@ async def test_every_option_in_the_table_of_features_changes_a_request(
     monkeypatch.setenv("AWS_BEARER_TOKEN_BEDROCK", "token-12345678")
     unsent = [
         option
-        for option in sorted(catalog.WIRES[name].supports)
+        for option in sorted(catalog.WIRES[name].supports - {"batch_hours"})  # which changes the address
         if await sent_by(name, option, is_set=True) == await sent_by(name, option, is_set=False)
     ]
 

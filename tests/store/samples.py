@@ -406,6 +406,7 @@ EXPECTED: dict[int, dict[str, Event | Item | Outcome | RunSpec]] = {
                 extra_headers=(("X-Team", "search"),),
             ),
         ),
+        "brief.batch": RunSpec(agent="reader", options=RequestOptions(batch_hours=24.0)),
         "brief.tags": RunSpec(agent="researcher", tags=("gpu", "eu")),
         "brief.priority": RunSpec(agent="researcher", priority=5),
         "brief.ceiling": RunSpec(agent="researcher", tool_ceiling=("search", "spawn")),

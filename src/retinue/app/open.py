@@ -33,7 +33,7 @@ from retinue.config.error_texts import closest_match
 from retinue.core.agent import DEFAULT_AGENT, Agent, split_model
 from retinue.core.commands import DEFAULT_LEASE
 from retinue.core.errors import BadInput
-from retinue.core.ids import RandomIds, SessionId, SystemClock
+from retinue.core.ids import RandomIds, RunId, SessionId, SystemClock
 from retinue.core.log_context import logger
 from retinue.core.policy import Policy, Rules, intersect
 from retinue.core.ports import Clock, Hooks, Ids, KeyValue, Provider, Store, Tool, ToolLike
@@ -237,6 +237,12 @@ def open(
         return LocalAgentPrograms(supervisor, dependencies)
 
     table.use_programs(agent_programs)
+
+    async def is_over(run_id: RunId) -> bool:
+        row = await supervisor.stored.run(run_id)
+        return row is None or row.progress.phase == "ended"
+
+    table.keep_batches(supervisor.key_value, clock, is_over)
     return Retinue(
         supervisor,
         driver,

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 from retinue.core.agent import is_server_tool, split_model
 from retinue.core.errors import BadInput
+from retinue.core.ids import RunId
+from retinue.core.messages import Reply
 from retinue.core.model_options import NO_OPTIONS, ModelOptions
-from retinue.core.ports import Provider, Tool, as_tool
+from retinue.core.ports import Clock, KeyValue, Provider, Publish, Request, Tool, as_tool
 from retinue.dialects import registry
 from retinue.dialects.base import Dialect, MakeProvider
 from retinue.dialects.context import ProviderFamilies, ProviderHost
@@ -21,12 +24,14 @@ from retinue.mcp_client import McpTools
 from retinue.providers import catalog
 from retinue.providers.acp import AgentPrograms
 from retinue.providers.catalog import LOCAL_SERVERS, WIRES, ProviderConfig, canonical_name, family, provider_config
+from retinue.providers.pricing import PricedProvider
 from retinue.tools.builtin import BUILTIN, Builtin
 from retinue.tools.dependencies import ToolOptions
 from retinue.tools.path_walk import Workspaces
 
 if TYPE_CHECKING:
     from retinue.core.server_tools import ServerToolSpec
+    from retinue.providers.batch import BatchQueue
 
 
 class ToolRegistry:
@@ -120,6 +125,8 @@ class ProviderRegistry:
         self._lend: Callable[[str, str], Provider | None] = lambda kind, name: None
         self._environ: Mapping[str, str] | None = None
         self._programs: Callable[[], AgentPrograms] | None = None
+        self._batches: tuple[KeyValue, Clock, Callable[[RunId], Awaitable[bool]]] | None = None
+        self._queues: list[BatchQueue] = []
 
     def use_programs(self, programs: Callable[[], AgentPrograms]) -> None:
         """Start the programs of providers that have one with these, which are made for the first of them."""
@@ -184,11 +191,34 @@ class ProviderRegistry:
             return None
         if name not in self._reached and name in (*self._provider_configs, *WIRES):
             config = self._provider_configs.get(name) or provider_config(name)
-            self._reached[name] = catalog.create_provider(config, programs=self._programs)
+            made = catalog.create_provider(config, programs=self._programs)
+            self._reached[name] = self._with_batches(name, made)
         kind, colon, other = name.partition(":")
         if name not in self._reached and colon and (made := self._lend(kind, other)) is not None:
             self._reached[name] = made
         return self._reached.get(name)
+
+    def keep_batches(self, key_value: KeyValue, clock: Clock, is_over: Callable[[RunId], Awaitable[bool]]) -> None:
+        """Journal batches in `key_value`; `is_over` says whether a run has ended."""
+        self._batches = (key_value, clock, is_over)
+
+    def _with_batches(self, name: str, provider: Provider) -> Provider:
+        """The provider with a queue for calls that may wait for a batch, which is made for the first of them."""
+        if self._batches is None or not isinstance(provider, PricedProvider):
+            return provider
+        key_value, clock, is_over = self._batches
+        queue: BatchQueue | None = None
+
+        async def answer(request: Request, publish: Publish) -> Reply:
+            nonlocal queue
+            if queue is None:
+                from retinue.providers.batch import BatchQueue  # imported late: few runs wait for batches
+
+                queue = BatchQueue(name, cast("Any", provider.provider), key_value, clock, is_over)
+                self._queues.append(queue)
+            return await queue.answer(request, publish)
+
+        return replace(provider, batch=answer)
 
     def split(self, model: str, default: str) -> tuple[str, str]:
         """Provider and name of a model: `provider:name` if there is such a provider, else a name at `default`."""
@@ -223,6 +253,8 @@ class ProviderRegistry:
         return None if config is None else config.temperature
 
     async def close(self) -> None:
+        for queue in self._queues:
+            await queue.close()
         for provider in self._reached.values():
             if isinstance(provider, Closes):
                 await provider.close()

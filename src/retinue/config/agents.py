@@ -156,6 +156,7 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
     cache_ttl: keys.CacheTtl = None
     stream: keys.Stream = None
     betas: keys.Betas = ()
+    batch_hours: keys.BatchHours = None
     extra_body: keys.ExtraBody = {}
     extra_headers: keys.ExtraHeaders = {}
     tags: Annotated[

@@ -7,7 +7,14 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
-from retinue.core.model_options import MAX_REPLY_TOKENS, MAX_STOP_CHARS, MAX_STOPS, NO_OPTIONS, ModelOptions
+from retinue.core.model_options import (
+    MAX_BATCH_HOURS,
+    MAX_REPLY_TOKENS,
+    MAX_STOP_CHARS,
+    MAX_STOPS,
+    NO_OPTIONS,
+    ModelOptions,
+)
 from retinue.core.model_options import Effort as EffortName
 
 ReplyTokens: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_REPLY_TOKENS)]
@@ -52,6 +59,10 @@ Stream: TypeAlias = Annotated[
     bool | None, Meta(description="false asks for whole answers in place of streams.", examples=[True])
 ]
 Betas: TypeAlias = Annotated[tuple[Word, ...], Meta(description="Beta features of Anthropic's API.", examples=[[]])]
+BatchHours: TypeAlias = Annotated[
+    Annotated[float, Meta(ge=0, le=MAX_BATCH_HOURS)] | None,
+    Meta(description="Hours that each reply may take in the vendor's batches, at half the price.", examples=[24]),
+]
 ExtraBody: TypeAlias = Annotated[
     Mapping[str, Any],
     Meta(description="Fields that are added to the body of every request.", examples=[{"user": "search"}]),

@@ -23,6 +23,7 @@ EFFORTS: tuple[Effort, ...] = ("none", "minimal", "low", "medium", "high", "xhig
 
 MAX_TEMPERATURE = 2
 MAX_REPLY_TOKENS = 1_000_000_000
+MAX_BATCH_HOURS = 720
 MAX_STOPS = 16
 MAX_STOP_CHARS = 1000
 MAX_EXTRA_BYTES = 64 * 1024
@@ -66,6 +67,7 @@ class RequestOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cache_ttl: Literal["5m", "1h"] | None = None
     stream: bool | None = None
     betas: tuple[str, ...] = ()
+    batch_hours: float | None = None
     extra_body: str = ""
     extra_headers: tuple[tuple[str, str], ...] = ()
 
@@ -81,9 +83,9 @@ class RequestOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def portable(self) -> RequestOptions:
         """The options that mean the same at another vendor, for a fallback model."""
-        if not (self.service_tier or self.betas or self.extra_body or self.extra_headers):
+        if not (self.service_tier or self.betas or self.batch_hours or self.extra_body or self.extra_headers):
             return self
-        return replace(self, service_tier="", betas=(), extra_body="", extra_headers=())
+        return replace(self, service_tier="", betas=(), batch_hours=None, extra_body="", extra_headers=())
 
 
 NO_REQUEST_OPTIONS = RequestOptions()
@@ -103,6 +105,7 @@ class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     - `parallel_tool_calls`: whether a reply may have several calls.
     - `cache_ttl`: `1h` keeps prompts in Anthropic's cache for an hour. `betas`: features of Anthropic's API.
     - `stream`: False asks for whole answers.
+    - `batch_hours`: requests go to the vendor's batch API, at half the price, and each may take so many hours.
     - `extra_body`: fields that are added to the body of requests. `extra_headers` are added to the headers; they carry
       no credentials.
 
@@ -131,6 +134,7 @@ set it in the settings of the provider ([providers.NAME] headers)
     cache_ttl: Literal["5m", "1h"] | None = None
     stream: bool | None = None
     betas: Sequence[str] = ()
+    batch_hours: float | None = None
     extra_body: Mapping[str, Any] = {}
     extra_headers: Mapping[str, str] = {}
 
@@ -140,6 +144,7 @@ set it in the settings of the provider ([providers.NAME] headers)
         _check_range("max_output_tokens", self.max_output_tokens, 1, MAX_REPLY_TOKENS)
         if self.effort is not None and self.effort not in EFFORTS:
             raise BadInput(f"effort: found {self.effort!r:.40}; expected one of: {', '.join(EFFORTS)}")
+        _check_range("batch_hours", self.batch_hours, 0, MAX_BATCH_HOURS)
         _check_range("seed", self.seed, -(2**63), 2**63 - 1)
         force_setattr(self, "stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop))
         force_setattr(self, "betas", tuple(self.betas))
@@ -169,6 +174,7 @@ set it in the settings of the provider ([providers.NAME] headers)
             cache_ttl=self.cache_ttl,
             stream=self.stream,
             betas=tuple(self.betas),
+            batch_hours=self.batch_hours or None,
             extra_body=msgspec.json.encode(self.extra_body).decode() if self.extra_body else "",
             extra_headers=tuple(self.extra_headers.items()),
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace as replace_in
 from functools import reduce
 from typing import TypeAlias, TypedDict, assert_never
@@ -456,8 +457,11 @@ async def reply_with_retries(
     failed: Usage = NO_USAGE
     failed_cost: int | None = 0
     attempt, throttled, successes = 1, 0, rate_limiter.successes
+    in_batch = request.options.batch_hours is not None
     while True:
-        async with rate_limiter.permit(tree=accepted.root_id, depth=accepted.depth):
+        # A call that waits for a batch makes no request of its own now, and may wait for hours.
+        permit = nullcontext() if in_batch else rate_limiter.permit(tree=accepted.root_id, depth=accepted.depth)
+        async with permit:
             if not engine.gate.is_open:
                 await engine.gate.wait()
             engine.gate.requests += 1
@@ -576,6 +580,8 @@ async def _attempt(
     """One attempt, with a limit on its whole time, on the time to its first delta and on each silence after that."""
     limits = live.run.accepted.limits
     live.discard_attempt()
+    if request.options.batch_hours is not None:
+        return await _attempt_in_batch(provider, request, live, publish)
     timeout = _AttemptTimeout(timeouts, limits, publish)
     try:
         with timeout:
@@ -597,6 +603,23 @@ async def _attempt(
         if not is_recordable(error, live.in_flight.values()):
             raise
         raise ProviderError(type_and_message_of(error), fault="internal") from error
+
+
+async def _attempt_in_batch(
+    provider: Provider, request: Request, live: LiveRun, publish: Callable[[Delta], None]
+) -> Reply:
+    """One attempt that may wait for a batch of the vendor, which has a limit of hours of its own."""
+    live.waiting_for = "time"
+    try:
+        return _within_bounds(await provider.answer(request, publish))
+    except (ProviderError, asyncio.CancelledError):
+        raise
+    except BaseException as error:
+        if not is_recordable(error, live.in_flight.values()):
+            raise
+        raise ProviderError(type_and_message_of(error), fault="internal") from error
+    finally:
+        live.waiting_for = None
 
 
 def _within_bounds(reply: Reply) -> Reply:

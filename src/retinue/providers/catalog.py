@@ -47,6 +47,7 @@ def _local_server(base_url: str) -> Wire:
         default_model="",
         options={"quirks": openai_chat.LOCAL_SERVER},
         caches_by_key=False,
+        supports=openai_chat.WIRE.supports - {"batch_hours"},
     )
 
 
@@ -189,6 +190,8 @@ def provider_config(
     if responses_wire == "seed" and not record.seed_options:
         raise BadInput(f"responses_wire applies to the wire openai-responses only; the wire of {name!r} is {wire}")
     check_options(record, wire, options)
+    if options.batch_hours:
+        raise BadInput("batch_hours: set it for an agent or a run, which may take hours, and not for a provider")
     if bearer and not record.takes_bearer:
         raise BadInput(f"bearer applies to the wire anthropic only; the wire of {name!r} is {wire}")
     if (record.kind == "program") != (program is not None):

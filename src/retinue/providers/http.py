@@ -8,10 +8,11 @@ import re
 import socket
 import ssl
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, ClassVar, Self, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Literal, Self, TypeAlias
 
 from yarl import URL
 
@@ -100,6 +101,7 @@ class Endpoint:
     ) -> None:
         base = _parse_url(base_url, "base URL" if path else "url")
         self._http = http
+        self._base = base
         self._sign = sign
         if is_encoded:
             self._url = base.with_path(base.raw_path.rstrip("/") + path, encoded=True, keep_query=True)
@@ -206,6 +208,84 @@ class Endpoint:
             failure = ProviderError(f"cannot reach {self.info.base_url}: {error}", fault="internal")
         except (BadResponse, Disconnected, ProxyFailed, OSError) as error:
             failure = connection_error(error, self.info, secrets)
+        raise failure
+
+    def secrets(self) -> tuple[str, ...]:
+        """What must not be shown: the key, and secret headers."""
+        key = os.environ.get(self.info.api_key_env or "", "").strip()
+        return (*self._secrets, key) if key else self._secrets
+
+    async def exchange(
+        self,
+        method: Literal["GET", "POST"],
+        path: str,
+        *,
+        headers: Mapping[str, str],
+        max_bytes: int,
+        query: str = "",
+        body: bytes = b"",
+    ) -> bytes:
+        """The body of the response to a request at the base URL and this path, or a `ProviderError`."""
+        async with self._opened(method, path, headers, query=query, body=body) as content:
+            pieces, size = list[bytes](), 0
+            while piece := await content.readany():
+                pieces.append(piece)
+                size += len(piece)
+                if size > max_bytes:
+                    raise ProviderError(f"the answer has more than {max_bytes} bytes", fault="internal")
+            return b"".join(pieces)
+
+    async def lines(self, path: str, *, headers: Mapping[str, str], max_line: int) -> AsyncIterator[bytes]:
+        """The lines of the response to a GET request, however many; a `ProviderError` for one that is too long."""
+        async with self._opened("GET", path, headers) as content:
+            rest: list[bytes] = []
+            size = 0
+            while piece := await content.readany():
+                *whole, last = piece.split(b"\n")
+                if whole:
+                    yield b"".join((*rest, whole[0]))
+                    for line in whole[1:]:
+                        yield line
+                    rest, size = [], 0
+                rest.append(last)
+                size += len(last)
+                if size > max_line:
+                    raise ProviderError(f"a line of the answer has more than {max_line} bytes", fault="internal")
+            if size:
+                yield b"".join(rest)
+
+    @asynccontextmanager
+    async def _opened(
+        self,
+        method: Literal["GET", "POST"],
+        path: str,
+        headers: Mapping[str, str],
+        *,
+        query: str = "",
+        body: bytes = b"",
+    ) -> AsyncGenerator[Content]:
+        key = self._key()
+        url = self._base.with_path(self._base.path.rstrip("/") + path, keep_query=True)
+        url = url.update_query(query) if query else url
+        sent = with_headers(headers, self._headers)
+        sent = sent | {self._key_header: self._key_prefix + key} if key else sent
+        try:
+            async with self._http.get(url, sent) if method == "GET" else self._http.post(url, body, sent) as response:
+                if 200 <= response.status < 300:
+                    yield response.content
+                    return
+                failure = error_response(
+                    response.status,
+                    response.headers,
+                    await _read_error(response),
+                    reason=response.reason or "",
+                    endpoint=self.info,
+                    secrets=self.secrets(),
+                )
+        except UnknownProxy as error:
+            failure = ProviderError(f"cannot reach {self.info.base_url}: {error}", fault="internal")
+        except (BadResponse, Disconnected, ProxyFailed, OSError) as error:
+            failure = connection_error(error, self.info, self.secrets())
         raise failure
 
     def _key(self) -> str:
@@ -478,6 +558,19 @@ class HttpProvider(ABC):
     async def endpoint(self, model: str, *, streams: bool = True) -> Endpoint:
         """The endpoint of a model, for answers as streams or as a whole."""
         return self._endpoint
+
+    @property
+    def info(self) -> EndpointInfo:
+        """What error messages say of the address."""
+        return self._endpoint.info
+
+    def secrets(self) -> tuple[str, ...]:
+        """What must not be shown of its requests."""
+        return self._endpoint.secrets()
+
+    def unsupported(self, model: str) -> frozenset[str]:
+        """The options that a model has rejected."""
+        return self._unsupported.for_model(model)
 
     def headers_of(self, request: Request) -> dict[str, str]:
         """The headers that the options of a request add."""

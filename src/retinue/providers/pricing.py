@@ -7,7 +7,7 @@ the cost None, never zero.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -245,6 +245,8 @@ class PricedProvider:
     """Nanodollars for one use of a tool that the vendor runs, by its kind."""
     check: Callable[[Request], None] | None = None
     """Raises `ProviderError` for a request with a server tool that the vendor does not have."""
+    batch: Callable[[Request, Publish], Awaitable[Reply]] | None = None
+    """Answers a request that may wait for a batch of the vendor, at half the price."""
 
     async def answer(self, request: Request, publish: Publish) -> Reply:
         if request.server_tools and self.check is not None:
@@ -253,8 +255,9 @@ class PricedProvider:
         return with_text_calls(reply, request) if self.calls_in_text else reply
 
     async def _priced_answer(self, request: Request, publish: Publish) -> Reply:
+        in_batch = request.options.batch_hours is not None
         try:
-            reply = await self.provider.answer(request, publish)
+            reply = await (self._answer_in_batch if in_batch else self.provider.answer)(request, publish)
         except ProviderError as error:
             if error.usage.total and not error.cost:
                 rates = self.prices.rates(request.model)
@@ -266,7 +269,13 @@ class PricedProvider:
         if rates is None:
             return reply
         used = server_tool_cost(self.server_tool_prices or {}, request, reply) if reply.server_tools else 0
-        return replace(reply, cost=add_cost(rates.cost(reply.usage), used))
+        cost = rates.cost(reply.usage)
+        return replace(reply, cost=add_cost((cost + 1) // 2 if in_batch else cost, used))
+
+    async def _answer_in_batch(self, request: Request, publish: Publish) -> Reply:
+        if self.batch is None:
+            raise ProviderError(f"{self.provider!r} has no batches: leave batch_hours out", fault="bad_request")
+        return await self.batch(request, publish)
 
     @property
     def counts_are_exact(self) -> bool:

@@ -22,6 +22,7 @@ def _chat(base_url: str, api_key_env: str, default_model: str, quirks: ChatQuirk
         "options": {"quirks": quirks},
         "caches_by_key": False,
         "aliases": (),
+        "supports": openai_chat.WIRE.supports - {"batch_hours"},
         **fields,
     }
     return replace(openai_chat.WIRE, **record)
@@ -136,6 +137,7 @@ VENDORS: dict[str, Wire] = {
         base_url_example="https://REGION-aiplatform.googleapis.com/v1/projects/PROJECT/locations/REGION",
         key_header="Authorization",
         key_prefix="Bearer ",
+        supports=gemini.WIRE.supports - {"batch_hours"},
         server_tools={name: gemini.WIRE.server_tools[name] for name in ("web_search", "web_fetch", "code_execution")},
     ),
 }

@@ -62,7 +62,7 @@ WIRE = Wire(
     request_path=MESSAGES_PATH,
     version_path=VERSION_PATH,
     max_temperature=1,
-    supports=_OPTIONS | {"service_tier", "betas", "stream"},
+    supports=_OPTIONS | {"service_tier", "betas", "stream", "batch_hours"},
     server_tools={
         "web_search": _WEB_OPTIONS,
         "web_fetch": _WEB_OPTIONS,

@@ -8,7 +8,7 @@ fields are ignored: the vendor adds some every year.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import ClassVar, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, ClassVar, TypeAlias, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
@@ -46,6 +46,9 @@ from retinue.providers.stream_decoder import (
     decode_counts,
     normalized_usage,
 )
+
+if TYPE_CHECKING:
+    from retinue.providers.batch import BatchApi
 
 _EVENTS = frozenset(
     {"message_start", "content_block_start", "content_block_delta", "content_block_stop", "message_delta", "error"}
@@ -648,6 +651,11 @@ class AnthropicProvider(HttpProvider):
             betas = (*betas, MCP_BETA)
         named = {_BETA_HEADER: ",".join(betas)} if betas else {}
         return {**named, **dict(request.options.extra_headers)}
+
+    def batch_api(self, headers: dict[str, str]) -> BatchApi | None:
+        from retinue.providers.batch import AnthropicBatches  # imported late: few runs wait for batches
+
+        return None if self.info.full_url else AnthropicBatches(self._endpoint, headers)
 
     def encode(self, request: Request, unsupported: Collection[str]) -> bytes:
         return encode(request, unsupported=unsupported)

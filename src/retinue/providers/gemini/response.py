@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 from msgspec import Struct
@@ -30,7 +30,7 @@ from retinue.providers.gemini.request import (
     options,
 )
 from retinue.providers.http import Endpoint, HttpProvider
-from retinue.providers.http_errors import stream_error
+from retinue.providers.http_errors import EndpointInfo, stream_error
 from retinue.providers.lenient_json import decode_lenient, decode_or_none
 from retinue.providers.message_encoder import make_note
 from retinue.providers.stream_decoder import (
@@ -41,6 +41,9 @@ from retinue.providers.stream_decoder import (
     decode_counts,
     normalized_usage,
 )
+
+if TYPE_CHECKING:
+    from retinue.providers.batch import BatchApi
 
 _REFUSALS = (
     *("SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "MODEL_ARMOR"),
@@ -409,11 +412,23 @@ class GeminiProvider(HttpProvider):
         self._api_key_env = api_key_env
         self._headers = dict(headers or {})
         self._endpoints: dict[tuple[str, bool], Endpoint] = {}
-        self._info = self._new_endpoint(VERSION).info  # raises now if the address is unusable
+        self._versions = self._new_endpoint(VERSION, streams=False)  # raises now if the address is unusable
 
     @property
     def base_url(self) -> str:
-        return self._info.base_url
+        return self.info.base_url
+
+    @property
+    def info(self) -> EndpointInfo:
+        return self._versions.info
+
+    def secrets(self) -> tuple[str, ...]:
+        return self._versions.secrets()
+
+    def batch_api(self, headers: dict[str, str]) -> BatchApi | None:
+        from retinue.providers.batch import GeminiBatches  # imported late: few runs wait for batches
+
+        return GeminiBatches(self._versions, headers)
 
     def encode(self, request: Request, unsupported: Collection[str]) -> bytes:
         return encode(request, unsupported=unsupported)

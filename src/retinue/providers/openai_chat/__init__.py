@@ -25,6 +25,6 @@ WIRE = Wire(
     call_name="openai-chat",
     request_path=COMPLETIONS_PATH,
     explicit_options={"explicit": True},
-    supports=COMMON_OPTIONS | {"stop", "seed", "service_tier", "parallel_tool_calls"},
+    supports=COMMON_OPTIONS | {"stop", "seed", "service_tier", "parallel_tool_calls", "batch_hours"},
     caches_by_key=True,
 )

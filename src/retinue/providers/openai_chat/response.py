@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import isfinite
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 from msgspec import Struct
@@ -50,6 +50,9 @@ from retinue.providers.stream_decoder import (
     decode_counts,
     normalized_usage,
 )
+
+if TYPE_CHECKING:
+    from retinue.providers.batch import BatchApi
 
 _STOPS: dict[str, Stop | None] = {
     **dict.fromkeys(("stop", "tool_calls", "function_call", "eos", "eos_token", "end", "complete", "completed")),
@@ -539,6 +542,11 @@ class OpenAIChatProvider(HttpProvider):
             key_header=key_header,
             key_prefix=key_prefix,
         )
+
+    def batch_api(self, headers: dict[str, str]) -> BatchApi | None:
+        from retinue.providers.batch import OpenAIBatches  # imported late: few runs wait for batches
+
+        return None if self.info.full_url else OpenAIBatches(self._endpoint, headers, path=COMPLETIONS_PATH)
 
     def encode(self, request: Request, unsupported: Collection[str]) -> bytes:
         return encode(

@@ -25,7 +25,7 @@ WIRE = Wire(
     call_name="openai-responses",
     request_path=RESPONSES_PATH,
     explicit_options={"explicit": True, "continues": "previous"},
-    supports=COMMON_OPTIONS | {"service_tier", "parallel_tool_calls"},
+    supports=COMMON_OPTIONS | {"service_tier", "parallel_tool_calls", "batch_hours"},
     server_tools={
         "web_search": ("max_uses", "allowed_domains"),
         "code_execution": ("max_uses",),

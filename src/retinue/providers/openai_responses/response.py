@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -48,6 +48,9 @@ from retinue.providers.stream_decoder import (
     decode_counts,
     normalized_usage,
 )
+
+if TYPE_CHECKING:
+    from retinue.providers.batch import BatchApi
 
 
 class Event(Struct, gc=False):
@@ -628,6 +631,11 @@ class OpenAIResponsesProvider(HttpProvider):
         if self._continues == "previous" and reply.response_id:
             request.memo[LAST_REPLY] = LastReply(reply.response_id, reply.message, request.memo.get(MEMO))
         return reply
+
+    def batch_api(self, headers: dict[str, str]) -> BatchApi | None:
+        from retinue.providers.batch import OpenAIBatches  # imported late: few runs wait for batches
+
+        return None if self.info.full_url else OpenAIBatches(self._endpoint, headers, path=RESPONSES_PATH)
 
     def encode(self, request: Request, unsupported: Collection[str]) -> bytes:
         return encode(
