@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -78,6 +79,38 @@ async def test_images_of_a_result_are_shown_to_the_model(tmp_path: Path) -> None
 def count(folder: Path, what: str) -> int:
     file = folder / what
     return len(file.read_text()) if file.exists() else 0
+
+
+async def test_a_program_that_an_agent_can_have_written_is_not_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    planted = tmp_path / "node_modules" / ".bin" / "files-server"
+    planted.parent.mkdir(parents=True)
+    planted.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    planted.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{planted.parent}{os.pathsep}{os.environ['PATH']}")
+
+    await results([McpServer(name="files", command="files-server")])
+
+    assert "agents may write in" in caplog.text
+    assert not (tmp_path / "ran").exists()
+
+
+async def test_a_program_is_taken_from_the_first_folder_of_path_that_is_not_of_agents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work, chosen = tmp_path / "work", tmp_path / "chosen"
+    for folder in (work, chosen):
+        folder.mkdir()
+        program = folder / "echo-server"
+        program.write_text(f"#!/bin/sh\nexec {sys.executable} {SERVER} {folder}/behaviour.json\n")
+        program.chmod(0o755)
+        behave(folder, "echo" if folder is chosen else "planted")
+    monkeypatch.chdir(work)
+    monkeypatch.setenv("PATH", os.pathsep.join((str(work), str(chosen), os.environ["PATH"])))
+
+    assert await results([McpServer(name="x", command="echo-server")], calls("mcp__x__echo")) == ["{}"]
 
 
 # ---- calls -----------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 SYSTEM_FOLDERS = (
@@ -37,9 +37,18 @@ def find_program(name: str, *, agents_write: Sequence[str]) -> FoundProgram:
 
     `agents_write` are the folders in which agents may write.
     """
-    passed_over: list[str] = []
     listed = [folder for folder in os.get_exec_path() if os.path.isabs(folder)]
-    for folder in dict.fromkeys((*SYSTEM_FOLDERS, *listed)):
+    return _first(name, (*SYSTEM_FOLDERS, *listed), agents_write)
+
+
+def on_path(name: str, *, agents_write: Sequence[str]) -> FoundProgram:
+    """As `find_program`, in the order of PATH: for programs of the user, who may have chosen one of several."""
+    return _first(name, (folder for folder in os.get_exec_path() if os.path.isabs(folder)), agents_write)
+
+
+def _first(name: str, folders: Iterable[str], agents_write: Sequence[str]) -> FoundProgram:
+    passed_over: list[str] = []
+    for folder in dict.fromkeys(folders):
         path = os.path.join(folder, name)
         if not os.path.isfile(path) or not os.access(path, os.X_OK):
             continue

@@ -23,6 +23,7 @@ from pydantic import FileUrl
 
 from retinue.core.errors import BadInput, ToolError
 from retinue.core.text import clean_line
+from retinue.local.programs import on_path
 from retinue.mcp_client.server_config import McpServer
 from retinue.version import __version__
 
@@ -38,6 +39,7 @@ MAX_UNASKED = 10_000
 MAX_PAGES = 50
 START_SECONDS, END_SECONDS = 30.0, 2.0
 KEPT_ERRORS = 2000
+MISSING = "there is no program of this name on PATH"
 
 
 class Pipes(Protocol):
@@ -269,7 +271,7 @@ async def start_program(server: McpServer, workspace: str) -> AsyncGenerator[Pip
     """Start the program of a server in a session of its own; at the end its whole process group is killed."""
     try:
         process = await asyncio.create_subprocess_exec(
-            server.command,
+            await asyncio.to_thread(_program, server, workspace),
             *server.args,
             cwd=_folder(workspace, server.cwd),
             env=server.environment(),
@@ -286,6 +288,16 @@ async def start_program(server: McpServer, workspace: str) -> AsyncGenerator[Pip
         yield _Pipes(process)
     finally:
         await asyncio.shield(_end(process))
+
+
+def _program(server: McpServer, workspace: str) -> str:
+    """The program of a server; one that is named without a folder is not taken from where an agent can have put it."""
+    if os.path.dirname(server.command):
+        return os.path.expanduser(server.command)
+    found = on_path(server.command, agents_write=(os.getcwd(), str(_folder(workspace))))
+    if not found.path:
+        raise BadInput(f"{clean_line(server.command)} cannot be started: " + "; ".join(found.passed_over or (MISSING,)))
+    return found.path
 
 
 def _folder(workspace: str, below: str = "") -> Path:
