@@ -138,6 +138,8 @@ class _Tree:
             if not self.ready.done():
                 self.ready.set_result(None)
         for follower in self.followers:
+            if follower.seen is None:
+                continue  # its rows come first, and then its end: see `LiveTrees.changes`
             follower.put(sent("problem", {"error": problem}) if problem else sent("end", {}))
             follower.ended = True
             follower.ready.set()
