@@ -21,6 +21,7 @@ from retinue.core.policy import Policy
 from retinue.core.ports import Publish, Request, Tool
 from retinue.dialects import registry
 from retinue.dialects.buzzllm.requests import CATALOG
+from retinue.dialects.claude import ClaudeSettings
 from retinue.dialects.meerkat.settings import MeerkatSettings
 from retinue.dialects.spec.settings import SpecSettings
 from retinue.dialects.xzatoma.settings import XzatomaSettings
@@ -193,6 +194,7 @@ def many(count: int) -> list[Tool]:
 
 
 SETTINGS: dict[str, Sequence[object]] = {
+    "claude": (None, ClaudeSettings(agent_tool="Task")),
     "spec": (None, SpecSettings(extensions=()), SpecSettings()),
     "meerkat": (
         None,

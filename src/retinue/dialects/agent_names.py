@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
 from retinue.core.agent import Agent
 
@@ -25,6 +26,22 @@ def plain_name(name: str) -> str:
     return name.strip().lower().replace("_", "-").replace(" ", "-")
 
 
-def agent_list(agents: Sequence[Agent]) -> str:
-    """Lines with the names and descriptions of agents, each after a line break."""
-    return "".join(f"\n- {agent.name}: {agent.description}".rstrip(": ") for agent in agents)
+MAX_CHARACTERS = 16_000
+"""Characters of a list of agents; the ones after them are counted."""
+
+MAX_DESCRIPTION = 1024
+"""Characters of a tool's description that every vendor takes."""
+
+
+def agent_list(agents: Sequence[Agent], most: int = MAX_CHARACTERS) -> str:
+    r"""Lines with the names and descriptions of agents, each after a line break; the first ones that fit.
+
+    >>> agent_list([Agent(name="dig", description="Digs."), Agent(name="write", description="Writes texts.")], 30)
+    '\n- dig: Digs.\n- and 1 more'
+    """
+    lines = [f"\n- {agent.name}: {agent.description}".rstrip(": ") for agent in agents]
+    if sum(map(len, lines)) <= most:
+        return "".join(lines)
+    room = most - len(f"\n- and {len(lines)} more")
+    fitting = sum(total <= room for total in accumulate(map(len, lines)))
+    return "".join(lines[:fitting]) + f"\n- and {len(lines) - fitting} more"

@@ -12,7 +12,7 @@ from retinue.core.commands import RunQuery
 from retinue.core.events import CallReturned
 from retinue.dialects import registry
 from retinue.dialects.claude import TOOL_NAMES
-from retinue.dialects.claude.requests import specs
+from retinue.dialects.claude.requests import about_agents, specs, types_in_system
 from retinue.providers.scripted import calls_verbatim, says, together
 from retinue.testing.harness import Harness, dialect_context
 from retinue.testing.virtual_time import VirtualTimeLoop
@@ -102,3 +102,18 @@ def test_any_arguments_get_an_answer_or_a_refusal(tool: str, arguments: str) -> 
         (returned,) = runner.run(play())
     assert not returned.crashed
     assert returned.failed or isinstance(json.loads(returned.text), dict)
+
+
+def test_types_that_do_not_fit_the_description_are_in_the_system_text() -> None:
+    few = [Agent(name="reader", description="Reads.")]
+    many = [Agent(name=f"reader_{number}", description="Reads. " * 20) for number in range(200)]
+    dialect = registry.entry("claude").make(dialect_context(agents=many))
+
+    assert "- reader: Reads." in about_agents(few)
+    assert types_in_system(few) == ""
+    assert "reader_0" not in about_agents(many)
+    assert about_agents(many).endswith("The types are in the system prompt.")
+    text = dialect.system_text(many, ("Agent",))
+    assert "- reader_0: Reads." in text
+    assert text.endswith(" more")
+    assert len(text) < 17_000

@@ -53,7 +53,9 @@ class ClaudeDialect(Dialect):
         return self._tools
 
     def system_text(self, agents: Sequence[Agent], offered: tuple[str, ...]) -> str:
-        return answers.USAGE if self._agent_tool in offered else ""
+        if self._agent_tool not in offered:
+            return ""
+        return "\n\n".join(filter(None, (answers.USAGE, requests.types_in_system(agents))))
 
     def notice(self, accepted: RunAccepted, outcome: Outcome) -> str:
         return answers.notification(self._runs.name_in_notice(accepted), accepted.task, outcome)

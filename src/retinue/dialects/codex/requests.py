@@ -178,6 +178,10 @@ def inherited(fork_turns: str | int | None) -> Inherited:
     return min(int(text), MAX_TURNS)
 
 
+MAX_ROLES = 900
+"""Characters of the list of roles in a tool; the system text has more."""
+
+
 def role_named(name: str | None, agents: Sequence[Agent]) -> Agent | None:
     """The configured agent of that name, leniently; None for none and for `default`; raises `CallRefused`.
 
@@ -215,7 +219,7 @@ def specs(agents: Sequence[Agent] = (), settings: CodexSettings = DEFAULTS) -> d
         "task_name": typed("string", "Name of the new agent: lowercase letters, digits, underscores."),
         "message": typed("string", "The task: goal, facts, and the form of the answer."),
         "agent_type": name_schema((DEFAULT_ROLE, *(agent.name for agent in agents)) if agents else ())
-        | {"description": f"{role}{agent_names.agent_list(agents)}"},
+        | {"description": f"{role}{agent_names.agent_list(agents, MAX_ROLES)}"},
         "fork_turns": typed(
             "string", "How much of your conversation it begins with: all (default), none, or a number of last turns."
         ),
