@@ -81,11 +81,11 @@ async def _serve(
     from retinue.app.open import open_read_only
     from retinue.app.read_only import ReadOnlyClient
     from retinue.core.errors import BadInput
-    from retinue.web.access import is_loopback
+    from retinue.net.loopback import is_localhost
     from retinue.web.server import listen
     from retinue.web.service import Service
 
-    if token_env is None and not is_loopback(host):
+    if token_env is None and not is_localhost(host):
         raise BadInput(f"--host {host} is beyond this machine: give a token with --token-env NAME")
     tokens, link_token = _tokens(token_env, read_token_env)
     listener = listen(host, port)

@@ -15,7 +15,6 @@ import hmac
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
@@ -33,6 +32,7 @@ from retinue.core.errors import BadInput, RetinueError
 from retinue.local.protocol_streams import MAX_LINE
 from retinue.mcp_server.connection import Connection
 from retinue.mcp_server.sdk import Context, make_server
+from retinue.net.loopback import is_localhost
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator
@@ -82,7 +82,7 @@ class HttpAddress(NamedTuple):
 
     @property
     def is_loopback(self) -> bool:
-        return _is_loopback(self.host)
+        return is_localhost(self.host)
 
     def url(self, port: int) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -217,7 +217,7 @@ class _Access:
 
     def _refusal(self, path: str, headers: Headers, token: str) -> ASGIApp | None:
         host = _host_name(headers.get("host", ""))
-        if self._is_loopback and not _is_loopback(host):  # a name of another site that resolves to this machine
+        if self._is_loopback and not is_localhost(host):  # a name of another site that resolves to this machine
             return PlainTextResponse("the Host header is not this machine", 421)
         if not self._is_own_origin(headers.get("origin"), headers.get("host", "")):
             return PlainTextResponse("requests of pages of other sites are refused", 403)
@@ -230,7 +230,7 @@ class _Access:
             return True
         try:
             place = urlsplit(origin)
-            return _is_loopback(place.hostname or "") if self._is_loopback else place.netloc == host
+            return is_localhost(place.hostname or "") if self._is_loopback else place.netloc == host
         except ValueError:
             return False
 
@@ -350,12 +350,3 @@ def _host_name(host: str) -> str:
         return urlsplit(f"//{host}").hostname or ""
     except ValueError:
         return ""
-
-
-def _is_loopback(host: str) -> bool:
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False

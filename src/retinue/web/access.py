@@ -23,6 +23,7 @@ import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from retinue.core.errors import BadInput
+from retinue.net.loopback import is_localhost
 
 Role: TypeAlias = Literal["act", "read"]
 
@@ -102,20 +103,6 @@ def stored_token(home: Path) -> str:
     return token
 
 
-def is_loopback(host: str) -> bool:
-    """Whether a name or address is that of this machine.
-
-    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("::1"), is_loopback("example.org")
-    (True, True, True, False)
-    """
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 class Guard:
     """The outermost layer of the server; passes requests on with their role in `scope["role"]`."""
 
@@ -155,13 +142,13 @@ class Guard:
         name = urlsplit(f"//{given}").hostname if given and not set(given) & set("/@?#\\") else None
         if name is None:
             return False
-        if is_loopback(name) or name == self._host.lower():
+        if is_localhost(name) or name == self._host.lower():
             return True
         try:  # a server that listens beyond this machine is reached by any of its addresses
             ipaddress.ip_address(name)
         except ValueError:
             return False
-        return not is_loopback(self._host)
+        return not is_localhost(self._host)
 
     def _role(self, headers: dict[str, str]) -> Role | None:
         kind, _, bearer = headers.get("authorization", "").partition(" ")
