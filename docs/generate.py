@@ -341,10 +341,10 @@ there). See [Approvals](../how-to/approvals.md) for calls that need a person.
   than its caller's; an agent without profiles has no more than its caller. With `delegation_ceiling = "caller"` in the
   caller's `[runtime_profiles]` no target has more than its caller, nor have the agents to which it delegates; with
   `"target"` every target has its own rights.
-- It is enforced where a call is made, whoever makes it, and not by hiding tools alone.
+- It is enforced where a call is made, from whatever run, and not by hiding tools alone.
 - The two limits on stretches of time (actions an hour, cost a day) are counted for each agent by name, in the store:
-  all its runs share them, in all processes, and what its children use counts for it as well. They bind where somebody
-  wrote down a policy: for the retinue, for the run, or for its agent. Without any, the other limits of `Policy()`
+  all its runs share them, in all processes, and what its children use counts for it as well. They bind where a
+  policy was given: for the retinue, for the run, or for its agent. Without any, the other limits of `Policy()`
   hold, and nothing is counted.
 
 An action is a call that changes something: it writes a file, runs a command, stores a memory. Tools say so themselves

@@ -1,4 +1,4 @@
-"""Evals in small: cases that are run several times against models, with checks of answers and of what was done."""
+"""Evals: cases that are run several times against models, with checks of answers and of what was done."""
 
 from retinue.evals.checks import CheckFailure
 from retinue.evals.report import Attempt, CaseResult, Report, junit

@@ -1,4 +1,4 @@
-"""Runs whose mind is the agent program of these tests, and what that program was sent."""
+"""Runs whose model is the agent program of these tests, and what that program was sent."""
 
 from __future__ import annotations
 

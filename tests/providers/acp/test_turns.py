@@ -1,4 +1,4 @@
-"""A run whose mind is an agent program: turns, calls, permissions, costs, follow-ups and what the program is sent."""
+"""A run whose model is an agent program: turns, calls, permissions, costs, follow-ups and what the program is sent."""
 
 from pathlib import Path
 from typing import Any

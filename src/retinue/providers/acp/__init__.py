@@ -1,4 +1,4 @@
-"""Agents that speak the Agent Client Protocol on stdin and stdout, as the minds of runs."""
+"""Agent programs as models of runs, over the Agent Client Protocol on stdin and stdout."""
 
 from typing import TYPE_CHECKING
 

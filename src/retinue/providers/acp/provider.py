@@ -1,4 +1,4 @@
-"""The provider of runs whose mind is an agent program: a turn of the agent becomes turns of the run.
+"""The provider of runs whose model is an agent program: a turn of the agent becomes turns of the run.
 
 The agent works through a prompt by itself. Each tool call that it finishes, or asks a permission for, ends a reply of
 the run, with the text so far; the run records the call like one of its own, decides on it by its policy and its
