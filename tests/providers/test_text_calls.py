@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -200,3 +201,21 @@ def test_any_text_is_examined_without_an_error(text: str) -> None:
 def test_long_hostile_text_has_no_calls(piece: str) -> None:
     """With work that grows faster than the text, this would take minutes."""
     assert find_calls(piece * (MAX_TEXT // len(piece)), TOOLS).calls == ()
+
+
+@pytest.mark.parametrize("opening", ["<tools>", "<tool_call>", "<function=look>", "<function=look><parameter=at>"])
+def test_a_long_run_of_blanks_in_a_written_call_is_read_once(opening: str) -> None:
+    """It was read again from each of its characters: 99,000 blanks stopped the process for a minute."""
+    text = f"{opening}x{' ' * (MAX_TEXT - 100)}y"
+
+    before = time.process_time()
+    assert find_calls(text, TOOLS).calls == ()
+    assert time.process_time() - before < 2
+
+
+def test_parameters_without_an_end_are_read_once() -> None:
+    text = "<function=look>" + "<parameter=at>" * ((MAX_TEXT - 100) // 14)
+
+    before = time.process_time()
+    assert find_calls(text, TOOLS).calls == ()
+    assert time.process_time() - before < 2

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import cast
 
 import msgspec
@@ -29,10 +30,11 @@ MAX_BLOCKS = 64
 """Blocks of one reply that are read as calls."""
 
 _TAGGED = re.compile(
-    r"<(tool_call|function_call|tool_use|tools|function)>\s*(?P<body>.*?)\s*(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE
+    r"<(tool_call|function_call|tool_use|tools|function)>(?P<body>.*?)(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE
 )
-_NAMED = re.compile(r"<function=(?P<name>[^>\s]{1,128})>\s*(?P<body>.*?)\s*(?:</function>|\Z)", re.DOTALL)
-_PARAMETER = re.compile(r"<parameter=(?P<name>[^>\s]{1,128})>\n?(?P<value>.*?)\n?</parameter>", re.DOTALL)
+_NAMED = re.compile(r"<function=(?P<name>[^>\s]{1,128})>(?P<body>.*?)(?:</function>|\Z)", re.DOTALL)
+_PARAMETER = re.compile(r"<parameter=(?P<name>[^>\s]{1,128})>\n?")
+_PARAMETER_END = "</parameter>"
 _MARKED = re.compile(r"(?:\[TOOL_CALLS\]|<\|python_tag\|>|<\|tool_call\|>)\s*(?P<body>.*)\Z", re.DOTALL)
 _MISTRAL = re.compile(r"(?P<name>[\w.-]{1,128})\s*\[ARGS\]\s*(?P<body>\{.*)\Z", re.DOTALL)
 _FENCED = re.compile(r"```(?P<kind>[\w-]{0,20})[ \t]*\n(?P<body>.*?)(?:```|\Z)", re.DOTALL)
@@ -133,6 +135,7 @@ class _Offered:
 
     def __init__(self, tools: Sequence[ToolSpec]) -> None:
         self._tools = {tool.name: tool for tool in tools}
+        self._read: list[tuple[str, _Parameters]] | None = None
 
     def known(self, call: ToolCall) -> ToolCall | None:
         """The call, if its tool is offered; or the call that it means: of the one tool with a choice of that name.
@@ -175,12 +178,13 @@ class _Offered:
         ]
         return ToolCall(fitting[0], _compact(fields)) if len(fitting) == 1 else None
 
-    def _schemas(self) -> Iterator[tuple[str, _Parameters]]:
-        for name, tool in self._tools.items():
-            try:
-                yield name, msgspec.json.decode(tool.parameters, type=_Parameters)
-            except NOT_JSON:
-                continue
+    def _schemas(self) -> Iterable[tuple[str, _Parameters]]:
+        if self._read is None:  # once: a text may have many calls, and a request large schemas
+            self._read = []
+            for name, tool in self._tools.items():
+                with suppress(*NOT_JSON):
+                    self._read.append((name, msgspec.json.decode(tool.parameters, type=_Parameters)))
+        return self._read
 
 
 def _compact(arguments: object) -> str:
@@ -237,8 +241,23 @@ def _named_arguments(body: str) -> str | None:
     """The arguments of `<function=NAME>`: a JSON object (Llama), or a tag for each parameter (Qwen); else None."""
     if (value := _first_json(body)) is not None:
         return msgspec.json.encode(value).decode()
-    arguments = {match["name"]: _value_of(match["value"]) for match in _first(_PARAMETER.finditer(body))}
-    return msgspec.json.encode(arguments).decode() if arguments or not body else None
+    arguments = {name: _value_of(value) for name, value in _parameters(body)}
+    return msgspec.json.encode(arguments).decode() if arguments or not body.strip() else None
+
+
+def _parameters(body: str) -> Iterator[tuple[str, str]]:
+    """The names and texts of parameters that are written as tags; one without an end is none, and neither is the rest.
+
+    No part of the text is read twice: it may have any number of tags that have no end.
+    """
+    position = 0
+    for _ in range(MAX_BLOCKS):
+        begin = _PARAMETER.search(body, position)
+        end = -1 if begin is None else body.find(_PARAMETER_END, begin.end())
+        if begin is None or end < 0:
+            return
+        yield begin["name"], body[begin.end() : end].removesuffix("\n")
+        position = end + len(_PARAMETER_END)
 
 
 def _value_of(text: str) -> object:
