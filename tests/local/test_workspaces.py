@@ -26,9 +26,11 @@ pytestmark = pytest.mark.real_time
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 
 
-def git(folder: Path, *words: str) -> str:
+def git(folder: Path, *words: str, text: str | None = None) -> str:
     identity = ["-c", "user.name=n", "-c", "user.email=e@localhost", "-c", "init.defaultBranch=main"]
-    done = subprocess.run(["git", *identity, *words], cwd=folder, check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        ["git", *identity, *words], cwd=folder, check=True, capture_output=True, text=True, input=text
+    )
     return done.stdout
 
 

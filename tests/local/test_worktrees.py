@@ -239,6 +239,49 @@ async def test_a_pipe_among_the_objects_blocks_nothing(repository: Path, tmp_pat
         await Place(tmp_path, repository).fetch()
 
 
+def commit_of_tree(repository: Path, *entries: str) -> None:
+    """Make a tree of these lines of `git ls-tree`, in place of what the last commit has."""
+    tree = git(repository, "mktree", text="".join(f"{entry}\n" for entry in entries)).strip()
+    commit = git(repository, "commit-tree", tree, "-m", "made by hand").strip()
+    git(repository, "update-ref", "HEAD", commit)
+
+
+async def test_a_commit_of_few_objects_with_too_many_files_is_refused(repository: Path, tmp_path: Path) -> None:
+    """Each tree has the one below it ten times: 10^12 files in 13 objects, which git would all keep in memory."""
+    below = "100644 blob " + git(repository, "hash-object", "-w", "kept.txt").strip()
+    for _ in range(12):
+        tree = git(repository, "mktree", text="".join(f"{below}\tf{number}\n" for number in range(10))).strip()
+        below = f"040000 tree {tree}"
+    commit_of_tree(repository, f"{below}\tmany")
+
+    with pytest.raises(WorkspaceUnavailable, match="more than 200000 files and folders"):
+        await Place(tmp_path, repository).fetch()
+
+
+async def test_a_commit_with_one_large_file_many_times_is_refused(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("retinue.local.workspaces.MAX_BYTES", 1_000_000)
+    (repository / "zeros").write_bytes(bytes(100_000))
+    blob = git(repository, "hash-object", "-w", "zeros").strip()
+    commit_of_tree(repository, *(f"100644 blob {blob}\tf{number}" for number in range(11)))
+
+    with pytest.raises(WorkspaceUnavailable, match="the files of the commit have more than"):
+        await Place(tmp_path, repository).fetch()
+
+
+@pytest.mark.parametrize("name", ["..", ".git", ".GIT"])
+async def test_a_commit_with_the_name_of_a_folder_outside_is_refused(
+    repository: Path, tmp_path: Path, name: str
+) -> None:
+    blob = git(repository, "hash-object", "-w", "kept.txt").strip()
+    tree = git(repository, "mktree", text=f"100644 blob {blob}\tvictim\n").strip()
+    commit_of_tree(repository, f"040000 tree {tree}\t{name}")
+
+    with pytest.raises(WorkspaceUnavailable):
+        await Place(tmp_path, repository).fetch()
+
+
 async def test_a_branch_that_cannot_be_put_there_stays_in_the_state_folder(repository: Path, tmp_path: Path) -> None:
     place = Place(tmp_path, repository)
     work_in(await place.fetch())
@@ -267,6 +310,32 @@ async def test_a_huge_file_is_not_handed_back_and_the_folder_stays(
     assert result.endswith(f":{folder}")
     assert place.worktrees.list()[0].state == "working"
     assert git(repository, "branch", "--format=%(refname:short)").split() == ["main"]
+
+
+async def test_folders_without_end_are_not_handed_back_and_can_be_removed(repository: Path, tmp_path: Path) -> None:
+    """A program of an agent made them; a walk with a call for each folder ended with an error of Python."""
+    place = Place(tmp_path, repository)
+    folder = await place.fetch()
+    os.symlink(repository, folder / "link")
+    descriptor = os.open(folder, os.O_RDONLY)
+    for _ in range(2000):
+        os.mkdir("d", dir_fd=descriptor)
+        below = os.open("d", os.O_RDONLY, dir_fd=descriptor)
+        os.close(descriptor)
+        descriptor = below
+    os.close(descriptor)
+    (folder / "closed").mkdir()
+    (folder / "closed" / "file").write_text("x")
+    (folder / "closed").chmod(0)
+
+    result = await place.end()
+
+    assert result is not None
+    assert result.endswith(f":{folder}")
+    (view,) = place.worktrees.list()
+    place.worktrees.remove(view, force=True)
+    assert list(folder.parent.iterdir()) == []
+    assert (repository / "kept.txt").read_text() == "kept\n"
 
 
 async def test_a_folder_without_a_repository_is_refused(tmp_path: Path) -> None:

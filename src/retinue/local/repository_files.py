@@ -290,3 +290,56 @@ def write_entry(top: int, path: str, entry: Entry | None) -> None:
             os.rename(half, name, src_dir_fd=place, dst_dir_fd=place)
         else:
             _replace(name, entry.content, place, 0o755 if entry.mode == "100755" else 0o644)
+
+
+# ---- removal --------------------------------------------------------------------------------------------------------
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder that an agent could write, with all that is in it; what cannot be removed stays.
+
+    Programs can make folders in one another without end, and take away their own rights. So no call goes down: each
+    folder is opened, emptied of files, and the folders in it are moved up beside it.
+    """
+    with suppress(OSError):
+        top = os.open(folder, _FOLDER)
+        try:
+            pending = os.listdir(top)
+            while pending:
+                pending += _emptied(pending.pop(), top)
+        finally:
+            os.close(top)
+        os.rmdir(folder)
+
+
+def _emptied(name: str, top: int) -> list[str]:
+    """Remove a file, or a folder after its folders have moved into `top`; the names that these have there."""
+    moved: list[str] = []
+    with suppress(OSError):
+        if not stat.S_ISDIR(os.stat(name, dir_fd=top, follow_symlinks=False).st_mode):
+            os.unlink(name, dir_fd=top)
+            return moved
+        _own(name, top)
+        with opened(name, at=top) as inside:
+            for each in os.listdir(inside):
+                with suppress(OSError):
+                    if stat.S_ISDIR(os.stat(each, dir_fd=inside, follow_symlinks=False).st_mode):
+                        _own(each, inside)
+                        place = f"removed-{secrets.token_hex(8)}"
+                        os.rename(each, place, src_dir_fd=inside, dst_dir_fd=top)
+                        moved.append(place)
+                    else:
+                        os.unlink(each, dir_fd=inside)
+        os.rmdir(name, dir_fd=top)
+    return moved
+
+
+def _own(name: str, at: int) -> None:
+    """Give the owner the rights to a folder that a removal needs, and to nothing that a link leads to."""
+    with suppress(OSError):
+        descriptor = os.open(name, _PASS, dir_fd=at)
+        try:
+            if stat.S_IMODE(os.fstat(descriptor).st_mode) & 0o700 != 0o700:
+                os.chmod(f"/proc/self/fd/{descriptor}", 0o700)
+        finally:
+            os.close(descriptor)

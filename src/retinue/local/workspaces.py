@@ -23,6 +23,7 @@ import shutil
 import stat
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, Final, Protocol, cast
@@ -45,11 +46,17 @@ from retinue.core.workspace import (
 )
 from retinue.local.private_folder import create_private
 from retinue.local.programs import find_program
-from retinue.local.repository_files import put_branch, take_over
+from retinue.local.repository_files import put_branch, remove_folder, take_over
 
 log = logger("retinue.local")
 
 MAX_FILES: Final = 50_000
+MAX_ENTRIES: Final = 200_000
+"""Files and folders of a commit that is checked out, and of a folder that is handed back."""
+MAX_DEPTH: Final = 100
+"""Folders in one another."""
+MAX_LISTING: Final = 256 * 1024**2
+"""Bytes of their names."""
 MAX_BYTES: Final = 4 * 1024**3
 MAX_FILE_BYTES: Final = 512 * 1024**2
 SECONDS: Final = 600
@@ -232,7 +239,7 @@ class Place:
     def clear(self) -> None:
         self.record.unlink(missing_ok=True)
         shutil.rmtree(self.repository, ignore_errors=True)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        remove_folder(self.folder)
         for folder in (self.folder, self.repository):
             create_private(folder.parent)
 
@@ -240,7 +247,7 @@ class Place:
         """Remove the folder, and all else unless a worktree has changes: these stay until they are removed."""
         known = self.known()
         if known is not None and known.changed:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            remove_folder(self.folder)
         else:
             self.clear()
 
@@ -262,24 +269,15 @@ class Git:
     ) -> str:
         """What a command prints, at most `longest` bytes of it; raises `WorkspaceUnavailable` if it fails."""
         repository = [f"--git-dir={where or self._repository}"] if bare or where is not None else []
-        safe = ["-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "protocol.ext.allow=never"]
-        safe += ["-c", "submodule.recurse=false", "-c", "gc.auto=0"]
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | {
-            "GIT_TERMINAL_PROMPT": "0",
-            "GIT_AUTHOR_NAME": "retinue",
-            "GIT_AUTHOR_EMAIL": "retinue@localhost",
-            "GIT_COMMITTER_NAME": "retinue",
-            "GIT_COMMITTER_EMAIL": "retinue@localhost",
-        }
         with tempfile.TemporaryFile() as printed:
             try:
                 ended = subprocess.run(
-                    [self._program, *repository, *safe, *words],
+                    [self._program, *repository, *_SAFE, *words],
                     stdin=stream or subprocess.DEVNULL,
                     stdout=printed,
                     stderr=subprocess.PIPE,
                     cwd=self._repository.parent,
-                    env=environment,
+                    env=_environment(),
                     timeout=SECONDS,
                 )
             except subprocess.TimeoutExpired as error:
@@ -289,6 +287,65 @@ class Git:
                 raise WorkspaceUnavailable(f"git: {errors[-1] if errors else f'exit status {ended.returncode}'}")
             printed.seek(0)
             return printed.read(-1 if longest is None else longest).decode("utf-8", "surrogateescape")
+
+    def check_size(self, commit: str) -> None:
+        """Raise `WorkspaceUnavailable` for a commit with too many or too large files.
+
+        A few objects can stand for any number of files, because a folder may be in a commit many times. So the list
+        of files is read as it comes, and git is stopped at the limit.
+        """
+        words = ("ls-tree", "-r", "-t", "-l", "-z", commit)
+        process = subprocess.Popen(
+            [self._program, f"--git-dir={self._repository}", *_SAFE, *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd=self._repository.parent,
+            env=_environment(),
+        )
+        deadline = threading.Timer(SECONDS, process.kill)
+        deadline.start()
+        try:
+            assert process.stdout is not None
+            with process.stdout as listing:
+                _check_listing(listing)
+            if process.wait() != 0:
+                raise WorkspaceUnavailable("git cannot list the files of the commit")
+        finally:
+            deadline.cancel()
+            process.kill()
+            process.wait()
+
+
+_SAFE: Final = (
+    *("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "protocol.ext.allow=never"),
+    *("-c", "submodule.recurse=false", "-c", "gc.auto=0"),
+)
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | {
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_AUTHOR_NAME": "retinue",
+        "GIT_AUTHOR_EMAIL": "retinue@localhost",
+        "GIT_COMMITTER_NAME": "retinue",
+        "GIT_COMMITTER_EMAIL": "retinue@localhost",
+    }
+
+
+def _check_listing(listing: IO[bytes]) -> None:
+    """Check the output of `git ls-tree -l -z`: entries that end with a zero byte, each with a size before a tab."""
+    entries = size = length = 0
+    rest = b""
+    while piece := listing.read(1024 * 1024):
+        length += len(piece)
+        *whole, rest = (rest + piece).split(b"\0")
+        entries += len(whole)
+        size += sum(int(number) for line in whole if (number := line.partition(b"\t")[0].split()[-1]).isdigit())
+        if entries > MAX_ENTRIES or length > MAX_LISTING:
+            raise WorkspaceUnavailable(f"the commit has more than {MAX_ENTRIES} files and folders")
+        if size > MAX_BYTES:
+            raise WorkspaceUnavailable(f"the files of the commit have more than {MAX_BYTES // 1024**3} GiB")
 
 
 class _GitSource:
@@ -320,6 +377,7 @@ class _GitSource:
         return url, f"refs/heads/{self._branch}" if earlier else self._workspace.ref
 
     def _check_out(self, commit: str, folder: Path) -> None:
+        self._git.check_size(commit)
         folder.mkdir(mode=0o700)
         self._in_folder("read-tree", commit, folder=folder)
         self._in_folder("checkout-index", "--all", "--force", folder=folder)
@@ -404,7 +462,7 @@ class _WorktreeSource(_GitSource):
         (self._place.repository / "index").unlink(missing_ok=True)
         # Another folder than before: a path that leads to another folder all at once is not trusted.
         for left in self._place.folder.parent.glob(f"{self._place.name}.*"):
-            shutil.rmtree(left, ignore_errors=True)
+            remove_folder(left)
         name = f"{self._place.name}.{secrets.token_hex(4)}"
         self._place.folder = self._place.folder.with_name(name)
         self._check_out(commit, self._place.folder)
@@ -540,9 +598,12 @@ class _Entry(Struct, frozen=True):
 
 def _entries(folder: Path) -> Iterator[_Entry]:
     """Files and links below a folder, without repositories: neither its own `.git` nor nested ones."""
-    count = 0
+    count = seen = 0
     for parent, folders, names, descriptor in os.fwalk(folder, follow_symlinks=False):
         above = os.path.relpath(parent, folder)
+        seen += len(folders) + len(names)
+        if above.count("/") >= MAX_DEPTH or seen > MAX_ENTRIES:
+            raise WorkspaceUnavailable(f"it has too deep folders, or more than {MAX_ENTRIES} files and folders")
         if ".git" in (*folders, *names) and above != ".":
             folders[:] = []
             continue
