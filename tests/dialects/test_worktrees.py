@@ -124,6 +124,38 @@ async def test_a_child_reaches_nothing_of_its_callers_folder(
     assert not (repository / ".git" / "hooks" / "update").exists()
 
 
+@pytest.mark.parametrize("dialect", ["native", "claude"])
+@pytest.mark.parametrize("is_absolute", [True, False])
+async def test_what_is_forbidden_in_the_callers_folder_is_forbidden_in_the_worktree(
+    dialect: str, is_absolute: bool, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Paths of the settings are absolute, and the worktree has a copy of the file at another place."""
+    (repository / "private").mkdir()
+    (repository / "private" / "key.txt").write_text("HIDDEN\n")
+    git(repository, "add", ".")
+    git(repository, "commit", "--quiet", "-m", "private")
+    monkeypatch.chdir(repository)
+    results: list[str] = []
+
+    def read(ask: retinue.ports.Request) -> Line:
+        results.append(ask.messages[-1].text)
+        return says("Tried.")
+
+    forbidden = str(repository / "private") if is_absolute else "private"
+    await play(
+        dialect,
+        tmp_path / "home",
+        calls("file_read", path="private/key.txt"),
+        read,
+        tools=("file_read",),
+        policy=Policy(autonomy=Autonomy.FULL, forbidden_paths=(forbidden,)),
+    )
+
+    (result,) = results
+    assert "HIDDEN" not in result
+    assert "forbidden" in result
+
+
 @pytest.mark.promise("NA-WORKTREE-REFUSED", "CL-WORKTREE-REFUSED")
 @pytest.mark.parametrize("dialect", ["native", "claude"])
 async def test_a_folder_without_a_repository_is_refused(

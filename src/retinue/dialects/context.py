@@ -243,14 +243,20 @@ class DialectContext(Struct, frozen=True, kw_only=True):
 
 
 def _without_folder(policy: Policy, folder: str) -> Policy:
-    """The policy of a child in a worktree: the folder of its caller is closed to it, and no root any more."""
+    """The policy of a child in a worktree: the folder of its caller is closed to it, and no root any more.
+
+    What is forbidden in that folder is forbidden at the same place of the worktree, which has a copy of it.
+    """
+    absolute = [os.path.expanduser(path) for path in policy.forbidden_paths]
+    spellings = (spelling for path in absolute if os.path.isabs(path) for spelling in (path, os.path.realpath(path)))
+    inside = [os.path.relpath(path, folder) for path in spellings if os.path.commonpath((path, folder)) == folder]
 
     def outside(roots: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(root for root in roots if os.path.commonpath((os.path.realpath(root), folder)) != folder)
 
     return replace(
         policy,
-        forbidden_paths=(*policy.forbidden_paths, folder),
+        forbidden_paths=tuple(dict.fromkeys((*policy.forbidden_paths, *inside, folder))),
         allowed_roots=outside(policy.allowed_roots),
         allowed_roots_read_only=outside(policy.allowed_roots_read_only),
         allowed_roots_write_only=outside(policy.allowed_roots_write_only),
