@@ -24,7 +24,7 @@ export function drawing(tag, properties = {}, ...children) {
 }
 
 // Characters that hide or turn round a text: a person decides about what is really there.
-const INVISIBLE = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]/g;
+const INVISIBLE = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u2800\u3164\ufe00-\ufe0e\ufeff\uffa0\ufff9-\ufffb\u{e0000}-\u{e0fff}]/gu;
 
 export function visible(text) {
   return text.replace(INVISIBLE, (character) => "\\u" + character.codePointAt(0).toString(16).padStart(4, "0"));

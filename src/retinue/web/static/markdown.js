@@ -53,7 +53,11 @@ const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([\w+#.-]{0,30})/;
 const HEADING = /^(#{1,6})\s+(.*)$/;
 const ITEM = /^(\s*)(?:[-*+]|(\d{1,9})[.)])\s+(.*)$/;
 const RULE = /^\s*(?:-\s*){3,}$|^\s*(?:\*\s*){3,}$|^\s*(?:_\s*){3,}$/;
+const MAX_TABLE_LINE = 1000;
 const TABLE_LINE = /^\s*\|?\s*:?-{2,}:?\s*(?:\|\s*:?-{2,}:?\s*)*\|?\s*$/;
+
+// The length comes first: blanks may be matched in several ways, and a long run of them would stop the page.
+const isTableLine = (line) => line.length <= MAX_TABLE_LINE && line.includes("-") && TABLE_LINE.test(line);
 
 export function markdown(text) {
   const box = element("div", { class: "markdown" });
@@ -85,7 +89,7 @@ function blocks(lines, box, depth) {
       blocks(quoted, quote, depth + 1);
       box.append(quote);
     } else if (ITEM.test(line) && depth < MAX_DEPTH) at = list(lines, at, box, depth);
-    else if (line.includes("|") && at + 1 < lines.length && TABLE_LINE.test(lines[at + 1]) && lines[at + 1].includes("-")) at = table(lines, at, box);
+    else if (line.includes("|") && at + 1 < lines.length && isTableLine(lines[at + 1])) at = table(lines, at, box);
     else {
       const words = [];
       for (; at < lines.length && lines[at].trim() && !FENCE.test(lines[at]) && !HEADING.test(lines[at]) && (!words.length || (!ITEM.test(lines[at]) && !/^\s*>/.test(lines[at]))); at++) words.push(lines[at]);
