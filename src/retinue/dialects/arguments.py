@@ -14,9 +14,10 @@ import msgspec
 from retinue.core.agent import ToolSpec
 from retinue.core.errors import Refused
 from retinue.core.text import MAX_LISTED, NOT_JSON, name_list
-from retinue.dialects.error_codes import CodedRefusal, ErrorCode, JsonObject
+from retinue.dialects.error_codes import CallRefused, CodedRefusal, ErrorCode, JsonObject
 
 D = TypeVar("D")
+S = TypeVar("S", bound=msgspec.Struct)
 
 MAX_NUMBER = 2**53
 """The largest number that is taken literally; other readers of JSON lose precision above it."""
@@ -92,6 +93,23 @@ def decode(arguments: str, kind: type[D], *, refuse: Callable[[str], Refused]) -
 def encoded(answer: JsonObject) -> bytes:
     """An answer as the store keeps it under the key of its change."""
     return compact(answer).encode()
+
+
+def arguments_of(tool: str, arguments: str, kind: type[S]) -> S:
+    """The arguments of a call of `tool`; raises `CallRefused` with the names of its parameters.
+
+    >>> class OneRun(msgspec.Struct):
+    ...     run: str
+    >>> arguments_of("cancel_agent", '{"run": 7}', OneRun)
+    Traceback (most recent call last):
+    retinue.dialects.error_codes.CallRefused: cancel_agent: Expected `str`, got `int` - at `$.run`. Valid fields: run.
+    """
+    valid = name_list(kind.__struct_fields__)
+    return decode(
+        arguments.strip() or "{}",
+        kind,
+        refuse=lambda reason: CallRefused(f"{tool}: {reason}. Valid fields: {valid}."),
+    )
 
 
 def decoded(stored: bytes) -> JsonObject:

@@ -16,10 +16,10 @@ from retinue.core.policy import Autonomy, Policy
 from retinue.core.ports import CallContext, Tool, ToolResult
 from retinue.core.run import Lifecycle, Outcome
 from retinue.core.text import name_list
-from retinue.dialects.arguments import compact
+from retinue.dialects.arguments import arguments_of, compact
 from retinue.dialects.base import Dialect, DialectTool
 from retinue.dialects.claude import NAME, answers, requests
-from retinue.dialects.claude.requests import MAIN, READ_ONLY, AgentArguments, parsed
+from retinue.dialects.claude.requests import MAIN, READ_ONLY, AgentArguments
 from retinue.dialects.claude.settings import DEFAULTS, ClaudeSettings
 from retinue.dialects.context import DialectContext
 from retinue.dialects.error_codes import CallRefused, JsonObject
@@ -117,7 +117,7 @@ class AgentTool(ClaudeTool):
         return requests.specs(self._dialect_context.agents, agent_tool=self._name)[self._name]
 
     async def _answer(self, arguments: str, context: CallContext) -> JsonObject:
-        request = parsed(self._name, arguments, AgentArguments)
+        request = arguments_of(self._name, arguments, AgentArguments)
         row = await self._dialect_context.begun(context)
         run_id = await self._start(request, context) if row is None else row.run_id
         if not request.run_in_background:
@@ -180,7 +180,7 @@ class SendTool(ClaudeTool):
         self._lock = asyncio.Lock()  # of two messages to an ended run, one continues it and the other one follows
 
     async def _answer(self, arguments: str, context: CallContext) -> JsonObject:
-        request = parsed(self._name, arguments, requests.MessageArguments)
+        request = arguments_of(self._name, arguments, requests.MessageArguments)
         text = requests.text_of("message", request.message)
         if request.to.strip() == MAIN and context.depth > 0:
             await self._post_to_main(text, context)
@@ -234,7 +234,7 @@ class StopTool(ClaudeTool):
     effect = "stops"
 
     async def _answer(self, arguments: str, context: CallContext) -> JsonObject:
-        request = parsed(self._name, arguments, requests.StopArguments)
+        request = arguments_of(self._name, arguments, requests.StopArguments)
         named = await self._find(request.task_id, context, "No task found with ID: ")
         run_id = named.view.run_id
         if named.view.outcome is not None and not context.again:
@@ -264,7 +264,7 @@ class ListTool(ClaudeTool):
     kind: ToolKind = "pure"
 
     async def _answer(self, arguments: str, context: CallContext) -> JsonObject:
-        parsed(self._name, arguments, requests.NoArguments)
+        arguments_of(self._name, arguments, requests.NoArguments)
         listed = (await self._children.runs.all(context))[:MAX_LISTED]
         tasks = await self._supervisor.stored.tasks([named.run_id for named in listed])
         is_outside = context.host is not None

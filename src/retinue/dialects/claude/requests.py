@@ -6,7 +6,7 @@ Whatever a model writes raises nothing but `CallRefused`, whose text lists what 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from msgspec import Struct
 
@@ -14,7 +14,7 @@ from retinue.core.agent import Agent, ToolSpec
 from retinue.core.model_options import EFFORTS, Effort
 from retinue.core.text import name_list
 from retinue.dialects.agent_names import MAX_DESCRIPTION, agent_list, agent_named, plain_name
-from retinue.dialects.arguments import compact, decode, name_schema, typed
+from retinue.dialects.arguments import compact, name_schema, typed
 from retinue.dialects.error_codes import CallRefused
 
 AGENT, TASK, SEND, STOP, LIST = "Agent", "Task", "SendMessage", "TaskStop", "ListAgents"
@@ -96,24 +96,6 @@ class StopArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 class NoArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The arguments of `ListAgents`."""
-
-
-A = TypeVar("A", bound=Struct)
-
-
-def parsed(tool: str, arguments: str, kind: type[A]) -> A:
-    """The arguments of a call; raises `CallRefused` with the parameters of the tool.
-
-    >>> parsed("TaskStop", '{"task_id": 7}', StopArguments)
-    Traceback (most recent call last):
-    retinue.dialects.error_codes.CallRefused: TaskStop: Expected `str`, got `int` - at `$.task_id`. Valid fields: task_id.
-    """  # noqa: E501  # the message is one line
-    valid = name_list(kind.__struct_fields__)
-    return decode(
-        arguments.strip() or "{}",
-        kind,
-        refuse=lambda reason: CallRefused(f"{tool}: {reason}. Valid fields: {valid}."),
-    )
 
 
 def text_of(field: str, text: str) -> str:

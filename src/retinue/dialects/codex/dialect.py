@@ -16,10 +16,10 @@ from retinue.core.ports import CallContext, Tool, ToolResult
 from retinue.core.run import Lifecycle, Outcome
 from retinue.core.text import name_list
 from retinue.dialects.agent_names import agent_list
-from retinue.dialects.arguments import compact
+from retinue.dialects.arguments import arguments_of, compact
 from retinue.dialects.base import Dialect, DialectTool
 from retinue.dialects.codex import NAME, answers, requests
-from retinue.dialects.codex.requests import ROOT, TOOL_NAMES, parsed
+from retinue.dialects.codex.requests import ROOT, TOOL_NAMES
 from retinue.dialects.codex.settings import DEFAULTS, CodexSettings
 from retinue.dialects.context import DialectContext
 from retinue.dialects.error_codes import CallRefused, JsonObject
@@ -156,7 +156,7 @@ class SpawnTool(CodexTool):
         return requests.specs(self._dialect_context.agents, self._settings)[self.tool]
 
     async def _answer(self, arguments: str, context: CallContext) -> JsonObject:
-        request = parsed(self.tool, arguments, requests.SpawnArguments)
+        request = arguments_of(self.tool, arguments, requests.SpawnArguments)
         own = self._own_path(context)
         path = requests.path_of(own, request.task_name)
         if (row := await self._dialect_context.begun(context)) is not None:
@@ -194,7 +194,7 @@ class SendTool(CodexTool):
     effect = "starts"
 
     async def _answer(self, arguments: str, context: CallContext) -> JsonObject:
-        request = parsed(self.tool, arguments, requests.MessageArguments)
+        request = arguments_of(self.tool, arguments, requests.MessageArguments)
         own = self._own_path(context)
         text = answers.message(own, requests.message_of(request.message))
         if own != ROOT and requests.resolved(request.target, own) == ROOT:
@@ -228,7 +228,7 @@ class FollowUpTool(CodexTool):
         self._lock = asyncio.Lock()  # of two tasks for an ended agent, one continues it and the other one follows
 
     async def _answer(self, arguments: str, context: CallContext) -> JsonObject:
-        request = parsed(self.tool, arguments, requests.MessageArguments)
+        request = arguments_of(self.tool, arguments, requests.MessageArguments)
         message = requests.message_of(request.message)
         own = self._own_path(context)
         if requests.resolved(request.target, own) == ROOT:
@@ -257,7 +257,7 @@ class WaitTool(CodexTool):
     waits = True
 
     async def _answer(self, arguments: str, context: CallContext) -> JsonObject:
-        request = parsed(self.tool, arguments, requests.WaitArguments)
+        request = arguments_of(self.tool, arguments, requests.WaitArguments)
         seconds, remark = requests.seconds_of(request, self._settings)
         own = self._own_path(context)
         below = [agent for path, agent in (await self._agents(context)).items() if path.startswith(f"{own}/")]
@@ -281,7 +281,7 @@ class InterruptTool(CodexTool):
     effect = "stops"
 
     async def _answer(self, arguments: str, context: CallContext) -> JsonObject:
-        request = parsed(self.tool, arguments, requests.InterruptArguments)
+        request = arguments_of(self.tool, arguments, requests.InterruptArguments)
         own = self._own_path(context)
         if requests.resolved(request.target, own) == ROOT:
             raise CallRefused("root is not a spawned agent")
@@ -306,7 +306,7 @@ class ListTool(CodexTool):
     kind: ToolKind = "pure"
 
     async def _answer(self, arguments: str, context: CallContext) -> JsonObject:
-        request = parsed(self.tool, arguments, requests.ListArguments)
+        request = arguments_of(self.tool, arguments, requests.ListArguments)
         own = self._own_path(context)
         prefix = requests.resolved(request.path_prefix, own) if request.path_prefix else ROOT
         newest = list((await self._agents(context)).values())[:MAX_LISTED]

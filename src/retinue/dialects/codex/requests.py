@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -15,7 +15,7 @@ from retinue.core.agent import Agent, ToolSpec
 from retinue.core.model_options import EFFORTS, Effort
 from retinue.core.text import name_list
 from retinue.dialects import agent_names
-from retinue.dialects.arguments import compact, decode, name_schema, typed
+from retinue.dialects.arguments import compact, name_schema, typed
 from retinue.dialects.codex.settings import DEFAULTS, CodexSettings
 from retinue.dialects.error_codes import CallRefused
 
@@ -93,24 +93,6 @@ class ListArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """The arguments of `list_agents`."""
 
     path_prefix: str | None = None
-
-
-A = TypeVar("A", bound=Struct)
-
-
-def parsed(tool: str, arguments: str, kind: type[A]) -> A:
-    """The arguments of a call; raises `CallRefused` with the parameters of the tool.
-
-    >>> parsed("interrupt_agent", '{"target": 7}', InterruptArguments)
-    Traceback (most recent call last):
-    retinue.dialects.error_codes.CallRefused: interrupt_agent: Expected `str`, got `int` - at `$.target`. Valid fields: target.
-    """  # noqa: E501  # the message is one line
-    valid = name_list(kind.__struct_fields__)
-    return decode(
-        arguments.strip() or "{}",
-        kind,
-        refuse=lambda reason: CallRefused(f"{tool}: {reason}. Valid fields: {valid}."),
-    )
 
 
 def message_of(text: str) -> str:

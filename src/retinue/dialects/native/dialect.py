@@ -13,13 +13,13 @@ from retinue.core.inbox import TextMessage
 from retinue.core.policy import Policy
 from retinue.core.ports import CallContext, Tool, ToolResult
 from retinue.core.run import Lifecycle, Limits, Outcome
-from retinue.dialects.arguments import compact
+from retinue.dialects.arguments import arguments_of, compact
 from retinue.dialects.base import Dialect, DialectTool
 from retinue.dialects.context import DialectContext
 from retinue.dialects.error_codes import CallRefused, JsonObject
 from retinue.dialects.named_runs import NamedRun, NamedRuns
 from retinue.dialects.native import NAME, answers, requests
-from retinue.dialects.native.requests import MAX_SECONDS, TOOL_NAMES, RunArguments, parsed
+from retinue.dialects.native.requests import MAX_SECONDS, TOOL_NAMES, RunArguments
 from retinue.dialects.native.settings import DEFAULTS, NativeSettings
 from retinue.dialects.sub_agents import ChildRequest, ChildRules, PlannedChild, SubAgents, is_apart
 
@@ -106,7 +106,7 @@ class RunTool(NativeTool):
         return requests.specs(self._agent_names(), self._tool_names(offered, policy))[self.tool]
 
     async def _answer(self, arguments: str, context: CallContext) -> JsonObject:
-        request = parsed(self.tool, arguments, RunArguments)
+        request = arguments_of(self.tool, arguments, RunArguments)
         if request.key is not None and context.host is not None and not context.host.identified:
             raise CallRefused("A key needs a client with an identity: send a bearer token, or leave key out.")
         run_id = await self._begun(request, context)
@@ -189,7 +189,7 @@ class WaitTool(NativeTool):
     waits = True
 
     async def _answer(self, arguments: str, context: CallContext) -> JsonObject:
-        request = parsed(self.tool, arguments, requests.WaitArguments)
+        request = arguments_of(self.tool, arguments, requests.WaitArguments)
         if not request.run_ids:
             raise CallRefused("The list of runs is empty. Valid: at least one run id.")
         found = [await self._find(run_id, context) for run_id in request.run_ids]
@@ -224,7 +224,7 @@ class MessageTool(NativeTool):
         self._lock = asyncio.Lock()  # of two messages to an ended run, one continues it and the other one follows
 
     async def _answer(self, arguments: str, context: CallContext) -> JsonObject:
-        request = parsed(self.tool, arguments, requests.MessageArguments)
+        request = arguments_of(self.tool, arguments, requests.MessageArguments)
         if not request.text.strip():
             raise CallRefused("The text is empty. Valid: a message to the agent.")
         async with self._lock:
@@ -258,7 +258,7 @@ class ResultTool(NativeTool):
     kind: ToolKind = "pure"
 
     async def _answer(self, arguments: str, context: CallContext) -> JsonObject:
-        request = parsed(self.tool, arguments, requests.ResultArguments)
+        request = arguments_of(self.tool, arguments, requests.ResultArguments)
         named = await self._find(request.run, context)
         answer = answers.page_of(named.run_id, named.view, request.page or 1)
         answer = answers.with_changes(answer, await self._children.changes(named.view))
@@ -273,7 +273,7 @@ class CancelTool(NativeTool):
     effect = "stops"
 
     async def _answer(self, arguments: str, context: CallContext) -> JsonObject:
-        request = parsed(self.tool, arguments, requests.OneRunArguments)
+        request = arguments_of(self.tool, arguments, requests.OneRunArguments)
         named = await self._find(request.run, context)
         if named.view.outcome is None:
             await self._supervisor.cancel(named.view.run_id, note=f"cancelled by {context.agent}")
@@ -293,7 +293,7 @@ class ListTool(NativeTool):
     kind: ToolKind = "pure"
 
     async def _answer(self, arguments: str, context: CallContext) -> JsonObject:
-        parsed(self.tool, arguments, requests.NoArguments)
+        arguments_of(self.tool, arguments, requests.NoArguments)
         agents = [{"name": agent.name, "description": agent.description} for agent in self._dialect_context.agents]
         return {"agents": agents, "runs": await self._rows(context)}
 

@@ -6,7 +6,7 @@ Whatever a model writes raises nothing but `CallRefused`, whose text lists what 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
@@ -14,7 +14,7 @@ from retinue.core.agent import Agent, ToolSpec
 from retinue.core.text import name_list
 from retinue.core.usage import MAX_COST, NANO
 from retinue.dialects import agent_names
-from retinue.dialects.arguments import compact, decode, list_of, name_schema, typed
+from retinue.dialects.arguments import compact, list_of, name_schema, typed
 from retinue.dialects.error_codes import CallRefused
 
 RUN, WAIT, MESSAGE = "run_agent", "wait_agents", "message_agent"
@@ -116,24 +116,6 @@ class OneRunArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 class NoArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The arguments of `list_agents`."""
-
-
-A = TypeVar("A", bound=Struct)
-
-
-def parsed(tool: str, arguments: str, kind: type[A]) -> A:
-    """The arguments of a call; raises `CallRefused` with the parameters of the tool.
-
-    >>> parsed("cancel_agent", '{"run": 7}', OneRunArguments)
-    Traceback (most recent call last):
-    retinue.dialects.error_codes.CallRefused: cancel_agent: Expected `str`, got `int` - at `$.run`. Valid fields: run.
-    """
-    valid = name_list(kind.__struct_fields__)
-    return decode(
-        arguments.strip() or "{}",
-        kind,
-        refuse=lambda reason: CallRefused(f"{tool}: {reason}. Valid fields: {valid}."),
-    )
 
 
 def context_of(asked: str | int | None) -> int | Literal["none", "all"]:
