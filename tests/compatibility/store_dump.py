@@ -17,6 +17,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import cast
 
+from retinue.engine.driver_table import MARKING
 from tests.compatibility.normalise import Names
 
 STORE = "retinue.db"
@@ -87,6 +88,8 @@ def _tables(store: sqlite3.Connection, names: Names) -> Iterator[str]:
     for (table,) in tables:
         rows: list[tuple[int, tuple[int, ...], str, str]] = []
         for values in _rows(store, table):
+            if values.get("space") == MARKING:
+                continue
             values.pop(_ROW_NUMBERS.get(table, ""), None)
             if "run_no" in values:
                 values = {"run_id": run_ids[cast("int", values.pop("run_no"))], **values}
