@@ -132,7 +132,7 @@ REASONS: dict[tuple[str, str, str], str] = {
     ("local/private_folder.py", "create_private", "is_dir"): MESSAGE,
     ("local/programs.py", "_steps", "islink"): PROGRAM,
     ("local/programs.py", "_steps", "readlink"): PROGRAM,
-    ("local/programs.py", "find_program", "isfile"): PROGRAM,
+    ("local/programs.py", "_first", "isfile"): PROGRAM,
     ("local/programs.py", "import_path", "realpath"): PROGRAM,
     (
         "local/programs.py",

@@ -113,7 +113,7 @@ def test_duplicate_keys(tmp_path: Path, text: str, message: str) -> None:
             "[providers.vllm]\napi_key = 'sk-123'\n",
             "retinue.toml:2: providers.vllm.api_key: unknown key, did you mean api_key_env? "
             f"Known: wire, base_url, api_key_env, model, {OPTIONS}, headers, prices, context_window, responses_wire, "
-            "calls_in_text, bearer, prompt_cache_key",
+            "calls_in_text, bearer, command, env, sandbox, readable, writable, prompt_cache_key",
         ),
     ],
 )

@@ -91,7 +91,8 @@ def _provider_errors(provider: ProviderSettings) -> Sequence[tuple[str, str]]:
     program = provider.program()
     key = "command"
     try:
-        provider_config(wire, wire=wire, program=program, base_url=None if program else address)
+        if program is not None or (wire in WIRES and WIRES[wire].kind == "program"):
+            provider_config(wire, wire=wire, program=program)
         key = "base_url"
         provider_config(wire, wire=wire, program=program, base_url=address)
         key = "responses_wire"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar, Unp
 from retinue.app.handle import RunHandle, event_stream
 from retinue.app.open import open as open_retinue
 from retinue.app.retinue import Retinue, Which
-from retinue.app.run_options import CheckedRunOptions, SpawnOptions
+from retinue.app.run_options import CheckedRunOptions, RunOptions, SpawnOptions
 from retinue.app.structured_output import OutputFormat
 from retinue.core.agent import Agent, ToolSpec
 from retinue.core.attachments import Attachment
@@ -32,6 +32,7 @@ T = TypeVar("T")
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as DefaultTypeVar
 
+    from retinue.telemetry.exporters import Telemetry
     from retinue.tools.server_tools import ServerTool
 
     Answer = DefaultTypeVar("Answer", default=Any)
@@ -62,6 +63,7 @@ class OpenOptions(TypedDict, total=False):
     hooks: Sequence[Hooks]
     mcp_servers: Sequence[McpServer]
     server_tools: Sequence[ServerTool]
+    telemetry: Telemetry | None
     adopt: bool
     durability: Literal["process", "power"]
     lease: float
@@ -161,6 +163,12 @@ class SyncRetinue:
     def run(self, task: str, *, output: OutputFormat | None = None, **options: Any) -> Outcome:
         """Start a run, wait for its end and return the outcome; see `Retinue.run`."""
         return self._do(self._open_retinue.run(task, output=output, **options))
+
+    def run_batch(
+        self, tasks: Sequence[str | Mapping[str, Any]], *, hours: float = 24.0, **options: Unpack[RunOptions]
+    ) -> Sequence[Outcome]:
+        """Run many tasks through the batch API of their vendor; see `Retinue.run_batch`."""
+        return self._do(self._open_retinue.run_batch(tasks, hours=hours, **options))
 
     @overload
     def spawn(self, task: str, *, output: None = None, **options: Unpack[SpawnOptions]) -> SyncHandle[str]: ...

@@ -54,7 +54,7 @@ def _named(name: str, attributes: dict[str, str]) -> str:
 @pytest.fixture
 def meter(monkeypatch: pytest.MonkeyPatch) -> Counting:
     counting = Counting()
-    monkeypatch.setattr("retinue.telemetry.otel.meter", lambda: counting)
+    monkeypatch.setattr("retinue.telemetry.otel.meter", lambda *_: counting)
     return counting
 
 
