@@ -54,7 +54,11 @@ def _named(name: str, attributes: dict[str, str]) -> str:
 @pytest.fixture
 def meter(monkeypatch: pytest.MonkeyPatch) -> Counting:
     counting = Counting()
-    monkeypatch.setattr("retinue.telemetry.otel.meter", lambda *_: counting)
+
+    def meter_of(*_: object) -> Counting:
+        return counting
+
+    monkeypatch.setattr("retinue.telemetry.otel.meter", meter_of)
     return counting
 
 
