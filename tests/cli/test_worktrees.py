@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -74,3 +77,25 @@ def test_an_unknown_name_lists_the_known_ones(cli: Cli, name: str) -> None:
     refused = cli("worktrees", "show", "wt-nothing")
 
     assert (refused.code, f"there is no worktree 'wt-nothing'; known: {name}" in refused.stderr) == (2, True)
+
+
+def test_a_patch_has_every_byte_in_a_pipe_and_marks_in_json(
+    cli: Cli, repository: Path, home: Path, tmp_path: Path
+) -> None:
+    address = worktree_of("r2/1/0", str(repository))
+    found = place_of(address, "")
+
+    async def work() -> None:
+        folders = FetchedWorkspaces(home)
+        folder = Path(await folders.fetch(found, address))
+        (folder / "changed.txt").write_bytes(b"caf\xe9\n")
+        await folders.hand_back(found)
+        folders.release(found)
+        await folders.close()
+
+    asyncio.run(work())
+    program = [sys.executable, "-m", "retinue", "worktrees", "show", found]
+    patch = subprocess.run(program, env=os.environ | {"RETINUE_HOME": str(home)}, check=True, capture_output=True)
+
+    assert b"+caf\xe9\n" in patch.stdout
+    assert "+caf\ufffd\n" in cli("worktrees", "show", found, "--json").json["patch"]

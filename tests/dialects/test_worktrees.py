@@ -156,6 +156,25 @@ async def test_what_is_forbidden_in_the_callers_folder_is_forbidden_in_the_workt
     assert "forbidden" in result
 
 
+@pytest.mark.parametrize("dialect", ["native", "claude"])
+async def test_names_and_texts_that_are_no_utf8_come_back_with_marks(
+    dialect: str, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call failed with an error of Python, so that a child could hide from its caller what it had changed."""
+    monkeypatch.chdir(repository)
+
+    def work(ask: retinue.ports.Request) -> Line:
+        (folder,) = (tmp_path / "home-workspaces").iterdir()
+        (folder / "changed.txt").write_bytes(b"caf\xe9\n")
+        Path(os.fsdecode(os.fsencode(folder) + b"/\xff")).write_text("new\n")
+        return says("Changed.")
+
+    played = await play(dialect, tmp_path / "home", work, tools=("file_write",))
+
+    found = played.answer["worktree"] if dialect == "native" else played.answer
+    assert "+caf\ufffd\n" in found["patch"]
+
+
 @pytest.mark.promise("NA-WORKTREE-REFUSED", "CL-WORKTREE-REFUSED")
 @pytest.mark.parametrize("dialect", ["native", "claude"])
 async def test_a_folder_without_a_repository_is_refused(

@@ -10,6 +10,7 @@ import pytest
 
 from retinue.core.errors import BadInput
 from retinue.core.workspace import WorkspaceUnavailable, place_of, worktree_of
+from retinue.local.repository_files import opened_folder, read_entry
 from retinue.local.workspaces import FetchedWorkspaces, git_program
 from retinue.local.worktrees import Applied, Worktrees
 from tests.local.test_workspaces import files_in, git, repository, work_in
@@ -310,6 +311,30 @@ async def test_a_huge_file_is_not_handed_back_and_the_folder_stays(
     assert result.endswith(f":{folder}")
     assert place.worktrees.list()[0].state == "working"
     assert git(repository, "branch", "--format=%(refname:short)").split() == ["main"]
+
+
+async def test_the_data_of_a_repository_are_not_handed_back_in_any_case(repository: Path, tmp_path: Path) -> None:
+    """Where a file system does not tell cases apart, `.Git/hooks` is the folder of the repository's hooks."""
+    place = Place(tmp_path, repository)
+    folder = await place.fetch()
+    (folder / "changed.txt").write_text("after\n")
+    (folder / ".Git" / "hooks").mkdir(parents=True)
+    (folder / ".Git" / "hooks" / "pre-commit").write_text("#!/bin/sh\n")
+    (folder / "below" / ".GIT").mkdir(parents=True)
+    (folder / "below" / ".GIT" / "config").write_text("[core]\n")
+
+    await place.end()
+
+    (view,) = place.worktrees.list()
+    assert place.worktrees.apply(view, repository) == Applied(("changed.txt",), ())
+
+
+@pytest.mark.parametrize(
+    "path", ["../outside", "a/../../outside", ".git/hooks/update", ".GIT/config", "/etc/x", "a//b"]
+)
+def test_changes_are_not_applied_to_paths_outside_or_to_a_repository(tmp_path: Path, path: str) -> None:
+    with opened_folder(tmp_path.resolve()) as top, pytest.raises(OSError, match="Invalid argument"):
+        read_entry(top, path, longest=100)
 
 
 async def test_folders_without_end_are_not_handed_back_and_can_be_removed(repository: Path, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ from retinue.dialects import registry
 from retinue.dialects.base import Dialect, PolicyTexts
 from retinue.dialects.context import DialectContext, WorktreeChanges
 from retinue.engine import PlainOutcomeTexts, Supervisor, plain_log_fields
-from retinue.local.workspaces import FetchedWorkspaces, git_program
+from retinue.local.workspaces import FetchedWorkspaces
 from retinue.providers.catalog import ProviderConfig
 from retinue.telemetry import otel
 from retinue.tools.builtin import with_reader
@@ -170,15 +170,15 @@ class RunSpecBuilder:
         self._supervisor.use_log_fields(lambda run: log_fields(run, self._dialects))
 
     async def _worktree_changes(self, workspace: str) -> WorktreeChanges | None:
-        from retinue.local.worktrees import Worktrees  # few runs have worktrees
+        from retinue.local.worktrees import Worktrees, readable_text  # few runs have worktrees
 
         def read() -> WorktreeChanges | None:
-            worktrees = Worktrees(self._folders.home, git_program())
+            worktrees = Worktrees(self._folders.home, self._folders.git)
             view = worktrees.find(place_of(workspace, ""))
             if not view.files:
                 return None
             patch = worktrees.patch(view, binary=False, longest=PATCH_BYTES)
-            return WorktreeChanges(view.branch, view.files, patch)
+            return WorktreeChanges(view.branch, view.files, readable_text(patch))
 
         try:
             return await asyncio.to_thread(read)

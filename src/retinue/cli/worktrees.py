@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +10,7 @@ import msgspec
 import typer
 
 from retinue.cli.options import JsonFlag, option
-from retinue.cli.output.terminal import answer_json, answer_lines, say, write
+from retinue.cli.output.terminal import answer_json, answer_lines, say, write_git_text
 from retinue.core.text import plural, rfc3339
 
 if TYPE_CHECKING:
@@ -44,14 +45,16 @@ def list_worktrees(json: JsonFlag = False) -> int:
 def show(name: NameArgument, json: JsonFlag = False) -> int:
     """Print the changes of a worktree as a patch for `git apply`."""
     worktrees = _worktrees()
+    from retinue.local.worktrees import readable_text
+
     view = worktrees.find(name)
     patch = worktrees.patch(view)
     if json:
-        answer_json(_row(view) | {"patch": patch})
+        answer_json(_row(view) | {"patch": readable_text(patch)})
     elif not patch:
         say(f"{view.name} has no changes")
     else:
-        write(patch)
+        write_git_text(patch)
     return 0
 
 
@@ -70,14 +73,17 @@ def apply_changes(
     worktrees = _worktrees()
     view = worktrees.find(name)
     done = worktrees.apply(view, to.resolve() if to is not None else Path(view.repository))
+    from retinue.local.worktrees import readable_text
+
+    written, conflicts = (tuple(map(readable_text, paths)) for paths in (done.written, done.conflicts))
     if json:
-        answer_json({"name": view.name, "written": done.written, "conflicts": done.conflicts})
+        answer_json({"name": view.name, "written": written, "conflicts": conflicts})
     elif done.conflicts:
         say(f"nothing is changed: {plural(len(done.conflicts), 'file')} changed in both places")
-        answer_lines(*done.conflicts)
+        answer_lines(*conflicts)
         say(f"git merge {view.branch} shows the conflicts")
     else:
-        answer_lines(*done.written)
+        answer_lines(*written)
         say(f"applied {plural(len(done.written), 'file')}")
     return 1 if done.conflicts else 0
 
@@ -105,7 +111,8 @@ def _worktrees() -> Worktrees:
     from retinue.local.workspaces import git_program
     from retinue.local.worktrees import Worktrees
 
-    return Worktrees(default_home().absolute(), git_program())
+    home = default_home().absolute()
+    return Worktrees(home, git_program((os.getcwd(), f"{home}-workspaces")))
 
 
 def _row(view: WorktreeView) -> dict[str, Any]:

@@ -244,9 +244,20 @@ class Entry(Struct, frozen=True):
     content: bytes
 
 
+def is_repository(name: str) -> bool:
+    """Whether a name is that of a repository's data, also where file systems do not tell cases apart.
+
+    >>> is_repository(".git"), is_repository(".GIT"), is_repository(".gitignore")
+    (True, True, False)
+    """
+    return name.lower() == ".git"
+
+
 def read_entry(top: int, path: str, *, longest: int) -> Entry | None:
-    """What is at a relative path, not through links; raises `OSError` for a folder or a link above it."""
+    """What is at a relative path, not through links; raises `OSError` for a folder, a link above it or a repository."""
     *above, name = path.split("/")
+    if any(part in ("", ".", "..") or is_repository(part) for part in (*above, name)):
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
     try:
         with _below(top, above) as place:
             found = os.stat(name, dir_fd=place, follow_symlinks=False)

@@ -46,7 +46,7 @@ from retinue.core.workspace import (
 )
 from retinue.local.private_folder import create_private
 from retinue.local.programs import find_program
-from retinue.local.repository_files import put_branch, remove_folder, take_over
+from retinue.local.repository_files import is_repository, put_branch, remove_folder, take_over
 
 log = logger("retinue.local")
 
@@ -189,15 +189,17 @@ class FetchedWorkspaces:
     def _source(self, workspace: object, place: Place) -> _Source:
         match workspace:
             case GitRef():
-                return _GitSource(workspace, place, self._git())
+                return _GitSource(workspace, place, self.git)
             case Worktree():
-                return _WorktreeSource(workspace, place, self._git())
+                return _WorktreeSource(workspace, place, self.git)
             case ObjectPrefix():
                 return _ObjectSource(workspace, place)
             case _:
                 raise BadInput("only git repositories and object stores are fetched")
 
-    def _git(self) -> str:
+    @property
+    def git(self) -> str:
+        """The path of git, where no agent can have placed it; raises `WorkspaceUnavailable` if there is none."""
         return git_program(self._agents_write)
 
 
@@ -604,11 +606,11 @@ def _entries(folder: Path) -> Iterator[_Entry]:
         seen += len(folders) + len(names)
         if above.count("/") >= MAX_DEPTH or seen > MAX_ENTRIES:
             raise WorkspaceUnavailable(f"it has too deep folders, or more than {MAX_ENTRIES} files and folders")
-        if ".git" in (*folders, *names) and above != ".":
+        if above != "." and any(map(is_repository, (*folders, *names))):
             folders[:] = []
             continue
-        folders[:] = sorted(name for name in folders if name != ".git")
-        for name in sorted((*names, *folders)):
+        folders[:] = sorted(name for name in folders if not is_repository(name))
+        for name in sorted((*(name for name in names if not is_repository(name)), *folders)):
             kind = os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode
             if stat.S_ISREG(kind) or stat.S_ISLNK(kind):
                 count += 1

@@ -24,6 +24,15 @@ _NAME: Final = re.compile(r"wt-[0-9a-f]{16}")
 _DIFF: Final = ("--no-renames", "--no-ext-diff", "--no-textconv", "--no-color", "--src-prefix=a/", "--dst-prefix=b/")
 
 
+def readable_text(text: str) -> str:
+    """A text of git for people, models and JSON, with marks in place of bytes that are no UTF-8.
+
+    >>> readable_text("caf\\udce9")
+    'caf\ufffd'
+    """
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
 class WorktreeView(Struct, frozen=True):
     """A worktree as `retinue worktrees` shows it; `state` is `changed`, `working` or `unchanged`."""
 

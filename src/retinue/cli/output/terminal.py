@@ -72,6 +72,18 @@ def write(text: str) -> None:
     write_styled(printable(text))
 
 
+def write_git_text(text: str) -> None:
+    """Write a text of git to stdout: with every byte of its files to a pipe, where another program reads it."""
+    stdout = _Answers.stdout or sys.stdout
+    buffer = getattr(stdout, "buffer", None)
+    if stdout.isatty() or buffer is None:
+        write(text)
+        return
+    stdout.flush()
+    buffer.write(text.encode("utf-8", "surrogateescape"))
+    buffer.flush()
+
+
 def printable(text: str) -> str:
     """The text as `write` writes it: with visible control characters if stdout is a terminal."""
     return clean(text) if (_Answers.stdout or sys.stdout).isatty() else text
