@@ -280,7 +280,7 @@ async def test_a_call_that_is_entered_again_answers_the_same_and_leaves_later_wr
     assert await result_of(setup.recall) == "Found 1 memories:\n- [core] color: green"
 
 
-FIRST_WRITE_OF_THE_RUN = 4
+FIRST_WRITE_OF_THE_RUN = 5
 """After the writes of the driver, its sign of life and the session."""
 
 

@@ -267,7 +267,7 @@ async def test_the_tools_take_nothing_and_act_on_nothing_outside(tasks: List) ->
 
 
 async def test_runs_at_once_get_tasks_of_their_own_and_a_crash_doubles_none(tmp_path: Path) -> None:
-    for after in range(4, 40):
+    for after in range(5, 40):
         store = SqliteStore(tmp_path / f"{after}.db", threaded=False)
         key_value = HarnessKeyValue()
         dependencies = ToolDependencies(sandbox=NoSandbox(), key_value=key_value, clock=FixedClock())

@@ -129,7 +129,7 @@ def worktree_of(key: Key, folder: str) -> str:
     """The workspace of a run that is started with this key, and works apart from the runs in `folder`.
 
     >>> worktree_of("r1/1/0", "/srv/site")
-    'worktree://wt-db5adb88ee42fff9/srv/site'
+    'worktree://wt-89057674749bf9f1/srv/site'
     """
     return f"worktree://wt-{hashlib.sha256(key.encode()).hexdigest()[:16]}{folder}"
 
@@ -142,8 +142,8 @@ def branch_of(name: str) -> str:
 def place_of(workspace: str, root_id: RunId) -> str:
     """The name of the folder into which a workspace is fetched: that of the worktree, or the root of the tree.
 
-    >>> place_of("worktree://wt-db5adb88ee42fff9/srv/site", "r1"), place_of("s3://team/project", "r1")
-    ('wt-db5adb88ee42fff9', 'r1')
+    >>> place_of("worktree://wt-89057674749bf9f1/srv/site", "r1"), place_of("s3://team/project", "r1")
+    ('wt-89057674749bf9f1', 'r1')
     """
     parsed = parse_workspace(workspace)
     return parsed.name if isinstance(parsed, Worktree) else root_id

@@ -246,8 +246,8 @@ def check_options(record: Wire, wire: str, options: ModelOptions) -> None:
 
     >>> check_options(WIRES["anthropic"], "anthropic", ModelOptions(seed=7))
     Traceback (most recent call last):
-    retinue.core.errors.BadInput: seed: the wire anthropic does not have it; it has betas, cache_ttl, effort, \
-extra_body, extra_headers, max_output_tokens, parallel_tool_calls, service_tier, stop, stream, temperature, \
+    retinue.core.errors.BadInput: seed: the wire anthropic does not have it; it has batch_hours, betas, cache_ttl, \
+effort, extra_body, extra_headers, max_output_tokens, parallel_tool_calls, service_tier, stop, stream, temperature, \
 tool_choice, top_p
     """
     if record.kind == "script":
