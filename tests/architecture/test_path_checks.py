@@ -63,6 +63,7 @@ REASONS: dict[tuple[str, str, str], str] = {
     ): MESSAGE,
     ("cli/worktrees.py", "apply_changes", "resolve"): "a folder that a person names",
     ("dialects/context.py", "DialectContext.in_worktree", "isdir"): MESSAGE,
+    ("dialects/context.py", "_without_folder", "realpath"): "adds forbidden paths; each is forbidden as written, too",
     ("dialects/context.py", "_without_folder.outside", "realpath"): "takes roots away; the folder is forbidden besides",
     ("local/repository_files.py", "read_entry", "readlink"): ENTRY,
     ("local/workspaces.py", "_WorktreeSource._origin", "resolve"): MESSAGE,
