@@ -61,7 +61,7 @@ def test_a_prompt_streams_text_calls_changes_and_the_plan(folder: Path) -> None:
     assert (question["toolCall"]["toolCallId"], question["toolCall"]["content"]) == (calls[1]["toolCallId"], [diff])
 
 
-def test_a_refusal_is_one(folder: Path) -> None:
+def test_a_denied_call_is_not_made(folder: Path) -> None:
     with Editor(folder, WRITE, {"say": "Then not."}, answer="deny") as editor:
         editor.prompt(editor.begin(), "Write.")
 
@@ -187,7 +187,7 @@ def test_limits_and_failures_are_told_apart(folder: Path) -> None:
     assert stopped["stopReason"] in ("max_turn_requests", "end_turn")
 
 
-def test_nonsense_is_answered_and_stdout_has_the_protocol_alone(folder: Path) -> None:
+def test_invalid_messages_are_answered_and_stdout_has_the_protocol_alone(folder: Path) -> None:
     with Editor(folder, {"say": "Still here."}) as editor:
         for line in (b"{", b"[]", b'{"jsonrpc":"2.0"}', b"x" * (17 << 20)):
             editor.write(line)

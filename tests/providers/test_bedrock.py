@@ -394,7 +394,7 @@ async def test_exceptions_inside_the_stream(kind: str, message: str, fault: str)
     ("reason", "stop"),
     [("guardrail_intervened", "refusal"), ("model_context_window_exceeded", "length"), ("stop_sequence", "end")],
 )
-def test_the_reason_of_an_end(reason: str, stop: str) -> None:
+def test_a_stop_reason_becomes_the_stop_of_the_reply(reason: str, stop: str) -> None:
     decoder = Decoder()
     decoder.feed(b'{"contentBlockDelta":{"contentBlockIndex":0,"delta":{"text":"It"}}}')
     decoder.feed(msgspec.json.encode({"messageStop": {"stopReason": reason}}))
@@ -402,7 +402,7 @@ def test_the_reason_of_an_end(reason: str, stop: str) -> None:
     assert (decoder.finish().stop, decoder.finish().message.text) == (stop, "It")
 
 
-def test_a_slip_of_the_model_is_told_and_an_unknown_reason_is_no_end() -> None:
+def test_malformed_calls_and_unknown_stop_reasons_are_errors() -> None:
     faults: dict[str, tuple[str, str]] = {}
     for reason in ("malformed_tool_use", "malformed_model_output", "tired"):
         decoder = Decoder()

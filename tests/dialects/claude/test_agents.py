@@ -58,7 +58,7 @@ async def test_calls_of_one_reply_work_at_the_same_time() -> None:
         ([says("Te", stop="length")], "completed", CUT_OFF, "Te"),
     ],
 )
-async def test_what_is_not_whole_has_a_reason(lines: list[object], status: str, error: str, text: str | None) -> None:
+async def test_incomplete_results_have_errors(lines: list[object], status: str, error: str, text: str | None) -> None:
     harness = ClaudeHarness(
         agent(),
         says("Done."),

@@ -91,7 +91,7 @@ async def test_a_person_decides_about_what_an_agent_asks_for(scene: Scene) -> No
     assert outcome.text == "(no) Done."
 
 
-async def test_what_no_person_can_allow_is_refused(scene: Scene) -> None:
+async def test_a_call_that_needs_approval_is_refused_without_an_approver(scene: Scene) -> None:
     async with scene.open([["ask", "1", "a.txt", "edit"], ["say", "Then not."]], policy=SUPERVISED) as r:
         assert (await r.run("Write.")).text == "(no) Then not."
 
@@ -122,7 +122,7 @@ async def test_two_questions_at_once_are_both_answered(scene: Scene) -> None:
     assert outcome.text == "All."
 
 
-async def test_a_permission_for_good_is_not_given(scene: Scene) -> None:
+async def test_a_permission_is_never_given_for_all_later_calls(scene: Scene) -> None:
     async with scene.open(
         [["raw", question(1, option="ever", kind="allow_always")], ["ask", "2", "c.txt", "read"], ["say", "All."]]
     ) as r:
