@@ -335,6 +335,23 @@ async def test_a_file_with_a_secret_left_is_not_written(tmp_path: Path, monkeypa
     assert not file.exists()
 
 
+@pytest.mark.parametrize(
+    "name", ["PGPASSWORD", "MYSQL_PWD", "OPENAI_APIKEY", "GH_PAT", "TEAM_KEYS", "DB_PASS", "SSHPASS", "SENTRY_DSN"]
+)
+def test_variables_with_usual_names_of_secrets_are_replaced(name: str) -> None:
+    scrub = Scrubber({name: "hush-0123456789"})
+
+    assert scrub.text("it is hush-0123456789") == "it is [key]"
+
+
+def test_a_secret_is_replaced_where_it_is_written_as_json_in_a_text() -> None:
+    secret = 'hu"sh\\0123456789\u00e9'
+    scrub = Scrubber({"TEAM_PASSWORD": secret})
+
+    assert "hu" not in scrub.text(msgspec.json.encode({"a": secret}).decode())
+    assert scrub.find(msgspec.json.encode({"a": secret}).decode()) == "the value of TEAM_PASSWORD"
+
+
 def test_times_and_durations_are_not_compared() -> None:
     before = 'at 2026-11-18T19:00:01.5Z, {"duration_ms": 12, "seconds": 3.5}, took 3.2 s, on 2026-11-18'
     after = 'at 2027-01-02 03:04:05+01:00, {"duration_ms": 9000, "seconds": 1}, took 99 ms, on 2027-01-02'

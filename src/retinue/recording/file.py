@@ -282,7 +282,9 @@ def rewritten(value: Any, rewrite: Callable[[str], str]) -> Any:
 SECRET = "[secret]"
 
 SECRET_NAME = re.compile(
-    r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|AUTH)(?:$|_)", re.IGNORECASE
+    r"(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|PASS|CREDENTIAL)S?(?:$|_)"
+    r"|(?:^|_)(?:AUTH|PWD|PAT|DSN|JWT|COOKIE|WEBHOOK)(?:$|_)",
+    re.IGNORECASE,
 )
 """Names of environment variables whose values are secrets."""
 
@@ -312,6 +314,9 @@ class Scrubber:
             for name, value in environment.items()
             if SECRET_NAME.search(name) and len(value) >= MIN_SECRET_CHARS and not value.startswith(("/", "[secret"))
         }
+        # As it stands in arguments and results, which are JSON in a text.
+        escaped = {msgspec.json.encode(value).decode()[1:-1]: name for value, name in self._secrets.items()}
+        self._secrets = escaped | self._secrets
 
     def text(self, text: str) -> str:
         """The text without secrets."""
