@@ -15,7 +15,7 @@ from retinue.core.server_tools import ServerToolSpec
 from retinue.core.usage import NANO
 from retinue.providers.anthropic.request import encode as encode_anthropic
 from retinue.providers.anthropic.response import Decoder as AnthropicDecoder
-from retinue.providers.catalog import WIRES
+from retinue.providers.catalog import WIRES, check_server_tools, provider_config
 from retinue.providers.gemini.request import encode as encode_gemini
 from retinue.providers.openai_responses.request import encode as encode_responses
 from retinue.providers.pricing import Rates
@@ -206,6 +206,20 @@ def test_blocks_of_one_vendor_are_not_sent_to_another(encode: Callable[[Request]
 
     assert b"srvtoolu" not in body
     assert b"Ten." in body
+
+
+def test_the_token_of_an_mcp_server_is_sent_over_https_only() -> None:
+    """It is part of the request to the model's vendor, also where that needs no key."""
+    docs = ServerToolSpec(name="docs", url="https://mcp.example/mcp", token_env="DOCS_TOKEN")
+
+    def check(address: str) -> None:
+        config = provider_config("anthropic", base_url=address, api_key_env="")
+        check_server_tools(config, "m", [docs], others=False)
+
+    check("https://proxy.example/v1")
+    check("http://localhost:8000/v1")
+    with pytest.raises(BadInput, match=r"the key in DOCS_TOKEN is not sent to proxy\.example over plain http"):
+        check("http://proxy.example/v1")
 
 
 async def test_an_mcp_server_of_the_settings_is_named_with_its_token(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -273,6 +273,7 @@ def check_server_tools(config: ProviderConfig, model: str, tools: Sequence[Serve
             raise BadInput(f"{tool.full_name}: the wire {config.wire} does not have it; it has {known}{of_servers}")
         if missing := [name for name in tool.options if name not in sent]:
             raise BadInput(f"{tool.full_name}: {missing[0]}: the wire {config.wire} does not have it")
+        check_encrypted(config.base_url, tool.token_env, {})  # the token goes to the vendor with the request
         if tool.kind == "file_search" and not tool.stores:
             raise BadInput(f"{tool.full_name} needs stores: name them in [server_tools.file_search]")
     limited = [tool for tool in tools if tool.max_uses is not None]
