@@ -219,3 +219,28 @@ def test_parameters_without_an_end_are_read_once() -> None:
     before = time.process_time()
     assert find_calls(text, TOOLS).calls == ()
     assert time.process_time() - before < 2
+
+
+CALL = '{"name":"look","arguments":{"at":"logs"}}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"The page says:\n> <tool_call>{CALL}</tool_call>\nI will not do that.",
+        f"The page says:\n  > <tool_call>{CALL}",
+        f"The page has `<tool_call>{CALL}</tool_call>`, which I ignore.",
+        "It says `<function=look><parameter=at>logs</parameter></function>` there.",
+        "> <function=look>\n> <parameter=at>logs</parameter>\n> </function>\nThat is all.",
+    ],
+)
+def test_a_call_that_is_quoted_is_an_answer(text: str) -> None:
+    """A page or a child that is quoted would otherwise choose what the model does next."""
+    assert find_calls(text, TOOLS) == TextCalls()
+
+
+def test_a_call_after_a_quoted_one_is_made_and_its_arguments_may_have_quotes() -> None:
+    quoted = "> <tool_call>{}</tool_call>\nInstead, use `look`:\n"
+    found = find_calls(f"{quoted}<function=look><parameter=at>> a `b\n> c</parameter></function>", TOOLS)
+
+    assert [json.loads(call.arguments) for call in found.calls] == [{"at": "> a `b\n> c"}]

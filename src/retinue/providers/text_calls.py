@@ -193,12 +193,12 @@ def _compact(arguments: object) -> str:
 
 def _blocks(text: str, *, must_be_marked: bool) -> Iterator[tuple[int, int, str | ToolCall]]:
     """The parts of a text that may be calls, with their places: of the first form that the text uses."""
-    if named := list(_first(_NAMED.finditer(text))):
+    if named := [match for match in _first(_NAMED.finditer(text)) if not _is_quoted(text, match.start())]:
         for match in named:
             arguments = _named_arguments(match["body"])
             yield *_widened(text, match), match["body"] if arguments is None else ToolCall(match["name"], arguments)
         return
-    if tagged := list(_first(_TAGGED.finditer(text))):
+    if tagged := [match for match in _first(_TAGGED.finditer(text)) if not _is_quoted(text, match.start())]:
         yield from ((*match.span(), match["body"]) for match in tagged)
         return
     if (marked := _MARKED.search(text)) is not None:
@@ -215,7 +215,7 @@ def _blocks(text: str, *, must_be_marked: bool) -> Iterator[tuple[int, int, str 
     begin = text.find("{")
     if begin >= 0 and text[begin - 1 : begin] == "[":
         begin -= 1
-    if begin >= 0:
+    if begin >= 0 and not _is_quoted(text, begin):
         value, length = _json_prefix(text[begin:])
         if value is not None and not text[begin + length :].strip():  # the call is the end of the reply
             yield begin, len(text), text[begin:]
@@ -224,6 +224,15 @@ def _blocks(text: str, *, must_be_marked: bool) -> Iterator[tuple[int, int, str 
 def _first(matches: Iterator[re.Match[str]]) -> Iterator[re.Match[str]]:
     for _, match in zip(range(MAX_BLOCKS), matches, strict=False):
         yield match
+
+
+def _is_quoted(text: str, at: int) -> bool:
+    """Whether a place is in a line that is quoted (`> `), or behind words and an open backtick of its line.
+
+    Models quote what a page or a child wrote: that is no call of theirs.
+    """
+    before = text[text.rfind("\n", 0, at) + 1 : at]
+    return before.lstrip().startswith(">") or (before.count("`") % 2 == 1 and bool(before.strip("` \t")))
 
 
 def _widened(text: str, match: re.Match[str]) -> tuple[int, int]:
@@ -332,7 +341,8 @@ def _as_call(value: object, offered: _Offered) -> ToolCall | None:
 
 def _failed_attempt(text: str, *, must_be_marked: bool) -> str:
     """Why a text that was clearly meant as a call is none; empty for a text that may be an answer."""
-    match = _LOOKS_LIKE_A_CALL.search(text)
+    attempts = (each for each in _first(_LOOKS_LIKE_A_CALL.finditer(text)) if not _is_quoted(text, each.start()))
+    match = next(attempts, None)
     if match is None or (must_be_marked and text[match.start()] not in "<["):
         return ""
     if text[match.start()] in "<[":
