@@ -148,6 +148,9 @@ class Fleet:
                 self.outages.append((began, time.time()))
 
     async def _make(self, fault: str, place: int) -> None:
+        if self.workers[place].returncode is not None:
+            # It began while the store could not be reached. A service manager starts it again, too.
+            await self.start(place)
         worker = self.workers[place]
         beyond_lease = 2 * self.storm.lease
         match fault:
@@ -211,6 +214,7 @@ async def endure(folder: Path, storm: Storm, *, patience: float) -> dict[str, ob
                     await asyncio.gather(disturbing, return_exceptions=True)
                     await fleet.stop()
             seconds = time.monotonic() - began
+            disturbing.result()
         store = PostgresStore(url)
         try:
             figures = check(store, model, [run.run_id for run in runs], outcomes)
