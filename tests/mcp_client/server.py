@@ -3,14 +3,16 @@
 `tools` are listed as they are. A call of `echo` returns its arguments, `crash` ends the process, `hang` never answers,
 `flood` sends progress without end, `huge` sends a line of 20 MB, `many` five million empty lists, `env` the names of
 its variables, `roots` asks the client for its roots, `image` returns what claims to be an image, `chart` a text and an
-image, `charts` 30 images, `count` the number of calls of all.
+image, `charts` 30 images, `read` and `write` open the file `path`, `leave` starts a process that leaves the group.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +31,22 @@ def text(value: str) -> dict[str, Any]:
     return {"content": [{"type": "text", "text": value}]}
 
 
-def call(name: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
-    with (folder / "calls").open("a") as counted:
+def count(what: str) -> None:
+    with suppress(OSError), (folder / what).open("a") as counted:  # the folder may be read-only
         counted.write("x")
+
+
+def reached(path: str, mode: str) -> str:
+    """What happens when a file is opened."""
+    try:
+        with open(path, mode) as file:
+            return file.read() if mode == "r" else f"written {file.write('x')}"
+    except OSError as error:
+        return str(error.strerror)
+
+
+def call(name: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
+    count("calls")
     match name:
         case "echo":
             return text(json.dumps(arguments))
@@ -72,6 +87,14 @@ def call(name: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
             return {"content": [], "structuredContent": {"size": 10}}
         case "escape":
             return text("red \x1b[31malert\x1b]0;title\x07")
+        case "read":
+            return text(reached(arguments["path"], "r"))
+        case "write":
+            return text(reached(arguments["path"], "w"))
+        case "leave":
+            child = [sys.executable, "-c", "import time; time.sleep(600)", str(folder)]
+            subprocess.Popen(child, start_new_session=True)
+            return text("left")
         case "fail":
             return text("no such page") | {"isError": True}
         case _:
@@ -113,8 +136,7 @@ def main(file: Path) -> None:
     global folder
     folder = file.parent
     behaviour.update(json.loads(file.read_text()))
-    with (folder / "started").open("a") as started:
-        started.write("x")
+    count("started")
     if behaviour.get("dies"):
         sys.exit("no license")
     for line in sys.stdin:

@@ -59,6 +59,7 @@ headers = { Authorization = "REMOTE_AUTH" }
         ('[mcp_servers.a__b]\ncommand = "a"\n', "single _"),
         ('[mcp_servers.x]\ncommand = "a"\nenv = ["sk-secret-key"]\n', "the name of an environment variable"),
         ('[mcp_servers.x]\ncommand = "a"\nrisk = { x = "none" }\n', "low, medium"),
+        ('[mcp_servers.x]\ncommand = "a"\nnetwork = false\n', "expected sandbox = true beside it"),
     ],
 )
 def test_settings_that_cannot_be_used_are_errors(table: str, text: str, tmp_path: Path) -> None:
@@ -76,6 +77,8 @@ def test_a_server_is_a_program_or_an_address() -> None:
         ({"name": "x", "command": "a", "url": "https://host/mcp"}, "either a command or a url"),
         ({"name": "x", "url": "https://host/mcp", "args": ("a",)}, "for a server with a command"),
         ({"name": "x", "command": "a", "headers": {"X-Key": "KEY"}}, "for a server with a url"),
+        ({"name": "x", "url": "https://host/mcp", "sandbox": True}, "for a server with a command"),
+        ({"name": "x", "command": "a", "network": False}, "for a server with sandbox = true"),
         ({"name": "a__b", "command": "a"}, "no two _ in a row"),
         (
             {"name": "x", "url": "http://other.example/mcp", "headers": {"Authorization": "KEY"}},

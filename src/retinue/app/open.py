@@ -6,8 +6,9 @@ import dataclasses
 import os
 import platform
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -35,8 +36,8 @@ from retinue.core.commands import DEFAULT_LEASE
 from retinue.core.errors import BadInput
 from retinue.core.ids import RandomIds, RunId, SessionId, SystemClock
 from retinue.core.log_context import logger
-from retinue.core.policy import Policy, Rules, intersect
-from retinue.core.ports import Clock, Hooks, Ids, KeyValue, Provider, Store, Tool, ToolLike
+from retinue.core.policy import Policy, Rules, WorkspaceRights, intersect
+from retinue.core.ports import Clock, Ended, Hooks, Ids, KeyValue, Provider, Store, Talk, Tool, ToolLike
 from retinue.core.workspace import host_tag
 from retinue.dialects.base import Dialect
 from retinue.dialects.registry import DEFAULT
@@ -61,6 +62,7 @@ from retinue.tools.path_walk import Workspaces
 from retinue.tools.settings_trust import recorded_roots
 
 if TYPE_CHECKING:
+    from retinue.config.settings import Settings
     from retinue.tools.server_tools import ServerTool
 
 log = logger("retinue.app")
@@ -192,6 +194,7 @@ def open(
     workspaces = open_workspaces(agents, rules)
     changes = FileChanges()
 
+    @cache
     def dependencies() -> ToolDependencies:
         options, key_value = tool_options or ToolOptions(), supervisor.key_value
         return dataclasses.replace(
@@ -259,8 +262,38 @@ def open(
         folders=folders,
         file_changes=changes,
         exporting=exporting,
-        mcp_tools=McpTools(mcp_servers, lambda: supervisor.key_value) if mcp_servers else None,
+        mcp_tools=_mcp_tools(mcp_servers, dependencies, tool_options, policy) if mcp_servers else None,
     )
+
+
+def _mcp_tools(
+    servers: Sequence[McpServer],
+    dependencies: Callable[[], ToolDependencies],
+    options: ToolOptions | None,
+    policy: Policy | None,
+) -> McpTools:
+    async def converse(server: McpServer, rights: WorkspaceRights, talk: Talk) -> Ended:
+        from retinue.app.interactive_programs import converse_with_server
+
+        return await converse_with_server(server, rights, talk, dependencies())
+
+    sandboxed = (options or ToolOptions()).sandbox != "off"
+    return McpTools(servers, lambda: dependencies().key_value, converse=converse if sandboxed else None, policy=policy)
+
+
+def mcp_tools_of(servers: Sequence[McpServer], settings: Settings, key_value: KeyValue) -> McpTools:
+    """MCP servers, to be listed as a retinue with these settings lists them."""
+
+    @cache
+    def dependencies() -> ToolDependencies:
+        return tool_dependencies(
+            settings.tool_options,
+            key_value=key_value,
+            home=default_home(),
+            agents_write=writable_folders(settings.core_agents(), settings.policy),
+        )
+
+    return _mcp_tools(servers, dependencies, settings.tool_options, settings.policy)
 
 
 def open_workspaces(agents: Sequence[Agent], rules: Rules) -> Workspaces:

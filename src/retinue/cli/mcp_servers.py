@@ -11,6 +11,7 @@ from retinue.cli.output.terminal import answer_json, say
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from retinue.config.settings import Settings
     from retinue.mcp_client import McpServer, ServerReport
 
 
@@ -28,18 +29,18 @@ def mcp_servers(
     from retinue.app.settings_file import mcp_servers as servers_of
     from retinue.core.errors import UnknownName
 
-    servers = servers_of(load_settings(config), mcp_config or ())
+    settings = load_settings(config)
+    servers = servers_of(settings, mcp_config or ())
     if accept is not None and accept not in {server.name for server in servers}:
         raise UnknownName("MCP server", accept, tuple(server.name for server in servers))
-    return perform(_list(servers, accept, json=json))
+    return perform(_list(servers, settings, accept, json=json))
 
 
-async def _list(servers: Sequence[McpServer], accept: str | None, *, json: bool) -> int:
-    from retinue.app.open import open_read_only
-    from retinue.mcp_client import McpTools
+async def _list(servers: Sequence[McpServer], settings: Settings, accept: str | None, *, json: bool) -> int:
+    from retinue.app.open import mcp_tools_of, open_read_only
 
     async with open_read_only() as client:
-        tools = McpTools(servers, lambda: client.key_value)
+        tools = mcp_tools_of(servers, settings, client.key_value)
         try:
             reports = [await tools.report(server, accept=server.name == accept) for server in servers]
         finally:

@@ -13,7 +13,7 @@ from retinue.config.section_type import NamedTables, Section
 from retinue.core.policy import Risk
 from retinue.mcp_client import McpServer
 
-Pattern = Annotated[str, Meta(min_length=1)]
+Named = Annotated[str, Meta(min_length=1)]
 
 
 class McpServerSettings(Struct, frozen=True, kw_only=True):
@@ -43,11 +43,11 @@ class McpServerSettings(Struct, frozen=True, kw_only=True):
         60.0
     )
     allow: Annotated[
-        tuple[Pattern, ...],
+        tuple[Named, ...],
         Meta(description="The server's tools that agents can have; all by default. Patterns.", examples=[["get_*"]]),
     ] = ()
     deny: Annotated[
-        tuple[Pattern, ...], Meta(description="Tools that no agent can have. Patterns.", examples=[["delete_*"]])
+        tuple[Named, ...], Meta(description="Tools that no agent can have. Patterns.", examples=[["delete_*"]])
     ] = ()
     risk: Annotated[
         Mapping[str, Literal["low", "medium", "high"]],
@@ -57,26 +57,51 @@ class McpServerSettings(Struct, frozen=True, kw_only=True):
             extra={"expected": "a table of patterns, each with low, medium or high"},
         ),
     ] = {}
+    sandbox: Annotated[
+        bool,
+        Meta(description="Whether the program runs in the sandbox; needs [tools] sandbox.", examples=[True]),
+    ] = False
+    readable: Annotated[
+        tuple[Named, ...],
+        Meta(description="Files and folders that it can read in the sandbox.", examples=[["~/.npm-global"]]),
+    ] = ()
+    writable: Annotated[
+        tuple[Named, ...], Meta(description="Folders that it can write in the sandbox.", examples=[["~/.npm"]])
+    ] = ()
+    network: Annotated[bool, Meta(description="Whether it has the network in the sandbox.", examples=[False])] = True
 
     def server(self, name: str, folder: Path) -> McpServer:
-        """The server; a relative `cwd` is relative to the folder of the settings file."""
+        """The server; relative paths are relative to the folder of the settings file."""
+
+        def absolute(path: str) -> str:
+            return str((folder / Path(path).expanduser()).absolute())
+
         return McpServer(
             name=name,
             command=self.command or "",
             args=self.args,
             env=self.env,
-            cwd="" if self.cwd is None else str((folder / Path(self.cwd).expanduser()).absolute()),
+            cwd="" if self.cwd is None else absolute(self.cwd),
             url=self.url or "",
             headers=self.headers,
             timeout=self.timeout,
             allow=self.allow,
             deny=self.deny,
             risk={pattern: Risk(risk) for pattern, risk in self.risk.items()},
+            sandbox=self.sandbox,
+            readable=tuple(map(absolute, self.readable)),
+            writable=tuple(map(absolute, self.writable)),
+            network=self.network,
         )
 
 
 def _errors(server: McpServerSettings) -> Sequence[tuple[str, str]]:
-    return (("command", "expected a command, or a url"),) if server.command is None and server.url is None else ()
+    if server.command is None and server.url is None:
+        return (("command", "expected a command, or a url"),)
+    if server.sandbox:
+        return ()
+    given = {"readable": bool(server.readable), "writable": bool(server.writable), "network": not server.network}
+    return [(key, "expected sandbox = true beside it") for key, is_given in given.items() if is_given]
 
 
 MCP_SERVERS = Section(

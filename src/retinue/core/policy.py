@@ -141,6 +141,15 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         return () if self.allowed_tools == NO_TOOLS else self.allowed_tools
 
 
+class WorkspaceRights(msgspec.Struct, frozen=True):
+    """The workspace of a run and its policy, which decide what a program may access; an empty workspace is the current
+    folder.
+    """
+
+    workspace: str
+    policy: Policy
+
+
 _FIELD_TYPES = {field.name: field.type for field in msgspec.structs.fields(Policy)}
 _PATH_FIELDS = frozenset({"allowed_roots", "allowed_roots_read_only", "allowed_roots_write_only", "forbidden_paths"})
 

@@ -8,23 +8,28 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import IO, Any, cast
 
 import anyio
 import httpx2
 import mcp_types as types
+import msgspec
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
+from msgspec import Struct
 from pydantic import FileUrl
 
 from retinue.core.errors import BadInput, ToolError
+from retinue.core.policy import WorkspaceRights
+from retinue.core.ports import Ended, Talk
 from retinue.core.text import clean_line
 from retinue.local.programs import on_path
-from retinue.mcp_client.server_config import McpServer
+from retinue.mcp_client.server_config import Converse, McpServer
 from retinue.version import __version__
 
 MAX_MESSAGE = 16 * 1024 * 1024
@@ -42,31 +47,27 @@ KEPT_ERRORS = 2000
 MISSING = "there is no program of this name on PATH"
 
 
-class Pipes(Protocol):
+class _Pipes(Struct, frozen=True):
     """A running program: its lines, and its end."""
 
-    @property
-    def stdin(self) -> asyncio.StreamWriter: ...
-    @property
-    def stdout(self) -> asyncio.StreamReader: ...
-    @property
-    def stderr(self) -> asyncio.StreamReader: ...
-
-
-Start = Callable[[McpServer, str], AbstractAsyncContextManager[Pipes]]
-"""Starts the program of a server for a workspace; leaving the block ends it with all its processes."""
+    stdin: asyncio.StreamWriter
+    stdout: asyncio.StreamReader
+    stderr: asyncio.StreamReader
 
 
 class Connection:
-    """An open connection to a server for the runs of one workspace; `client` is the SDK's."""
+    """An open connection to a server for runs with these rights; `client` is the SDK's.
 
-    def __init__(self, server: McpServer, workspace: str, start: Start) -> None:
+    `converse` runs the server's program in the sandbox; without it the program has all rights of this process.
+    """
+
+    def __init__(self, server: McpServer, rights: WorkspaceRights, converse: Converse | None) -> None:
         self.server = server
         self.client: Client
         self.ended_because = ""
         """Why the connection is gone; empty while it is open."""
-        self._workspace = workspace
-        self._start = start
+        self._rights = rights
+        self._converse = converse
         self._stderr = b""
         self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -134,7 +135,7 @@ class Connection:
                 opened.set_result(None)
 
     async def _roots(self, context: object) -> types.ListRootsResult:
-        folder = _folder(self._workspace)
+        folder = _folder(self._rights.workspace)
         return types.ListRootsResult(roots=[types.Root(uri=FileUrl(folder.as_uri()), name=folder.name)])
 
     def _transport(self) -> Any:
@@ -152,16 +153,24 @@ class Connection:
         ):
             yield streams
 
+    async def _start(self) -> AbstractAsyncContextManager[_Pipes]:
+        """The program of the server, started by the block; leaving it ends the program with all its processes."""
+        path = await asyncio.to_thread(_program, self.server, self._rights.workspace)
+        server = msgspec.structs.replace(self.server, command=path)
+        if self._converse is None:
+            return _started(server, self._rights.workspace)
+        return _sandboxed(partial(self._converse, server, self._rights))
+
     @asynccontextmanager
     async def _stdio(self) -> AsyncGenerator[Any]:
-        async with self._start(self.server, self._workspace) as pipes:
+        async with self._errors() as errors, await self._start() as pipes:
+            errors.set_result(pipes.stderr)
             to_client, from_server = anyio.create_memory_object_stream[SessionMessage | Exception](0)
             to_server, from_client = anyio.create_memory_object_stream[SessionMessage](0)
             loop = asyncio.get_running_loop()
             tasks = [
                 loop.create_task(self._read(pipes.stdout, to_client)),
                 loop.create_task(_write(pipes.stdin, from_client)),
-                loop.create_task(self._read_errors(pipes.stderr)),
             ]
             try:
                 yield from_server, to_server
@@ -199,7 +208,22 @@ class Connection:
             to_client.close()  # requests that wait for an answer fail now
             self._stop.set()
 
-    async def _read_errors(self, stderr: asyncio.StreamReader) -> None:
+    @asynccontextmanager
+    async def _errors(self) -> AsyncGenerator[asyncio.Future[asyncio.StreamReader]]:
+        """Read stderr of a program, which is set as the result, also what comes at its end."""
+        loop = asyncio.get_running_loop()
+        stderr: asyncio.Future[asyncio.StreamReader] = loop.create_future()
+        reading = loop.create_task(self._read_errors(stderr))
+        try:
+            yield stderr
+        finally:
+            if stderr.done():
+                await asyncio.wait((reading,), timeout=END_SECONDS)
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+
+    async def _read_errors(self, opened: asyncio.Future[asyncio.StreamReader]) -> None:
+        stderr = await opened
         with suppress(OSError):
             while text := await stderr.read(65_536):
                 self._stderr = (self._stderr + text)[-KEPT_ERRORS:]
@@ -258,20 +282,12 @@ class _BoundedStream(httpx2.AsyncByteStream):
         await self._stream.aclose()
 
 
-class _Pipes:
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
-        self.stdin, self.stdout, self.stderr = process.stdin, process.stdout, process.stderr
-
-
 @asynccontextmanager
-async def start_program(server: McpServer, workspace: str) -> AsyncGenerator[Pipes]:
+async def _started(server: McpServer, workspace: str) -> AsyncGenerator[_Pipes]:
     """Start the program of a server in a session of its own; at the end its whole process group is killed."""
     try:
         process = await asyncio.create_subprocess_exec(
-            await asyncio.to_thread(_program, server, workspace),
+            server.command,
             *server.args,
             cwd=_folder(workspace, server.cwd),
             env=server.environment(),
@@ -285,9 +301,57 @@ async def start_program(server: McpServer, workspace: str) -> AsyncGenerator[Pip
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise BadInput(f"{clean_line(server.command)} cannot be started: {reason}") from error
     try:
-        yield _Pipes(process)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        yield _Pipes(process.stdin, process.stdout, process.stderr)
     finally:
         await asyncio.shield(_end(process))
+
+
+@asynccontextmanager
+async def _sandboxed(converse: Callable[[Talk], Awaitable[Ended]]) -> AsyncGenerator[_Pipes]:
+    """Start a program in the sandbox, which kills it with all its processes at the end; its stderr is known then."""
+    loop = asyncio.get_running_loop()
+    opened: asyncio.Future[_Pipes] = loop.create_future()
+    leave = asyncio.Event()
+    stderr = asyncio.StreamReader()
+
+    async def talk(stdin: IO[bytes], stdout: IO[bytes]) -> None:
+        async with _streams(stdin, stdout) as (writer, reader):
+            opened.set_result(_Pipes(writer, reader, stderr))
+            await leave.wait()
+
+    running = asyncio.ensure_future(converse(talk))
+    try:
+        await asyncio.wait((running, opened), return_when=asyncio.FIRST_COMPLETED)
+        if not opened.done():
+            await running  # raises why it did not start
+            raise BadInput("its program ended at once")
+        yield opened.result()
+    finally:
+        leave.set()
+        if not opened.done():
+            running.cancel()
+        (ended,) = await asyncio.gather(running, return_exceptions=True)
+        if isinstance(ended, Ended):
+            stderr.feed_data(ended.stderr + ended.killed_for.encode())
+        stderr.feed_eof()
+
+
+@asynccontextmanager
+async def _streams(
+    stdin: IO[bytes], stdout: IO[bytes]
+) -> AsyncGenerator[tuple[asyncio.StreamWriter, asyncio.StreamReader]]:
+    loop = asyncio.get_running_loop()
+    reader, idle = asyncio.StreamReader(limit=MAX_MESSAGE), asyncio.StreamReader()
+    reading, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), stdout)
+    writing, protocol = await loop.connect_write_pipe(lambda: asyncio.StreamReaderProtocol(idle), stdin)
+    try:
+        yield asyncio.StreamWriter(writing, protocol, None, loop), reader
+    finally:
+        reading.close()
+        writing.abort()
 
 
 def _program(server: McpServer, workspace: str) -> str:

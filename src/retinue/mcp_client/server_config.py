@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, cast
@@ -14,7 +14,8 @@ import msgspec
 from msgspec import Struct
 
 from retinue.core.errors import BadInput
-from retinue.core.policy import Risk
+from retinue.core.policy import Risk, WorkspaceRights
+from retinue.core.ports import Ended, Talk
 from retinue.core.text import NOT_JSON, clean_line
 from retinue.net.encryption import check_encrypted
 
@@ -33,6 +34,8 @@ class McpServer(Struct, frozen=True, kw_only=True):
     - `timeout`: seconds that a call may take.
     - `allow`, `deny`: patterns of the server's own names of tools; a tool that `deny` matches is left out.
     - `risk`: the risk of tools by such patterns, in place of what the server says about them.
+    - `sandbox`: whether the program runs in the sandbox, within the policy of the run that uses it. There it sees the
+      workspace and of everything else only the system, `readable` and `writable`, and has the network by `network`.
 
     >>> McpServer(name="docs", command="docs-server", deny=("delete_*",)).offers("delete_page")
     False
@@ -51,6 +54,10 @@ class McpServer(Struct, frozen=True, kw_only=True):
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
     risk: Mapping[str, Risk] = {}
+    sandbox: bool = False
+    readable: tuple[str, ...] = ()
+    writable: tuple[str, ...] = ()
+    network: bool = True
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name) or len(self.name) > 32:
@@ -62,6 +69,12 @@ class McpServer(Struct, frozen=True, kw_only=True):
             raise BadInput(f"the MCP server {self.name!r} needs either a command or a url")
         if self.url and (self.args or self.env or self.values or self.cwd):
             raise BadInput(f"args, env and cwd of the MCP server {self.name!r} are for a server with a command")
+        if self.url and self.sandbox:
+            raise BadInput(f"sandbox of the MCP server {self.name!r} is for a server with a command")
+        if not self.sandbox and (self.readable or self.writable or not self.network):
+            raise BadInput(
+                f"readable, writable and network of the MCP server {self.name!r} are for a server with sandbox = true"
+            )
         if self.command and (self.headers or self.header_values):
             raise BadInput(f"headers of the MCP server {self.name!r} are for a server with a url")
         if self.url and not re.match(r"https?://[^\s/]", self.url):
@@ -95,6 +108,9 @@ class McpServer(Struct, frozen=True, kw_only=True):
                 raise BadInput(f"the variable {variable} for the header {header} is not set")
         return {header: os.environ[variable] for header, variable in self.headers.items()} | dict(self.header_values)
 
+
+Converse = Callable[[McpServer, WorkspaceRights, Talk], Awaitable[Ended]]
+"""Runs the program of a server in the sandbox, within the rights of runs in a workspace, until the talk ends."""
 
 _USUAL = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER", "SYSTEMROOT", "APPDATA")
 """Variables that every program is given; keys of model vendors are not among them."""

@@ -12,20 +12,21 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from retinue.core.agent import ToolKind, ToolSpec
 from retinue.core.attachments import MAX_BYTES, MAX_COUNT, Attachment, recognised
 from retinue.core.errors import BadInput, ToolError
 from retinue.core.ids import RunId
 from retinue.core.log_context import logger
-from retinue.core.policy import Risk
+from retinue.core.policy import Policy, Risk, WorkspaceRights
 from retinue.core.ports import CallContext, KeyValue, Tool, ToolResult
 from retinue.core.text import NOT_JSON, clean, clean_line, name_list
 from retinue.mcp_client.definitions import PREFIX, Pins, ToolDefinition, changes, listed
-from retinue.mcp_client.server_config import McpServer
+from retinue.mcp_client.server_config import Converse, McpServer
 
 if TYPE_CHECKING:
-    from retinue.mcp_client.connection import Connection, Start
+    from retinue.mcp_client.connection import Connection
 
 log = logger("retinue.mcp")
 
@@ -42,22 +43,29 @@ class McpTools:
     """The MCP servers of a process, and the tools that agents have of them.
 
     `load` has to be awaited before the tools are looked up. A server is started when one of its tools is first called;
-    one that was never listed is also started by `load`.
+    one that was never listed is also started by `load`, with the rights of `policy` in the current folder. `converse`
+    runs servers with `sandbox` in the sandbox; without it they run as others do.
     """
 
     def __init__(
-        self, servers: Sequence[McpServer], key_value: Callable[[], KeyValue], start: Start | None = None
+        self,
+        servers: Sequence[McpServer],
+        key_value: Callable[[], KeyValue],
+        *,
+        converse: Converse | None = None,
+        policy: Policy | None = None,
     ) -> None:
         self._servers = {server.name: server for server in servers}
         if len(self._servers) < len(servers):
             names = [server.name for server in servers]
             raise BadInput(f"two MCP servers are named {next(name for name in names if names.count(name) > 1)!r}")
         self._key_value = key_value
-        self._start = start
+        self._converse = converse
+        self._policy = policy or Policy()
         self._definitions: dict[str, dict[str, ToolDefinition]] = {}
         self._tools: dict[str, Tool] = {}
-        self._connections: dict[tuple[str, str], Connection] = {}
-        self._opening: dict[tuple[str, str], asyncio.Lock] = {}
+        self._connections: dict[tuple[str, WorkspaceRights], Connection] = {}
+        self._opening: dict[tuple[str, WorkspaceRights], asyncio.Lock] = {}
         self._restarted: OrderedDict[tuple[RunId, str], None] = OrderedDict()
         self._reported: set[str] = set()
 
@@ -114,7 +122,8 @@ class McpTools:
 
     async def list_now(self, server: McpServer) -> dict[str, ToolDefinition]:
         """The tools that a server lists now; raises `ToolError` if it cannot be asked."""
-        connection = await self._connection(server, os.getcwd(), run_id="")  # the workspace of most runs
+        # The workspace and the rights of most runs.
+        connection = await self._connection(server, WorkspaceRights(os.getcwd(), self._policy), run_id="")
         return await self._listed(connection)
 
     async def report(self, server: McpServer, *, accept: bool) -> ServerReport:
@@ -157,7 +166,8 @@ class McpTools:
         """
         server = self._servers[server_name]
         for attempt in range(2):
-            connection = await self._connection(server, context.workspace, context.run_id)
+            rights = WorkspaceRights(context.workspace, context.policy)
+            connection = await self._connection(server, rights, context.run_id)
             try:
                 return await self._answered(connection, work)
             except _ConnectionLostError as lost:
@@ -188,8 +198,11 @@ class McpTools:
         except (ValidationError, RuntimeError) as error:
             raise ToolError(f"The MCP server {connection.server.name} gave an answer that is not valid.") from error
 
-    async def _connection(self, server: McpServer, workspace: str, run_id: RunId) -> Connection:
-        place = (server.name, workspace)
+    async def _connection(self, server: McpServer, rights: WorkspaceRights, run_id: RunId) -> Connection:
+        """The connection for these rights: a server in the sandbox serves no run of others, which may be less."""
+        if not self._is_sandboxed(server):
+            rights = replace(rights, policy=self._policy)  # it has all rights in any case
+        place = (server.name, rights)
         async with self._opening.setdefault(place, asyncio.Lock()):
             existing = self._connections.get(place)
             if existing is not None and not existing.ended_because:
@@ -197,15 +210,18 @@ class McpTools:
             if existing is not None:
                 await existing.close()
                 self._count_restart(server, run_id, existing.ended_because)
-            return await self._open(server, workspace)
+            return await self._open(server, rights)
 
-    async def _open(self, server: McpServer, workspace: str) -> Connection:
+    def _is_sandboxed(self, server: McpServer) -> bool:
+        return server.sandbox and self._converse is not None
+
+    async def _open(self, server: McpServer, rights: WorkspaceRights) -> Connection:
         try:
-            from retinue.mcp_client.connection import Connection, start_program
+            from retinue.mcp_client.connection import Connection
         except ImportError as error:
             raise ToolError("MCP servers need the package mcp: install the extra retinue[mcp].") from error
-        connection = Connection(server, workspace, self._start or start_program)
-        self._connections[server.name, workspace] = connection
+        connection = Connection(server, rights, self._converse if self._is_sandboxed(server) else None)
+        self._connections[server.name, rights] = connection
         try:
             await connection.open()
         except BaseException:

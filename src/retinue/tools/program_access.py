@@ -10,6 +10,7 @@ from functools import cache
 from msgspec import Struct
 
 from retinue.core.errors import ToolError
+from retinue.core.policy import WorkspaceRights
 from retinue.core.ports import CallContext, Ended, Program
 from retinue.local.programs import why_untrusted
 from retinue.tools.coding import HOME as CODING_HOME
@@ -50,7 +51,9 @@ class Mounts(Struct, frozen=True):
             descriptor.close()
 
 
-def mounts_of(context: CallContext, dependencies: ToolDependencies, *, folder: str = "", writes: bool = True) -> Mounts:
+def mounts_of(
+    context: CallContext | WorkspaceRights, dependencies: ToolDependencies, *, folder: str = "", writes: bool = True
+) -> Mounts:
     """The mounts for a program of this run, see `_mounts`; an error of the operating system becomes a `ToolError`."""
     try:
         return _mounts(context, dependencies, folder, writes=writes)
@@ -59,7 +62,9 @@ def mounts_of(context: CallContext, dependencies: ToolDependencies, *, folder: s
         raise ToolError(f"the folders of the program cannot be opened: {reason}") from error
 
 
-def _mounts(context: CallContext, dependencies: ToolDependencies, folder: str, *, writes: bool) -> Mounts:
+def _mounts(
+    context: CallContext | WorkspaceRights, dependencies: ToolDependencies, folder: str, *, writes: bool
+) -> Mounts:
     """The mounts for a program of this run; without `writes`, all of them are read-only. The caller closes them.
 
     A write-only root is left out: a program that may create files in it also sees what is there. With `workspace_only`
@@ -90,7 +95,7 @@ def _mounts(context: CallContext, dependencies: ToolDependencies, folder: str, *
     return Mounts(chosen.path, _paths(readable), _paths(writable), _paths(hidden), opened)
 
 
-def _installations(context: CallContext, dependencies: ToolDependencies) -> tuple[str, ...]:
+def _installations(context: CallContext | WorkspaceRights, dependencies: ToolDependencies) -> tuple[str, ...]:
     """The installations of interpreters that the programs of a project need."""
     coding = dependencies.coding
     if coding is None or not dependencies.sandboxed:
@@ -102,7 +107,7 @@ def _installations(context: CallContext, dependencies: ToolDependencies) -> tupl
     )
 
 
-def _hidden(context: CallContext, dependencies: ToolDependencies) -> list[Located]:
+def _hidden(context: CallContext | WorkspaceRights, dependencies: ToolDependencies) -> list[Located]:
     """What a program must not see, of what exists: the forbidden paths and the state folder."""
     own = os.path.abspath(context.workspace or os.curdir)
     forbidden = [spelled(path, own) for path in context.policy.forbidden_paths]
