@@ -10,7 +10,7 @@ import msgspec
 
 from retinue.core.errors import ToolError
 from retinue.core.policy import Autonomy, WorkspaceRights
-from retinue.core.ports import CallContext, Ended, InteractiveSandbox, Program, Talk
+from retinue.core.ports import Ended, InteractiveSandbox, Program, Talk
 from retinue.mcp_client import McpServer
 from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.path_walk import locate
@@ -55,7 +55,7 @@ def interactive_program(
 async def converse(
     program: Program,
     talk: Talk,
-    rights: CallContext | WorkspaceRights,
+    rights: WorkspaceRights,
     dependencies: ToolDependencies,
     *,
     readable: tuple[str, ...],

@@ -262,27 +262,32 @@ def open(
         folders=folders,
         file_changes=changes,
         exporting=exporting,
-        mcp_tools=_mcp_tools(mcp_servers, dependencies, tool_options, policy) if mcp_servers else None,
+        mcp_tools=_mcp_tools(mcp_servers, lambda: supervisor.key_value, dependencies, tool_options, policy),
     )
 
 
 def _mcp_tools(
     servers: Sequence[McpServer],
+    key_value: Callable[[], KeyValue],
     dependencies: Callable[[], ToolDependencies],
     options: ToolOptions | None,
     policy: Policy | None,
-) -> McpTools:
+) -> McpTools | None:
+    """The tools of MCP servers, of which those with `sandbox` run in it, unless the options switch it off."""
+    if not servers:
+        return None
+
     async def converse(server: McpServer, rights: WorkspaceRights, talk: Talk) -> Ended:
         from retinue.app.interactive_programs import converse_with_server
 
         return await converse_with_server(server, rights, talk, dependencies())
 
     sandboxed = (options or ToolOptions()).sandbox != "off"
-    return McpTools(servers, lambda: dependencies().key_value, converse=converse if sandboxed else None, policy=policy)
+    return McpTools(servers, key_value, converse=converse if sandboxed else None, policy=policy)
 
 
-def mcp_tools_of(servers: Sequence[McpServer], settings: Settings, key_value: KeyValue) -> McpTools:
-    """MCP servers, to be listed as a retinue with these settings lists them."""
+def mcp_tools_of(servers: Sequence[McpServer], settings: Settings, key_value: KeyValue) -> McpTools | None:
+    """MCP servers, to be listed as a retinue with these settings lists them; None without servers."""
 
     @cache
     def dependencies() -> ToolDependencies:
@@ -293,7 +298,7 @@ def mcp_tools_of(servers: Sequence[McpServer], settings: Settings, key_value: Ke
             agents_write=writable_folders(settings.core_agents(), settings.policy),
         )
 
-    return _mcp_tools(servers, dependencies, settings.tool_options, settings.policy)
+    return _mcp_tools(servers, lambda: key_value, dependencies, settings.tool_options, settings.policy)
 
 
 def open_workspaces(agents: Sequence[Agent], rules: Rules) -> Workspaces:

@@ -40,11 +40,12 @@ async def _list(servers: Sequence[McpServer], settings: Settings, accept: str | 
     from retinue.app.open import mcp_tools_of, open_read_only
 
     async with open_read_only() as client:
-        tools = mcp_tools_of(servers, settings, client.key_value)
-        try:
-            reports = [await tools.report(server, accept=server.name == accept) for server in servers]
-        finally:
-            await tools.close()
+        reports: list[ServerReport] = []
+        if (tools := mcp_tools_of(servers, settings, client.key_value)) is not None:
+            try:
+                reports = [await tools.report(server, accept=server.name == accept) for server in servers]
+            finally:
+                await tools.close()
     if json:
         answer_json([_as_json(report) for report in reports])
     else:
