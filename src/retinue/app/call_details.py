@@ -19,6 +19,9 @@ from retinue.core.text import NOT_JSON
 MAX_BYTES = 1024 * 1024
 """Bytes of a file that is compared with what is to be written."""
 
+MAX_CELLS = 20_000_000
+"""The product of the numbers of lines of two texts that are compared."""
+
 CONTEXT = 3
 """Unchanged lines around each change of a diff."""
 
@@ -87,7 +90,13 @@ _TOOLS: Mapping[str, Callable[[Arguments, str], Iterator[str]]] = {
 
 def _diff(old: str, new: str, *, around: int) -> Iterator[str]:
     """The changed lines with their signs, and lines around them; `@@` marks lines that are left out."""
-    lines = list(unified_diff(_split(old), _split(new), n=around, lineterm=""))[2:]
+    before, after = _split(old), _split(new)
+    if (ends := _different_parts(before, after)) is not None:
+        yield f"(too many changes to compare; {ends[0]} equal lines before them)"
+        yield from (f"- {line}" for line in before[ends[0] : len(before) - ends[1]])
+        yield from (f"+ {line}" for line in after[ends[0] : len(after) - ends[1]])
+        return
+    lines = list(unified_diff(before, after, n=around, lineterm=""))[2:]
     for number, line in enumerate(lines):
         if not line.startswith("@@"):
             yield f"{line[0]} {line[1:]}"
@@ -95,6 +104,19 @@ def _diff(old: str, new: str, *, around: int) -> Iterator[str]:
             yield line
     if not lines:
         yield "(no change)" if old == new else "(the last line end alone changes)"
+
+
+def _different_parts(before: list[str], after: list[str]) -> tuple[int, int] | None:
+    """How many equal lines both begin and end with, where what is between them would take too long to compare.
+
+    The time grows with the product of the numbers of lines, and a model chooses both texts.
+    """
+    shorter = min(len(before), len(after))
+    first = next((at for at in range(shorter) if before[at] != after[at]), shorter)
+    room = shorter - first
+    last = next((at for at in range(room) if before[-1 - at] != after[-1 - at]), room)
+    cells = (len(before) - first - last) * (len(after) - first - last)
+    return (first, last) if cells > MAX_CELLS else None
 
 
 def _lines(sign: str, text: str) -> Iterator[str]:
