@@ -88,7 +88,11 @@ class PtyCommand:
 
     async def result(self) -> PtyResult:
         """Wait for the end of the command."""
-        stdout, _ = await asyncio.to_thread(self._process.communicate)
+        try:
+            stdout, _ = await asyncio.to_thread(self._process.communicate)
+        except asyncio.CancelledError:
+            self._process.kill()  # the thread would wait for ever, and the loop for the thread
+            raise
         while not self._is_over:
             self._news.clear()
             await self._news.wait()

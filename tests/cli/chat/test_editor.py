@@ -80,6 +80,8 @@ async def test_ctrl_c_stops_an_answer_and_gives_the_waiting_inputs_back() -> Non
     assert inputs(vendor) == ["First?", "Second?"]
 
 
+# On a busy machine the second key can arrive when the answer has stopped already; the chat then goes on.
+@pytest.mark.stress
 async def test_a_second_ctrl_c_during_an_answer_ends_the_process_and_restores_the_terminal() -> None:
     async with FakeChat(script(hangs("It was "))) as vendor:
         terminal = start_chat(vendor, "--yes", "--tools", "shell")
