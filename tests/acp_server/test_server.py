@@ -117,15 +117,17 @@ def test_a_session_is_listed_and_loaded_by_another_process(folder: Path) -> None
 
 
 def test_after_kill_9_a_session_is_loaded_with_what_was_said(folder: Path) -> None:
-    wait = {"call": {"name": "shell", "arguments": {"command": "python3 -c 'import time; time.sleep(60)'"}}}
+    command = 'python3 -c \'import time; open("begun", "w"); time.sleep(60)\''
+    wait = {"call": {"name": "shell", "arguments": {"command": command}}}
     with Editor(folder, {"say": "Half.", **wait}) as first:
         session = first.begin()
         first.ask("session/set_mode", sessionId=session, modeId="allow")
         first.send("session/prompt", sessionId=session, prompt=[{"type": "text", "text": "Wait."}])
         for _ in range(100):
-            # The call begins after the reply is stored.
-            if "tool_call" in first.kinds() or not _poll(first):
+            # The program begins after the reply is stored.
+            if (folder / "begun").exists():
                 break
+            _poll(first)
         first.process.kill()
     with Editor(folder, {"say": "Never."}, agents={}) as second:
         second.ask("initialize", protocolVersion=1, clientCapabilities={})

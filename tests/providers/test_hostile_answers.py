@@ -315,7 +315,9 @@ def test_the_time_of_a_decoder_grows_with_the_length_of_the_answer_and_not_with_
     events: Callable[[int], Iterator[Event]], decoder: Callable[[], StreamDecoder]
 ) -> None:
     few, many = 1000, 16_000
-    ratio = seconds_for(events(many), decoder()) / seconds_for(events(few), decoder())
+    # The least of three: other work of the machine makes some of them longer.
+    least = [min(seconds_for(events(count), decoder()) for _ in range(3)) for count in (few, many)]
+    ratio = least[1] / least[0]
 
     assert ratio < 80  # 16 if it grows with the length, 256 with the square
 
