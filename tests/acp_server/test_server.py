@@ -3,7 +3,6 @@
 import base64
 import json
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -78,15 +77,18 @@ def test_a_mode_answers_in_place_of_the_person(folder: Path, mode: str, made: bo
     assert (editor.asked, (folder / "pool.toml").exists()) == ([], made)
 
 
+BEGIN_AND_WAIT = 'python3 -c \'import time; open("begun", "w"); time.sleep(60)\''
+
+
 def test_a_cancel_ends_the_answer_and_the_next_prompt_goes_on(folder: Path) -> None:
-    wait = {"call": {"name": "shell", "arguments": {"command": "python3 -c 'import time; time.sleep(60)'"}}}
+    wait = {"call": {"name": "shell", "arguments": {"command": BEGIN_AND_WAIT}}}
     with Editor(folder, {"say": "One.", **wait}, {"say": "Two."}) as editor:
         session = editor.begin()
         editor.ask("session/set_mode", sessionId=session, modeId="allow")
         id = editor.send("session/prompt", sessionId=session, prompt=[{"type": "text", "text": "Wait."}])
         with pytest.raises(Refused, match="a prompt is in progress"):
             editor.prompt(session, "Another.")
-        time.sleep(0.5)
+        wait_for_the_program(editor, folder)
         editor.write({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session}})
         cancelled = editor.result(id, "session/prompt")
         editor.ask("session/set_mode", sessionId=session, modeId="deny")  # a new run plays the lines from the first
@@ -117,17 +119,12 @@ def test_a_session_is_listed_and_loaded_by_another_process(folder: Path) -> None
 
 
 def test_after_kill_9_a_session_is_loaded_with_what_was_said(folder: Path) -> None:
-    command = 'python3 -c \'import time; open("begun", "w"); time.sleep(60)\''
-    wait = {"call": {"name": "shell", "arguments": {"command": command}}}
+    wait = {"call": {"name": "shell", "arguments": {"command": BEGIN_AND_WAIT}}}
     with Editor(folder, {"say": "Half.", **wait}) as first:
         session = first.begin()
         first.ask("session/set_mode", sessionId=session, modeId="allow")
         first.send("session/prompt", sessionId=session, prompt=[{"type": "text", "text": "Wait."}])
-        for _ in range(100):
-            # The program begins after the reply is stored.
-            if (folder / "begun").exists():
-                break
-            _poll(first)
+        wait_for_the_program(first, folder)
         first.process.kill()
     with Editor(folder, {"say": "Never."}, agents={}) as second:
         second.ask("initialize", protocolVersion=1, clientCapabilities={})
@@ -139,10 +136,19 @@ def test_after_kill_9_a_session_is_loaded_with_what_was_said(folder: Path) -> No
     ]
 
 
+def wait_for_the_program(editor: Editor, folder: Path) -> None:
+    """Take updates until the program of `BEGIN_AND_WAIT` runs, which begins after the reply is stored."""
+    for _ in range(100):
+        if (folder / "begun").exists():
+            return
+        _poll(editor)
+    pytest.fail("the program did not begin")
+
+
 def _poll(editor: Editor) -> bool:
     """Take one update, if one comes within a moment."""
     try:
-        line = editor._lines.get(timeout=5)
+        line = editor._lines.get(timeout=1)
     except Exception:
         return False
     message: dict[str, Any] = json.loads(line or b"{}")
