@@ -16,7 +16,7 @@ from retinue.engine import WorkerRole
 from retinue.providers.scripted import Script, ScriptedProvider
 from retinue.store.postgres import parse_address
 
-PATIENCE = 30.0
+PATIENCE = 120.0
 
 
 class RunningWorker:

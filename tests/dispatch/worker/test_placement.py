@@ -101,22 +101,35 @@ async def test_children_of_an_agent_that_can_be_anywhere_are_spread(place: str) 
 
 async def test_hundreds_of_children_are_taken_in_groups_and_each_once(place: str) -> None:
     number = 300
+    shared = asyncio.Event()
+
+    @retinue.tool(kind="pure", timeout=None)
+    async def look() -> str:
+        """Look when every worker has a share."""
+        await shared.wait()
+        return "seen"
+
+    agents = (retinue.Agent(name="lead"), retinue.Agent(name="digger", tools=("look",), placement="anywhere"))
+    script = Script().play("lead", together(*(delegates(each) for each in range(number))), says("all done"))
+    script.play("digger", calls("look"), says("gold"))
+    opening: dict[str, Any] = {
+        "agents": agents,
+        "tools": (look,),
+        "options": WorkerOptions(max_runs=120),
+        "dialect_settings": {"native": retinue.NativeSettings(max_running=number)},
+    }
     async with AsyncExitStack() as stack, client(place) as r:
-        opening: dict[str, Any] = {
-            "agents": AGENTS,
-            "dialect_settings": {"native": retinue.NativeSettings(max_running=number)},
-        }
-        script = lines(children=number)
         found = [await stack.enter_async_context(worker(place, script, **opening)) for _ in range(3)]
         await until(lambda: all(each.reports for each in found))
         run = await r.spawn("lead them", agent="lead", detached=True)
+        await until(lambda: all(any(one.agent == "digger" for one in each.provider.asked) for each in found))
+        shared.set()
         outcome = await run.wait(timeout=PATIENCE)
 
         assert (outcome.result, outcome.text) == ("completed", "all done")
         asked = Counter((one.path, one.turn) for each in found for one in each.provider.asked)
         assert set(asked.values()) == {1}
-        assert len(asked) == number + 2
-        assert all(each.provider.asked for each in found), "every worker had a share"
+        assert len(asked) == 2 * number + 2
 
 
 async def test_a_child_goes_to_a_worker_with_its_tags(place: str) -> None:
