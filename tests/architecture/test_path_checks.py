@@ -217,7 +217,6 @@ REASONS: dict[tuple[str, str, str], str] = {
     ("tools/shell/repository.py", "_may_start", "lexists"): GIT,
     ("tools/shell/repository.py", "_repositories_above", "lexists"): GIT,
     ("tools/shell/repository.py", "_real", "readlink"): GIT,
-    ("web/api.py", "_readable", "realpath"): "whether a diff is shown; the call itself is checked when it is made",
 }
 
 

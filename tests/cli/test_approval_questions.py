@@ -44,7 +44,27 @@ def test_a_write_is_shown_as_a_diff_of_the_file(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_compared_does_not_block_the_question(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
 
-    assert readable("file_write", '{"path":"pipe","content":"x"}', str(tmp_path)) == 'path: "pipe"\n+ x'
+    shown = readable("file_write", '{"path":"pipe","content":"x"}', str(tmp_path))
+
+    assert shown == 'path: "pipe" (not compared with what is there)\n+ x'
+
+
+def test_no_link_leads_a_comparison_out_of_the_workspace(tmp_path: Path) -> None:
+    workspace, outside = tmp_path / "workspace", tmp_path / "outside"
+    for folder in (workspace, outside):
+        folder.mkdir()
+    (outside / "a.txt").write_text("secret\n")
+    (workspace / "link.txt").symlink_to(outside / "a.txt")
+    (workspace / "folder").symlink_to(outside)
+    (tmp_path / "alias").symlink_to(workspace)
+    paths = ("link.txt", "folder/a.txt", "../outside/a.txt", str(outside / "a.txt"))
+
+    shown = [readable("file_write", json.dumps({"path": path, "content": "x"}), str(workspace)) for path in paths]
+    moved = readable("file_write", '{"path":"link.txt","content":"x"}', str(tmp_path / "alias"))
+
+    notes = ("a link is there", *["not compared with what is there"] * 2, "outside of the workspace")
+    assert shown == [f'path: "{path}" ({note})\n+ x' for path, note in zip(paths, notes, strict=True)]
+    assert moved == 'path: "link.txt" (not compared with what is there)\n+ x'
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,13 @@
 `tools` are listed as they are. A call of `echo` returns its arguments, `crash` ends the process, `hang` never answers,
 `flood` sends progress without end, `huge` sends a line of 20 MB, `many` five million empty lists, `env` the names of
 its variables, `roots` asks the client for its roots, `image` returns what claims to be an image, `chart` a text and an
-image, `charts` 30 images, `read` and `write` open the file `path`, `leave` starts a process that leaves the group.
+image, `charts` 30 images, `poster` one image of so many MiB, or two below 5, `read` and `write` open the file `path`,
+`leave` starts a process that leaves the group.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import subprocess
@@ -83,6 +85,11 @@ def call(name: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
             return {"content": [{"type": "text", "text": "The chart:"}, IMAGE]}
         case "charts":
             return {"content": [IMAGE] * 30}
+        case "poster":
+            size = arguments["megabytes"]
+            data = base64.b64encode(b"\x89PNG".ljust(size << 20, b".")).decode()
+            image = {"type": "image", "data": data, "mimeType": "image/png"}
+            return {"content": [{"type": "text", "text": f"{size} MiB"}, *[image] * (1 if size > 4 else 2)]}
         case "structured":
             return {"content": [], "structuredContent": {"size": 10}}
         case "escape":

@@ -72,8 +72,18 @@ async def test_images_of_a_result_are_shown_to_the_model(tmp_path: Path) -> None
         await r.run("Show me.")
 
     image = retinue.Image(b"\x89PNG\r\n\x1a\ndots")
-    left_out = "\n".join(["[image: image/png, 12 bytes, not shown]"] * 10)
+    reason = "left out: a result has at most 20 of 5 MiB together"
+    left_out = "\n".join([f"[image: image/png, 12 bytes, {reason}]"] * 10)
     assert found == [("The chart:", (image,)), (left_out, (image,) * 20)]
+
+
+async def test_large_images_of_a_result_are_left_out_with_the_reason(tmp_path: Path) -> None:
+    calls_made = [calls("mcp__test__poster", megabytes=each) for each in (5, 6, 3)]
+
+    found = await results([server(tmp_path, "poster")], *calls_made)
+
+    left_out = "[image: image/png, {} bytes, left out: a result has at most 20 of 5 MiB together]"
+    assert found == ["5 MiB", f"6 MiB\n{left_out.format(6 << 20)}", f"3 MiB\n{left_out.format(3 << 20)}"]
 
 
 def count(folder: Path, what: str) -> int:
@@ -122,7 +132,7 @@ async def test_results_of_every_form_become_text(tmp_path: Path) -> None:
 
     assert found[:5] == [
         '{"x": 1}',
-        "[image: image/png, 6 bytes, not shown]",
+        "[image: image/png, 5 bytes, not shown]",
         '{"size":10}',
         "red ␛[31malert␛]0;title␇",
         "no such page",

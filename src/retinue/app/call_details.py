@@ -5,8 +5,6 @@ Every line of a text begins with a sign, so that no text of a model looks like a
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Callable, Iterator, Mapping
 from difflib import unified_diff
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from retinue.core.text import NOT_JSON
+from retinue.core.workspace import WorkspaceUnavailable
 
 MAX_BYTES = 1024 * 1024
 """Bytes of a file that is compared with what is to be written."""
@@ -31,7 +30,7 @@ Arguments: TypeAlias = Mapping[str, Any]
 def readable(tool: str, arguments: str, workspace: str = "") -> str:
     """The arguments in lines for the tools whose arguments are texts; those of other tools as they are.
 
-    `workspace` is the folder of the run: the file there is compared with what is to be written.
+    `workspace` is the folder of the run: a file in it, which no link leads to, is compared with what is to be written.
 
     >>> print(readable("shell", '{"command":"cd src\\\\nrm -r old","timeout":5}'))
     $ cd src
@@ -73,8 +72,8 @@ def _edit(given: Arguments, workspace: str) -> Iterator[str]:
 
 def _write(given: Arguments, workspace: str) -> Iterator[str]:
     path, content = _string(given, "path"), _string(given, "content")
-    before = _content(Path(workspace) / path) if workspace else None
-    yield f"path: {_json(path)}{' (the file exists)' if before is not None else ''}"
+    before, note = _content(workspace, path) if workspace else (None, "")
+    yield f"path: {_json(path)}{note}"
     yield from _lines("+ ", content) if before is None else _diff(before, content, around=CONTEXT)
     yield from _rest(given, "path", "content")
 
@@ -145,19 +144,23 @@ def _string(given: Arguments, name: str) -> str:
     return value
 
 
-def _content(path: Path) -> str | None:
-    """The text of a regular file; None if there is none, or none that can be compared."""
+def _content(workspace: str, path: str) -> tuple[str | None, str]:
+    """The text of a regular file in the workspace, None if there is none to compare, and a note about what is there.
+
+    The file is opened folder by folder and through no link: an agent can swap both while a question is open.
+    """
+    from retinue.local.repository_files import opened_folder, read_entry
+
+    inside = path.removeprefix(f"{workspace.rstrip('/')}/")
+    if inside.startswith("/"):
+        return None, " (outside of the workspace)"
     try:
-        # Without waiting: a pipe of that name would block the question.
-        file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-    except (OSError, ValueError):
-        return None
-    try:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            return None
-        content = os.read(file, MAX_BYTES + 1)
-    except OSError:
-        return None
-    finally:
-        os.close(file)
-    return None if len(content) > MAX_BYTES else content.decode(errors="replace")
+        with opened_folder(Path(workspace)) as folder:
+            entry = read_entry(folder, "/".join(part for part in inside.split("/") if part != "."), longest=MAX_BYTES)
+    except (OSError, ValueError, WorkspaceUnavailable):
+        return None, " (not compared with what is there)"
+    if entry is None:
+        return None, ""
+    if entry.mode == "120000":
+        return None, " (a link is there)"
+    return entry.content.decode(errors="replace"), " (the file exists)"

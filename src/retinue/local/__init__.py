@@ -1,3 +1,11 @@
 """Files, folders and programs of this machine, for every layer above `core`."""
 
-__all__ = ["bounded_file", "private_folder", "programs", "protocol_streams", "workspaces", "worktrees"]
+__all__ = [
+    "bounded_file",
+    "private_folder",
+    "programs",
+    "protocol_streams",
+    "repository_files",
+    "workspaces",
+    "worktrees",
+]

@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from retinue.core.agent import ToolKind, ToolSpec
-from retinue.core.attachments import MAX_BYTES, MAX_COUNT, Attachment, recognised
+from retinue.core.attachments import MAX_COUNT, Attachment, recognised
 from retinue.core.errors import BadInput, ToolError
 from retinue.core.ids import RunId
 from retinue.core.log_context import logger
@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 log = logger("retinue.mcp")
 
 READ_RESOURCE, GET_PROMPT = "mcp_read_resource", "mcp_get_prompt"
+MAX_MEDIA = 5 * 1024 * 1024
+"""Bytes of the images, PDF and audio of one result together, which every later request of the run sends again."""
+
+NOT_SHOWN = "not shown"
+
 MAX_RUNS = 10_000
 """Runs whose restarts of servers are remembered."""
 
@@ -319,23 +324,27 @@ class _Media:
 
     def __init__(self) -> None:
         self.found: list[Attachment] = []
-        self._room = MAX_BYTES
+        self._room = MAX_MEDIA
 
-    def add(self, base64: str, name: str = "") -> bool:
-        """Add the data, if it is of a known format and there is room for it; the size is looked at first."""
-        size = len(base64) * 3 // 4
+    def add(self, base64: str, name: str = "") -> str:
+        """Add the data, or return why it is left out; its size is looked at before it is decoded."""
+        size = _size(base64)
         if size > self._room or len(self.found) == MAX_COUNT:
-            return False
+            return f"left out: a result has at most {MAX_COUNT} of {MAX_MEDIA >> 20} MiB together"
         try:
             data = b64decode(base64)
         except ValueError:
-            return False
+            return NOT_SHOWN
         found = recognised(data, name)
         if found is None:
-            return False
+            return NOT_SHOWN
         self._room -= size
         self.found.append(found)
-        return True
+        return ""
+
+
+def _size(base64: str) -> int:
+    return len(base64) * 3 // 4 - base64[-2:].count("=")
 
 
 def content_text(blocks: Iterable[Any], media: _Media | None = None) -> str:
@@ -351,9 +360,9 @@ def _block_text(block: Any, media: _Media | None) -> str:
         case "text":
             return clean(block.text)
         case "image" | "audio":
-            if media is not None and media.add(block.data):
-                return ""
-            return f"[{block.type}: {clean_line(block.mime_type)[:100]}, {len(block.data) * 3 // 4} bytes, not shown]"
+            if reason := _left_out(media, block.data):
+                return f"[{block.type}: {clean_line(block.mime_type)[:100]}, {_size(block.data)} bytes, {reason}]"
+            return ""
         case "resource_link":
             return f"[resource: {clean_line(str(block.uri))[:500]} {clean_line(block.name)[:200]}]"
         case "resource":
@@ -366,10 +375,16 @@ def _resource_text(resource: Any, media: _Media | None = None) -> str:
     text: str | None = getattr(resource, "text", None)
     if text is not None:
         return clean(text)
-    if media is not None and media.add(resource.blob, clean_line(str(resource.uri))[-200:]):
+    uri = clean_line(str(resource.uri))
+    if not (reason := _left_out(media, resource.blob, uri[-200:])):
         return ""
     kind = clean_line(resource.mime_type or "unknown type")[:100]
-    return f"[resource: {clean_line(str(resource.uri))[:500]}, {kind}, {len(resource.blob) * 3 // 4} bytes, not shown]"
+    return f"[resource: {uri[:500]}, {kind}, {_size(resource.blob)} bytes, {reason}]"
+
+
+def _left_out(media: _Media | None, base64: str, name: str = "") -> str:
+    """Add data to `media`; why it is not shown to the model, empty if it is."""
+    return NOT_SHOWN if media is None else media.add(base64, name)
 
 
 Server = Annotated[str, Meta(description="Name of the MCP server.")]

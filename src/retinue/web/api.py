@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
-from pathlib import Path
 
 import msgspec
 from starlette.requests import Request
@@ -284,10 +282,10 @@ class Api:
         return self._remembered(request, as_json(messages.ApprovalRequests(items=tuple(items))))
 
     async def _details(self, question: Approval) -> str:
-        """The arguments to read. Only a file of the run's workspace is compared with what is to be written there."""
+        """The arguments to read; `readable` opens files of the run's workspace alone."""
         live = self._client.supervisor.live(question.run_id)
         workspace = live.run.run_spec.workspace if live is not None else ""
-        return await asyncio.to_thread(_readable, question, workspace)
+        return await asyncio.to_thread(readable, question.tool, question.arguments, workspace)
 
     async def answer_approval(self, request: Request) -> Response:
         answer = await body_of(request, messages.Answer)
@@ -336,13 +334,3 @@ def _matches(view: RunView, wanted: list[str], words: list[str]) -> bool:
 
 def _place(request: Request) -> str:
     return f"{request.url.path}?{request.url.query}"[:2000]
-
-
-def _readable(question: Approval, workspace: str) -> str:
-    if workspace:
-        with suppress(ValueError, msgspec.DecodeError):
-            path = msgspec.json.decode(question.arguments, type=dict[str, object]).get("path", "")
-            inside = os.path.realpath(Path(workspace) / str(path))
-            if not Path(inside).is_relative_to(os.path.realpath(workspace)):
-                workspace = ""
-    return readable(question.tool, question.arguments, workspace)
