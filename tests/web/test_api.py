@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from retinue.web.api import Api
 from retinue.web.openapi import document
-from retinue.web.records import Records
+from retinue.web.routes import AdminRoutes, RunRoutes
 from retinue.web.service import Service
 from tests.web.harness import READ, Site, site
 
@@ -199,7 +198,7 @@ async def test_every_route_is_in_the_openapi_document_and_answers_as_it_says(fol
     assert health.json["status"] == "ok"
     routes = {(method, path) for path, methods in described["paths"].items() for method in methods}
     service = Service(client=server.client, settings=server.settings)
-    served_routes = [*Api(service).routes(), *Records(service).routes()]
+    served_routes = [*RunRoutes(service).routes(), *AdminRoutes(service).routes()]
     assert routes == {("get", "/healthz")} | {
         (method.lower(), path.replace(":path}", "}")) for method, path, _ in served_routes
     }

@@ -136,7 +136,7 @@ async def _run(
 
 async def _adopt(service: Service, retinue: Retinue) -> None:
     from retinue.core.errors import NotAdoptable
-    from retinue.web.api import resume
+    from retinue.web.routes import resume
 
     for view in await retinue.list():
         if view.state == "interrupted":

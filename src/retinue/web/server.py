@@ -20,9 +20,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from retinue.core.errors import BadInput
 from retinue.web.access import Guard, Tokens
-from retinue.web.api import Api, healthz
 from retinue.web.openapi import document
-from retinue.web.records import Records
+from retinue.web.routes import AdminRoutes, RunRoutes, healthz
 from retinue.web.service import Service, answering
 from retinue.web.static_files import TYPES, static_file
 
@@ -52,7 +51,7 @@ def application(service: Service, tokens: Tokens, *, host: str) -> ASGIApp:
         Route("/static/{name}", static),
         *(
             Route(path, answering(handler), methods=[method])
-            for method, path, handler in (*Api(service).routes(), *Records(service).routes())
+            for method, path, handler in (*RunRoutes(service).routes(), *AdminRoutes(service).routes())
         ),
     ]
     return Guard(Starlette(routes=routes, exception_handlers={HTTPException: _problem}), tokens, host=host)
