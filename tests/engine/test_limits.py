@@ -16,7 +16,7 @@ from retinue.core.messages import AssistantMessage, Message, Reply, StartDelta, 
 from retinue.core.ports import Publish, Request, ToolLike
 from retinue.core.run import LimitMet, Limits, Outcome
 from retinue.core.usage import Usage
-from retinue.engine.model_call import MAX_ATTEMPTS
+from retinue.engine.retries import MAX_ATTEMPTS
 from retinue.providers.scripted import (
     Line,
     LineFunction,
