@@ -10,8 +10,9 @@ import pytest
 
 from retinue.core.errors import BadInput
 from retinue.core.workspace import WorkspaceUnavailable, place_of, worktree_of
+from retinue.local.git_workspaces import git_program
 from retinue.local.repository_files import opened_folder, read_entry
-from retinue.local.workspaces import FetchedWorkspaces, git_program
+from retinue.local.workspaces import FetchedWorkspaces
 from retinue.local.worktrees import Applied, Worktrees
 from tests.local.test_workspaces import files_in, git, repository, work_in
 
@@ -262,7 +263,7 @@ async def test_a_commit_of_few_objects_with_too_many_files_is_refused(repository
 async def test_a_commit_with_one_large_file_many_times_is_refused(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("retinue.local.workspaces.MAX_BYTES", 1_000_000)
+    monkeypatch.setattr("retinue.local.git_workspaces.MAX_BYTES", 1_000_000)
     (repository / "zeros").write_bytes(bytes(100_000))
     blob = git(repository, "hash-object", "-w", "zeros").strip()
     commit_of_tree(repository, *(f"100644 blob {blob}\tf{number}" for number in range(11)))
@@ -300,7 +301,7 @@ async def test_a_branch_that_cannot_be_put_there_stays_in_the_state_folder(repos
 async def test_a_huge_file_is_not_handed_back_and_the_folder_stays(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("retinue.local.workspaces.MAX_FILE_BYTES", 1024)
+    monkeypatch.setattr("retinue.local.workspace_folders.MAX_FILE_BYTES", 1024)
     place = Place(tmp_path, repository)
     folder = await place.fetch()
     (folder / "huge").write_bytes(b"x" * 1025)

@@ -108,7 +108,7 @@ def remove(
 
 def _worktrees() -> Worktrees:
     from retinue.app.open import default_home
-    from retinue.local.workspaces import git_program
+    from retinue.local.git_workspaces import git_program
     from retinue.local.worktrees import Worktrees
 
     home = default_home().absolute()

@@ -1,27 +1,108 @@
-"""The worktrees of a state folder: their changes as a patch, how to apply them to a folder, and how to remove them."""
+"""Worktrees: a commit in a folder for one run, its changes handed back as a branch, listed, applied and removed.
+
+A worktree is the last commit of a repository in a folder of this machine, for one run and those below it. Nothing is
+started in that repository, and its settings are not read: agents can write them. Its objects and branches are taken
+over file by file, through descriptors and never through a link, and the result is put beside them as a pack and a
+branch. What a worktree has changed stays in the state folder until it is removed.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import secrets
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import msgspec
 from msgspec import Struct
 
 from retinue.core.errors import BadInput
-from retinue.core.workspace import Worktree, branch_of, parse_workspace
-from retinue.local.repository_files import Entry, opened_folder, read_entry, write_entry
-from retinue.local.workspaces import RESULT, Fetched, Git, Place
+from retinue.core.log_context import logger
+from retinue.core.workspace import WorkspaceUnavailable, Worktree, branch_of, parse_workspace
+from retinue.local.git_workspaces import RESULT, Git, GitSource
+from retinue.local.repository_files import (
+    Entry,
+    opened_folder,
+    put_branch,
+    read_entry,
+    remove_folder,
+    take_over,
+    write_entry,
+)
+from retinue.local.workspace_folders import Fetched, Place
+
+log = logger("retinue.local")
 
 MAX_FILE: Final = 64 * 1024**2
 """Bytes of one file that changes are applied to."""
 
 _NAME: Final = re.compile(r"wt-[0-9a-f]{16}")
 _DIFF: Final = ("--no-renames", "--no-ext-diff", "--no-textconv", "--no-color", "--src-prefix=a/", "--dst-prefix=b/")
+
+
+class WorktreeSource(GitSource):
+    """The last commit of the repository in a folder; the changes become a branch there, and are kept here, too."""
+
+    def fetch(self) -> Fetched:
+        try:
+            return super().fetch()
+        finally:
+            shutil.rmtree(self._taken_over, ignore_errors=True)
+
+    def _origin(self) -> tuple[str, str]:
+        assert isinstance(self._workspace, Worktree)
+        folder = Path(self._workspace.folder)
+        if self._place.folder.resolve().is_relative_to(folder.resolve()):
+            raise WorkspaceUnavailable(f"the state folder lies in {folder}: keep it elsewhere (RETINUE_HOME)")
+        self._git.run("init", "--quiet", "--bare", str(self._taken_over), bare=False)
+        take_over(folder, self._taken_over)
+        return str(self._taken_over), "HEAD"
+
+    @property
+    def _taken_over(self) -> Path:
+        return self._place.repository.with_suffix(".source")
+
+    def check_out_again(self, known: Fetched) -> bool:
+        commit = self._git.run("rev-parse", "--verify", RESULT if known.changed else known.commit).strip()
+        (self._place.repository / "index").unlink(missing_ok=True)
+        # Another folder than before: a path that leads to another folder all at once is not trusted.
+        for left in self._place.folder.parent.glob(f"{self._place.name}.*"):
+            remove_folder(left)
+        name = f"{self._place.name}.{secrets.token_hex(4)}"
+        self._place.folder = self._place.folder.with_name(name)
+        self._check_out(commit, self._place.folder)
+        self._place.remember(msgspec.structs.replace(known, folder=name))
+        return True
+
+    def hand_back(self, known: Fetched) -> str | None:
+        changed = self._commit(known)
+        if changed != known.changed:
+            self._place.remember(msgspec.structs.replace(known, changed=changed))
+        if not changed:
+            return None
+        assert isinstance(self._workspace, Worktree)
+        folder = self._workspace.folder
+        with tempfile.TemporaryDirectory(dir=self._place.repository) as scratch:
+            with tempfile.TemporaryFile() as wanted:
+                wanted.write(f"{RESULT}\n^{known.commit}\n".encode())
+                wanted.seek(0)
+                digest = self._git.run("pack-objects", "--quiet", "--revs", f"{scratch}/pack", stream=wanted).strip()
+            commit = self._git.run("rev-parse", "--verify", RESULT).strip()
+            try:
+                put_branch(Path(folder), Path(scratch) / f"pack-{digest}", self._branch, commit)
+            except OSError as error:
+                log.warning("the branch %s cannot be put into %s: %s", self._branch, folder, error)
+                return f"git+file://{self._place.repository}@{RESULT.removeprefix('refs/heads/')}"
+        return f"git+file://{folder}@{self._branch}"
+
+    @property
+    def _subject(self) -> str:
+        return f"worktree {self._place.name}"
 
 
 def readable_text(text: str) -> str:

@@ -1,0 +1,239 @@
+"""Workspaces from git repositories: a commit is checked out, and what a tree changed goes to a branch.
+
+The repository data with which a workspace is handed back lies outside of it, where no agent can write: a `.git` folder
+that an agent has changed could name programs, which git would start.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Final
+
+from retinue.core.workspace import GitRef, WorkspaceUnavailable, Worktree, branch_of
+from retinue.local.programs import find_program
+from retinue.local.workspace_folders import MAX_BYTES, MAX_ENTRIES, MAX_LISTING, Fetched, Place, entries
+
+SECONDS: Final = 600
+"""Deadline of one git command."""
+
+RESULT: Final = "refs/heads/result"
+"""The commit with the changes, in the repository of a place."""
+
+_SUBMODULE: Final = "160000"
+
+
+def git_program(agents_write: Sequence[str] = ()) -> str:
+    """The path of git; raises `WorkspaceUnavailable` where it is not installed."""
+    git = find_program("git", agents_write=agents_write).path
+    if not git:
+        raise WorkspaceUnavailable("a git workspace needs the program git, which is not installed")
+    return git
+
+
+class Git:
+    """git with a repository in the state folder: its settings are ours, and no hook and no filter is started."""
+
+    def __init__(self, program: str, repository: Path) -> None:
+        self._program = program
+        self._repository = repository
+
+    def run(
+        self,
+        *words: str,
+        stream: IO[bytes] | None = None,
+        bare: bool = True,
+        where: Path | None = None,
+        longest: int | None = None,
+    ) -> str:
+        """What a command prints, at most `longest` bytes of it; raises `WorkspaceUnavailable` if it fails."""
+        repository = [f"--git-dir={where or self._repository}"] if bare or where is not None else []
+        with tempfile.TemporaryFile() as printed:
+            try:
+                ended = subprocess.run(
+                    [self._program, *repository, *_SAFE, *words],
+                    stdin=stream or subprocess.DEVNULL,
+                    stdout=printed,
+                    stderr=subprocess.PIPE,
+                    cwd=self._repository.parent,
+                    env=_environment(),
+                    timeout=SECONDS,
+                )
+            except subprocess.TimeoutExpired as error:
+                raise WorkspaceUnavailable(f"git did not end within {SECONDS} s") from error
+            if ended.returncode != 0:
+                errors = ended.stderr.decode(errors="replace").strip().splitlines()
+                raise WorkspaceUnavailable(f"git: {errors[-1] if errors else f'exit status {ended.returncode}'}")
+            printed.seek(0)
+            return printed.read(-1 if longest is None else longest).decode("utf-8", "surrogateescape")
+
+    def check_size(self, commit: str) -> None:
+        """Raise `WorkspaceUnavailable` for a commit with too many or too large files.
+
+        A few objects can stand for any number of files, because a folder may be in a commit many times. So the list
+        of files is read as it comes, and git is stopped at the limit.
+        """
+        words = ("ls-tree", "-r", "-t", "-l", "-z", commit)
+        process = subprocess.Popen(
+            [self._program, f"--git-dir={self._repository}", *_SAFE, *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd=self._repository.parent,
+            env=_environment(),
+        )
+        deadline = threading.Timer(SECONDS, process.kill)
+        deadline.start()
+        try:
+            assert process.stdout is not None
+            with process.stdout as listing:
+                _check_listing(listing)
+            if process.wait() != 0:
+                raise WorkspaceUnavailable("git cannot list the files of the commit")
+        finally:
+            deadline.cancel()
+            process.kill()
+            process.wait()
+
+
+_SAFE: Final = (
+    *("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "protocol.ext.allow=never"),
+    *("-c", "submodule.recurse=false", "-c", "gc.auto=0"),
+)
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | {
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_AUTHOR_NAME": "retinue",
+        "GIT_AUTHOR_EMAIL": "retinue@localhost",
+        "GIT_COMMITTER_NAME": "retinue",
+        "GIT_COMMITTER_EMAIL": "retinue@localhost",
+    }
+
+
+def _check_listing(listing: IO[bytes]) -> None:
+    """Check the output of `git ls-tree -l -z`: entries that end with a zero byte, each with a size before a tab."""
+    entries = size = length = 0
+    rest = b""
+    while piece := listing.read(1024 * 1024):
+        length += len(piece)
+        *whole, rest = (rest + piece).split(b"\0")
+        entries += len(whole)
+        size += sum(int(number) for line in whole if (number := line.partition(b"\t")[0].split()[-1]).isdigit())
+        if entries > MAX_ENTRIES or length > MAX_LISTING:
+            raise WorkspaceUnavailable(f"the commit has more than {MAX_ENTRIES} files and folders")
+        if size > MAX_BYTES:
+            raise WorkspaceUnavailable(f"the files of the commit have more than {MAX_BYTES // 1024**3} GiB")
+
+
+class GitSource:
+    """A commit of a repository; the changes go to a branch of it."""
+
+    def __init__(self, workspace: GitRef | Worktree, place: Place, program: str) -> None:
+        self._workspace = workspace
+        self._place = place
+        self._git = Git(program, place.repository)
+        self._branch = branch_of(place.name)
+
+    def fetch(self) -> Fetched:
+        place = self._place
+        self._git.run("init", "--quiet", "--bare", str(place.repository), bare=False)
+        # Files are what the repository has, byte by byte: no filter, no other ends of lines.
+        (place.repository / "info").mkdir(exist_ok=True)
+        (place.repository / "info" / "attributes").write_text("* -text -filter -ident -working-tree-encoding\n")
+        url, ref = self._origin()
+        self._git.run("fetch", "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules", "--", url, ref)
+        commit = self._git.run("rev-parse", "--verify", "FETCH_HEAD^{commit}").strip()
+        self._check_out(commit, place.folder)
+        return Fetched("", commit)
+
+    def check_out_again(self, known: Fetched) -> bool:
+        return False
+
+    def _origin(self) -> tuple[str, str]:
+        """The address of the repository, and what is fetched of it: what was handed back last, if there is any."""
+        assert isinstance(self._workspace, GitRef)
+        url = self._workspace.url
+        earlier = self._git.run("ls-remote", url, f"refs/heads/{self._branch}").strip()
+        return url, f"refs/heads/{self._branch}" if earlier else self._workspace.ref
+
+    def _check_out(self, commit: str, folder: Path) -> None:
+        self._git.check_size(commit)
+        folder.mkdir(mode=0o700)
+        self._in_folder("read-tree", commit, folder=folder)
+        self._in_folder("checkout-index", "--all", "--force", folder=folder)
+        # A repository of its own for the agent's git commands; it is never read again.
+        shutil.copytree(self._place.repository, folder / ".git")
+        self._git.run("config", "--file", str(folder / ".git" / "config"), "core.bare", "false", bare=False)
+        self._git.run("update-ref", "--no-deref", "HEAD", commit, where=folder / ".git")
+
+    def hand_back(self, known: Fetched) -> str | None:
+        if not self._commit(known):
+            return None
+        assert isinstance(self._workspace, GitRef)
+        url = self._workspace.url
+        self._git.run("push", "--quiet", "--force", url, f"{RESULT}:refs/heads/{self._branch}")
+        return f"git+{url}@{self._branch}"
+
+    def _commit(self, known: Fetched) -> int:
+        """Make a commit of what differs from the beginning; the number of files."""
+        # git lists names and reads no file: a link that an agent puts on a path leads nowhere else.
+        listed = self._in_folder("ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0")
+        before = dict(map(_tree_entry, self._git.run("ls-tree", "-r", "-z", known.commit).split("\0")[:-1]))
+        allowed = {*before, *listed}
+        gone = {path for path, (mode, _) in before.items() if mode != _SUBMODULE}
+        changes = size = 0
+        with tempfile.TemporaryFile(dir=self._place.repository) as stream:
+            message = f"Changes of {self._subject}".encode()
+            stream.write(b"commit %s\ncommitter retinue <retinue@localhost> now\n" % RESULT.encode())
+            stream.write(b"data %d\n%s\nfrom %s\n" % (len(message), message, known.commit.encode()))
+            for entry in entries(self._place.folder):
+                if entry.path in allowed:
+                    gone.discard(entry.path)
+                    content = entry.read()
+                    mode = "120000" if entry.is_link else "100755" if entry.is_program else "100644"
+                    if before.get(entry.path) != (mode, _blob_name(content)):
+                        changes += 1
+                        size += len(content)
+                        if size > MAX_BYTES:
+                            raise WorkspaceUnavailable(f"the changes have more than {MAX_BYTES // 1024**3} GiB")
+                        stream.write(b"M %s inline %s\ndata %d\n" % (mode.encode(), _quoted(entry.path), len(content)))
+                        stream.write(content + b"\n")
+            for path in sorted(gone):
+                changes += 1
+                stream.write(b"D %s\n" % _quoted(path))
+            if changes:
+                stream.seek(0)
+                self._git.run("fast-import", "--quiet", "--force", "--date-format=now", stream=stream)
+        return changes
+
+    @property
+    def _subject(self) -> str:
+        return f"run {self._place.name}"
+
+    def _in_folder(self, *words: str, folder: Path | None = None) -> str:
+        return self._git.run(f"--work-tree={folder or self._place.folder}", "-c", "core.bare=false", *words)
+
+
+def _blob_name(content: bytes) -> str:
+    """The name that git gives a file of this content."""
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+
+
+def _tree_entry(line: str) -> tuple[str, tuple[str, str]]:
+    """The path, mode and name of a line of `git ls-tree`."""
+    facts, _, path = line.partition("\t")
+    mode, _, name = facts.split(" ")
+    return path, (mode, name)
+
+
+def _quoted(path: str) -> bytes:
+    escaped = path.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'.encode("utf-8", "surrogateescape")
