@@ -2,6 +2,7 @@
 
 __all__ = [
     "bounded_file",
+    "git_workspaces",
     "private_folder",
     "programs",
     "protocol_streams",

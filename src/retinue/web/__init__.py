@@ -1,3 +1,3 @@
 """The HTTP API and the page of `retinue serve`."""
 
-__all__ = ["access", "api", "openapi", "server", "service", "static_files"]
+__all__ = ["access", "openapi", "routes", "server", "service", "static_files"]
