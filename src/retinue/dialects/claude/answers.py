@@ -1,14 +1,17 @@
-"""The texts of `claude`: results of its tools, and the messages about sub-agents that have ended."""
+"""What a model reads back from the tools of `claude`: results, messages about sub-agents, and refusals."""
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from retinue.core.run import Outcome
-from retinue.core.text import cut, quote_headers
-from retinue.dialects.context import WorktreeChanges
-from retinue.dialects.error_codes import JsonObject
-from retinue.engine import RunView
+from retinue.core.text import cut, name_list, quote_headers
+from retinue.dialects.error_codes import CallRefused, JsonObject
+
+if TYPE_CHECKING:
+    from retinue.dialects.context import WorktreeChanges
+    from retinue.engine import RunView
 
 LONGEST = 30_000
 """Characters of an answer that a result or message carries."""
@@ -113,6 +116,34 @@ def launched(agent_id: str, view: RunView, description: str) -> JsonObject:
     }
 
 
+def queued(name: str) -> JsonObject:
+    """The result of a message to a sub-agent that runs."""
+    return {"success": True, "message": f"Message queued for {name}: it is read at its next turn."}
+
+
+def queued_for_main() -> JsonObject:
+    """The result of a message to the run at the top."""
+    return {"success": True, "message": "Message queued for main."}
+
+
+def resumed(agent_id: str, name: str, *, announced: bool) -> JsonObject:
+    """The result of a message to a sub-agent that had ended."""
+    how = "You get a message when it ends." if announced else "ListAgents shows its result."
+    sentence = f"{name} had ended and goes on in the background with your message. {how}"
+    return {"success": True, "message": sentence, "resumedAgentId": agent_id}
+
+
+def stopped(agent_id: str, command: str, unstopped: Sequence[str]) -> JsonObject:
+    """The result of a stop; `unstopped` are programs that could not be ended."""
+    answer: JsonObject = {
+        "message": f"Successfully stopped task: {agent_id} ({command})",
+        "task_id": agent_id,
+        "task_type": "local_agent",
+        "command": command,
+    }
+    return answer | {"unstopped": list(unstopped)} if unstopped else answer
+
+
 def row(agent_id: str, name: str, view: RunView, task: str, *, with_result: bool) -> JsonObject:
     """A sub-agent as `ListAgents` shows it; a program outside, which gets no messages, reads its result here."""
     shown: JsonObject = {"agentId": agent_id, "name": name} if name else {"agentId": agent_id}
@@ -137,3 +168,57 @@ def notification(agent_id: str, task: str, outcome: Outcome) -> str:
 def message(sender: str, text: str) -> str:
     """A message from a sub-agent to another one."""
     return f"[message from {sender}]\n{quote_headers(text)}"
+
+
+# ---- refusals --------------------------------------------------------------------------------------------------------
+
+CANCELLED = "The agent was cancelled, which is final. Valid: a new agent."
+MAIN_READS_NOTHING = "main is a program that reads no messages: put what it has to know into your answer."
+MAIN_HAS_ENDED = "main has ended and reads no messages."
+
+
+def empty(field: str) -> CallRefused:
+    """The refusal of an empty prompt or message."""
+    return CallRefused(f"The {field} is empty. Valid: a text.")
+
+
+def too_long(field: str, characters: int, most: int) -> CallRefused:
+    """The refusal of a prompt or message that is too long."""
+    return CallRefused(f"The {field} has {characters} characters. Valid: at most {most}.")
+
+
+def unknown_type(name: str | None, types: Sequence[str]) -> CallRefused:
+    """The refusal of a type of agents that is neither configured nor built in."""
+    return CallRefused(f"Agent type {str(name)[:100]!r} not found. Valid: {name_list(tuple(types))}.")
+
+
+def unknown_agent(reference: str, known: Sequence[str]) -> CallRefused:
+    """The refusal of a message to a name or id that no sub-agent has."""
+    return CallRefused(f"No agent found with name or ID: {reference[:100]}. Valid: {name_list(tuple(known), 20)}.")
+
+
+def unknown_task(reference: str, known: Sequence[str]) -> CallRefused:
+    """The refusal to stop a name or id that no sub-agent has."""
+    return CallRefused(f"No task found with ID: {reference[:100]}. Valid: {name_list(tuple(known), 20)}.")
+
+
+def invalid_name(name: str, most: int, main: str) -> CallRefused:
+    """The refusal of a name that a sub-agent cannot have."""
+    return CallRefused(
+        f"Invalid name {name[:100]!r}. Valid: at most {most} characters without / and :, and not {main}."
+    )
+
+
+def taken(name: str) -> CallRefused:
+    """The refusal of a name that a sub-agent has."""
+    return CallRefused(f"The name {name!r} is taken. Valid: another name, or SendMessage to it.")
+
+
+def inbox_full(messages: int) -> CallRefused:
+    """The refusal of a message to a sub-agent with too many unread ones."""
+    return CallRefused(f"The agent has {messages} unread messages, which is the limit.")
+
+
+def not_running(task_id: str, status: Status) -> CallRefused:
+    """The refusal to stop a sub-agent that has ended."""
+    return CallRefused(f"Task {task_id} is not running (status: {status}).")

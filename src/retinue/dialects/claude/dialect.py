@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 from msgspec.structs import replace
 
@@ -15,7 +16,6 @@ from retinue.core.inbox import TextMessage
 from retinue.core.policy import Autonomy, Policy
 from retinue.core.ports import CallContext, Tool, ToolResult
 from retinue.core.run import Lifecycle, Outcome
-from retinue.core.text import name_list
 from retinue.dialects.arguments import arguments_of, compact
 from retinue.dialects.base import Dialect, DialectTool
 from retinue.dialects.claude import NAME, answers, requests
@@ -35,6 +35,10 @@ MAX_LISTED = 50
 
 MAX_MAIL = 1024
 """Messages that an agent may have without having read them."""
+
+
+Unknown: TypeAlias = Callable[[str, Sequence[str]], CallRefused]
+"""The refusal of a reference that means none of the known sub-agents."""
 
 
 class ClaudeDialect(Dialect):
@@ -94,15 +98,14 @@ class ClaudeTool(DialectTool):
     async def _answer(self, arguments: str, context: CallContext) -> JsonObject:
         raise NotImplementedError
 
-    async def _find(self, reference: str, context: CallContext, unknown: str) -> NamedRun:
+    async def _find(self, reference: str, context: CallContext, unknown: Unknown) -> NamedRun:
         """The sub-agent of that id or name below the caller; raises `CallRefused` with the valid ones."""
         known = await self._children.runs.all(context)
         wanted = reference.strip()
         by_id = next((each for each in known if wanted in (each.run_id, each.view.run_id)), None)
         found = by_id or next((each for each in known if wanted and each.view.label == wanted), None)
         if found is None:
-            listed = name_list(tuple(each.view.label or each.run_id for each in known), 20)
-            raise CallRefused(f"{unknown}{wanted[:100]}. Valid: {listed}.")
+            raise unknown(wanted, [each.view.label or each.run_id for each in known])
         return found
 
 
@@ -161,10 +164,9 @@ class AgentTool(ClaudeTool):
         if not name:
             return ""
         if len(name) > requests.MAX_NAME or not name.isprintable() or name == MAIN or "/" in name or ":" in name:
-            valid = f"at most {requests.MAX_NAME} characters without / and :, and not {MAIN}"
-            raise CallRefused(f"Invalid name {name[:100]!r}. Valid: {valid}.")
+            raise answers.invalid_name(name, requests.MAX_NAME, MAIN)
         if name in {each.view.label for each in await self._children.runs.all(context)}:
-            raise CallRefused(f"The name {name!r} is taken. Valid: another name, or SendMessage to it.")
+            raise answers.taken(name)
         return name
 
 
@@ -184,23 +186,21 @@ class SendTool(ClaudeTool):
         text = requests.text_of("message", request.message)
         if request.to.strip() == MAIN and context.depth > 0:
             await self._post_to_main(text, context)
-            return {"success": True, "message": "Message queued for main."}
+            return answers.queued_for_main()
         async with self._lock:
-            named = await self._find(request.to, context, "No agent found with name or ID: ")
+            named = await self._find(request.to, context, answers.unknown_agent)
             who = named.view.label or named.run_id
             if await self._dialect_context.begun(context) is None:
                 if await self._posted(named, text, context):
-                    return {"success": True, "message": f"Message queued for {who}: it is read at its next turn."}
+                    return answers.queued(who)
                 await self._continue(named, text, context)
-        how = "You get a message when it ends." if context.host is None else "ListAgents shows its result."
-        sentence = f"{who} had ended and goes on in the background with your message. {how}"
-        return {"success": True, "message": sentence, "resumedAgentId": named.run_id}
+        return answers.resumed(named.run_id, who, announced=context.host is None)
 
     async def _posted(self, named: NamedRun, text: str, context: CallContext) -> bool:
         """Whether the run could take the message; one that has ended cannot."""
         live = self._supervisor.live(named.view.run_id)
         if live is not None and len(live.inbox) >= MAX_MAIL:
-            raise CallRefused(f"The agent has {MAX_MAIL} unread messages, which is the limit.")
+            raise answers.inbox_full(MAX_MAIL)
         try:
             await self._supervisor.post(named.view.run_id, TextMessage(key=context.key, text=text))
         except RunIsOver:
@@ -210,21 +210,21 @@ class SendTool(ClaudeTool):
     async def _continue(self, named: NamedRun, text: str, context: CallContext) -> None:
         outcome = named.view.outcome
         if outcome is not None and outcome.result == "cancelled" and not answers.is_stopped(outcome):
-            raise CallRefused("The agent was cancelled, which is final. Valid: a new agent.")
+            raise CallRefused(answers.CANCELLED)
         lifecycle = Lifecycle(announce=context.host is None, on_parent_end="wait")
         await self._children.continue_run(named, text, lifecycle, context)
 
     async def _post_to_main(self, text: str, context: CallContext) -> None:
         root = await self._supervisor.acceptance(context.root_id)
         if root is None or root.lifecycle.hosted:
-            raise CallRefused("main is a program that reads no messages: put what it has to know into your answer.")
+            raise CallRefused(answers.MAIN_READS_NOTHING)
         live = self._supervisor.live(context.run_id)
         own = live.run.accepted.label if live is not None else ""
         item = TextMessage(key=f"peer/{context.key}", text=answers.message(own or context.run_id, text), origin="peer")
         try:
             await self._supervisor.post(context.root_id, item)
         except RunIsOver as over:
-            raise CallRefused("main has ended and reads no messages.") from over
+            raise CallRefused(answers.MAIN_HAS_ENDED) from over
 
 
 class StopTool(ClaudeTool):
@@ -235,26 +235,17 @@ class StopTool(ClaudeTool):
 
     async def _answer(self, arguments: str, context: CallContext) -> JsonObject:
         request = arguments_of(self._name, arguments, requests.StopArguments)
-        named = await self._find(request.task_id, context, "No task found with ID: ")
+        named = await self._find(request.task_id, context, answers.unknown_task)
         run_id = named.view.run_id
         if named.view.outcome is not None and not context.again:
-            status = answers.status_of(named.view.outcome)
-            raise CallRefused(f"Task {named.run_id} is not running (status: {status}).")
+            raise answers.not_running(named.run_id, answers.status_of(named.view.outcome))
         await self._supervisor.cancel(run_id, note=f"{answers.STOPPED_BY}{context.agent}")
         ended = await self._supervisor.wait([run_id], timeout=STOP_SECONDS)
         if named.view.parent_id == context.run_id and ended:
             self._supervisor.mark_read(context.run_id, run_id)
         tasks = await self._supervisor.stored.tasks([named.run_id])
         command = named.view.label or tasks.get(named.run_id, "")[: answers.TASK_SHOWN]
-        answer: JsonObject = {
-            "message": f"Successfully stopped task: {named.run_id} ({command})",
-            "task_id": named.run_id,
-            "task_type": "local_agent",
-            "command": command,
-        }
-        if run_id in ended and ended[run_id].unstopped:
-            answer["unstopped"] = list(ended[run_id].unstopped)
-        return answer
+        return answers.stopped(named.run_id, command, ended[run_id].unstopped if run_id in ended else ())
 
 
 class ListTool(ClaudeTool):

@@ -1,6 +1,6 @@
 """The tools of `claude` as a model sees them, the parsing of their arguments, and the built-in types of agents.
 
-Whatever a model writes raises nothing but `CallRefused`, whose text lists what is valid.
+Invalid arguments raise `CallRefused` alone, with a text of `answers.py` that lists what is valid.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from msgspec import Struct
 
 from retinue.core.agent import Agent, ToolSpec
 from retinue.core.model_options import EFFORTS, Effort
-from retinue.core.text import name_list
 from retinue.dialects.agent_names import MAX_DESCRIPTION, agent_list, agent_named, plain_name
 from retinue.dialects.arguments import compact, name_schema, typed
-from retinue.dialects.error_codes import CallRefused
+from retinue.dialects.claude import answers
 
 AGENT, TASK, SEND, STOP, LIST = "Agent", "Task", "SendMessage", "TaskStop", "ListAgents"
 TOOL_NAMES = (AGENT, TASK, SEND, STOP, LIST)
@@ -101,9 +100,9 @@ class NoArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 def text_of(field: str, text: str) -> str:
     """A prompt or message that may be sent; raises `CallRefused`."""
     if not text.strip():
-        raise CallRefused(f"The {field} is empty. Valid: a text.")
+        raise answers.empty(field)
     if len(text) > MAX_MESSAGE:
-        raise CallRefused(f"The {field} has {len(text)} characters. Valid: at most {MAX_MESSAGE}.")
+        raise answers.too_long(field, len(text), MAX_MESSAGE)
     return text
 
 
@@ -131,8 +130,7 @@ def type_named(name: str | None, agents: Sequence[Agent]) -> Agent:
     known = types(agents)
     found = agent_named((name or "").strip() or GENERAL_PURPOSE, known)
     if found is None:
-        listed = name_list(tuple(agent.name for agent in known))
-        raise CallRefused(f"Agent type {str(name)[:100]!r} not found. Valid: {listed}.")
+        raise answers.unknown_type(name, [agent.name for agent in known])
     return found
 
 

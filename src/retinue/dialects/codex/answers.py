@@ -1,12 +1,16 @@
-"""The texts of `codex`: statuses of agents, and the messages between them."""
+"""What a model reads back from the tools of `codex`: statuses of agents, the messages between them, and refusals."""
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 from retinue.core.run import Outcome
-from retinue.core.text import cut, quote_headers
-from retinue.engine import RunView
+from retinue.core.text import cut, name_list, quote_headers
+from retinue.dialects.error_codes import CallRefused, JsonObject
+
+if TYPE_CHECKING:
+    from retinue.engine import RunView
 
 LONGEST = 16_000
 """Characters of an answer in a message, or for a program outside in a status."""
@@ -110,3 +114,87 @@ def status(view: RunView, longest: int) -> Status:
             return "interrupted"
         case _:
             return "running"
+
+
+def waited(remark: str, *, timed_out: bool) -> JsonObject:
+    """The result of a wait."""
+    return {"message": f"{'Wait timed out.' if timed_out else 'Wait completed.'}{remark}", "timed_out": timed_out}
+
+
+def nothing_to_wait_for(remark: str) -> JsonObject:
+    """The result of a wait while no agent runs."""
+    return {"message": f"No agent is running, and no message waits.{remark}", "timed_out": False}
+
+
+def raised_timeout(asked: float, least: int) -> str:
+    """The remark about a timeout in milliseconds that was too short."""
+    return f"\n\nRequested timeout of {asked:g}ms was clamped to the minimum of {least}ms."
+
+
+# ---- refusals --------------------------------------------------------------------------------------------------------
+
+NO_MESSAGE = "Empty message can't be sent to an agent. Valid: a text."
+TO_ITSELF = "That is you: an agent cannot message itself."
+NO_TASK_FOR_ROOT = "Follow-up tasks can't target the root agent."
+ROOT_CANNOT_BE_STOPPED = "root is not a spawned agent"
+
+
+def too_long(characters: int, most: int) -> CallRefused:
+    """The refusal of a task or message that is too long."""
+    return CallRefused(f"The message has {characters} characters. Valid: at most {most}.")
+
+
+def invalid_name(task_name: str, most: int) -> CallRefused:
+    """The refusal of a name that cannot be part of a path."""
+    valid = f"lowercase letters, digits and underscores, at most {most}, and not root"
+    return CallRefused(f"Invalid task_name {task_name[:100]!r}. Valid: {valid}.")
+
+
+def invalid_fork(fork_turns: str) -> CallRefused:
+    """The refusal of an amount of history that is none."""
+    return CallRefused(f"Invalid fork_turns {fork_turns[:100]!r}. Valid: none, all, or a positive integer such as 3.")
+
+
+def unknown_type(name: str, valid: Sequence[str]) -> CallRefused:
+    """The refusal of an agent type that is not configured."""
+    return CallRefused(f"Unknown agent_type {name[:100]!r}. Valid: {name_list(tuple(dict.fromkeys(valid)))}.")
+
+
+def unknown_agent(reference: str, paths: Sequence[str]) -> CallRefused:
+    """The refusal of a reference that means no agent."""
+    return CallRefused(f"Agent {reference[:100]!r} was not found. Valid: {name_list(tuple(paths), 20)}.")
+
+
+def taken(path: str) -> CallRefused:
+    """The refusal of a path that an agent of the tree has."""
+    return CallRefused(f"agent path `{path}` already exists. Valid: another task_name, or followup_task.")
+
+
+def wait_too_long(most: int) -> CallRefused:
+    """The refusal of a timeout in milliseconds that is too long."""
+    return CallRefused(f"timeout_ms must be at most {most}")
+
+
+def inbox_full(path: str, messages: int) -> CallRefused:
+    """The refusal of a message to an agent with too many unread ones."""
+    return CallRefused(f"{path} has {messages} unread messages, which is the limit.")
+
+
+def has_ended(path: str) -> CallRefused:
+    """The refusal of a message to an agent that has ended."""
+    return CallRefused(f"{path} has ended and reads no messages. Valid: followup_task.")
+
+
+def root_has_ended(root: str) -> CallRefused:
+    """The refusal of a message to a root that has ended."""
+    return CallRefused(f"{root} has ended and reads no messages.")
+
+
+def root_reads_nothing(root: str) -> CallRefused:
+    """The refusal of a message to a root that is a program outside."""
+    return CallRefused(f"{root} is a program that reads no messages: put what it has to know into your answer.")
+
+
+def shut_down(path: str) -> CallRefused:
+    """The refusal of a task for an agent that was cancelled."""
+    return CallRefused(f"{path} was shut down, which is final. Valid: a new agent with spawn_agent.")

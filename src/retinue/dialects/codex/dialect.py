@@ -14,7 +14,6 @@ from retinue.core.inbox import TextMessage
 from retinue.core.policy import Policy
 from retinue.core.ports import CallContext, Tool, ToolResult
 from retinue.core.run import Lifecycle, Outcome
-from retinue.core.text import name_list
 from retinue.dialects.agent_names import agent_list
 from retinue.dialects.arguments import arguments_of, compact
 from retinue.dialects.base import Dialect, DialectTool
@@ -123,17 +122,16 @@ class CodexTool(DialectTool):
         by_run = next((agent for agent in valid.values() if reference in (agent.named.run_id, agent.view.run_id)), None)
         found = by_run or valid.get(requests.resolved(reference, own))
         if found is None:
-            listed = name_list(tuple(path for path in valid if path != own), 20)
-            raise CallRefused(f"Agent {reference[:100]!r} was not found. Valid: {listed}.")
+            raise answers.unknown_agent(reference, [path for path in valid if path != own])
         if found.path == own:
-            raise CallRefused("That is you: an agent cannot message itself.")
+            raise CallRefused(answers.TO_ITSELF)
         return found
 
     async def _post(self, agent: NamedAgent, text: str, context: CallContext) -> bool:
         """Whether the agent could take the message; one that has ended cannot."""
         live = self._supervisor.live(agent.view.run_id)
         if live is not None and len(live.inbox) >= MAX_MAIL:
-            raise CallRefused(f"{agent.path} has {MAX_MAIL} unread messages, which is the limit.")
+            raise answers.inbox_full(agent.path, MAX_MAIL)
         item = TextMessage(key=f"peer/{context.key}", text=text, origin="peer")
         try:
             await self._supervisor.post(agent.view.run_id, item)
@@ -177,7 +175,7 @@ class SpawnTool(CodexTool):
         )
         planned = self._children.plan(child, context)
         if path in await self._agents(context):
-            raise CallRefused(f"agent path `{path}` already exists. Valid: another task_name, or followup_task.")
+            raise answers.taken(path)
         await self._children.check_elsewhere(context)
         await self._dialect_context.spawn(planned.spawn_request, context)
         answer: JsonObject = {"task_name": path}
@@ -202,18 +200,18 @@ class SendTool(CodexTool):
             return {"agent_status": "running"}
         agent = await self._agent(request.target, context, below=False)
         if not await self._post(agent, text, context):
-            raise CallRefused(f"{agent.path} has ended and reads no messages. Valid: followup_task.")
+            raise answers.has_ended(agent.path)
         return {"agent_status": answers.status(agent.view, self._longest(context))}
 
     async def _post_to_root(self, text: str, context: CallContext) -> None:
         root = await self._supervisor.acceptance(context.root_id)
         if root is None or root.lifecycle.hosted:
-            raise CallRefused(f"{ROOT} is a program that reads no messages: put what it has to know into your answer.")
+            raise answers.root_reads_nothing(ROOT)
         try:
             item = TextMessage(key=f"peer/{context.key}", text=text, origin="peer")
             await self._supervisor.post(context.root_id, item)
         except RunIsOver as over:
-            raise CallRefused(f"{ROOT} has ended and reads no messages.") from over
+            raise answers.root_has_ended(ROOT) from over
 
 
 class FollowUpTool(CodexTool):
@@ -232,7 +230,7 @@ class FollowUpTool(CodexTool):
         message = requests.message_of(request.message)
         own = self._own_path(context)
         if requests.resolved(request.target, own) == ROOT:
-            raise CallRefused("Follow-up tasks can't target the root agent.")
+            raise CallRefused(answers.NO_TASK_FOR_ROOT)
         async with self._lock:
             agent = await self._agent(request.target, context, below=True)
             if await self._dialect_context.begun(context) is None:
@@ -244,7 +242,7 @@ class FollowUpTool(CodexTool):
     async def _continue(self, agent: NamedAgent, text: str, context: CallContext) -> None:
         outcome = agent.view.outcome
         if outcome is not None and outcome.result == "cancelled" and not answers.is_interrupted(outcome):
-            raise CallRefused(f"{agent.path} was shut down, which is final. Valid: a new agent with spawn_agent.")
+            raise answers.shut_down(agent.path)
         lifecycle = Lifecycle(announce=context.host is None, on_parent_end="wait")
         await self._children.continue_run(agent.named, text, lifecycle, context)
 
@@ -270,8 +268,8 @@ class WaitTool(CodexTool):
         else:
             came = await self._supervisor.wait_for_mail(context.run_id, running, timeout=seconds)
         if not running and (context.host is not None or not came):
-            return {"message": f"No agent is running, and no message waits.{remark}", "timed_out": False}
-        return {"message": f"{'Wait completed.' if came else 'Wait timed out.'}{remark}", "timed_out": not came}
+            return answers.nothing_to_wait_for(remark)
+        return answers.waited(remark, timed_out=not came)
 
 
 class InterruptTool(CodexTool):
@@ -284,7 +282,7 @@ class InterruptTool(CodexTool):
         request = arguments_of(self.tool, arguments, requests.InterruptArguments)
         own = self._own_path(context)
         if requests.resolved(request.target, own) == ROOT:
-            raise CallRefused("root is not a spawned agent")
+            raise CallRefused(answers.ROOT_CANNOT_BE_STOPPED)
         agent = await self._agent(request.target, context, below=True)
         answer: JsonObject = {"previous_status": answers.status(agent.view, self._longest(context))}
         if agent.view.outcome is not None:

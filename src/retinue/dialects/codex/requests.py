@@ -1,6 +1,6 @@
 """The tools of `codex` as a model sees them, the parsing of their arguments, and the paths of agents.
 
-Whatever a model writes raises nothing but `CallRefused`, whose text lists what is valid.
+Invalid arguments raise `CallRefused` alone, with a text of `answers.py` that lists what is valid.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from msgspec import Struct
 
 from retinue.core.agent import Agent, ToolSpec
 from retinue.core.model_options import EFFORTS, Effort
-from retinue.core.text import name_list
 from retinue.dialects import agent_names
 from retinue.dialects.arguments import compact, name_schema, typed
+from retinue.dialects.codex import answers
 from retinue.dialects.codex.settings import DEFAULTS, CodexSettings
 from retinue.dialects.error_codes import CallRefused
 
@@ -98,9 +98,9 @@ class ListArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 def message_of(text: str) -> str:
     """A task or message that may be sent; raises `CallRefused`."""
     if not text.strip():
-        raise CallRefused("Empty message can't be sent to an agent. Valid: a text.")
+        raise CallRefused(answers.NO_MESSAGE)
     if len(text) > MAX_MESSAGE:
-        raise CallRefused(f"The message has {len(text)} characters. Valid: at most {MAX_MESSAGE}.")
+        raise answers.too_long(len(text), MAX_MESSAGE)
     return text
 
 
@@ -127,8 +127,7 @@ def path_of(parent: str, task_name: str) -> str:
     """  # noqa: E501  # the message is one line
     name = plain(task_name)
     if not _NAME.fullmatch(name) or name == "root":
-        valid = f"lowercase letters, digits and underscores, at most {MAX_NAME}, and not root"
-        raise CallRefused(f"Invalid task_name {task_name[:100]!r}. Valid: {valid}.")
+        raise answers.invalid_name(task_name, MAX_NAME)
     return f"{parent}/{name}"
 
 
@@ -156,7 +155,7 @@ def inherited(fork_turns: str | int | None) -> Inherited:
     if text == "none":
         return "none"
     if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) > 0):
-        raise CallRefused(f"Invalid fork_turns {text[:100]!r}. Valid: none, all, or a positive integer such as 3.")
+        raise answers.invalid_fork(text)
     return min(int(text), MAX_TURNS)
 
 
@@ -175,8 +174,7 @@ def role_named(name: str | None, agents: Sequence[Agent]) -> Agent | None:
         return None
     agent = agent_names.agent_named(name, agents)
     if agent is None and plain(name) != DEFAULT_ROLE:
-        known = name_list(tuple(dict.fromkeys((DEFAULT_ROLE, *(agent.name for agent in agents)))))
-        raise CallRefused(f"Unknown agent_type {name[:100]!r}. Valid: {known}.")
+        raise answers.unknown_type(name, (DEFAULT_ROLE, *(agent.name for agent in agents)))
     return agent
 
 
@@ -186,11 +184,11 @@ def seconds_of(request: WaitArguments, settings: CodexSettings) -> tuple[float, 
     if asked is None:
         return settings.default_wait_timeout_ms / 1000, ""
     if not asked <= settings.max_wait_timeout_ms:
-        raise CallRefused(f"timeout_ms must be at most {settings.max_wait_timeout_ms}")
+        raise answers.wait_too_long(settings.max_wait_timeout_ms)
     least = settings.min_wait_timeout_ms
     if asked >= least:
         return asked / 1000, ""
-    return least / 1000, f"\n\nRequested timeout of {asked:g}ms was clamped to the minimum of {least}ms."
+    return least / 1000, answers.raised_timeout(asked, least)
 
 
 def specs(agents: Sequence[Agent] = (), settings: CodexSettings = DEFAULTS) -> dict[str, ToolSpec]:

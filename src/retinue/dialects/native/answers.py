@@ -1,8 +1,9 @@
-"""The answers of `native`: the state of a run in its words, its answer in pages, and the next call to make."""
+"""What a model reads back from the tools of `native`: states, answers in pages, next calls, notices and refusals."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from retinue.core.agent import Agent
 from retinue.core.run import Outcome
@@ -10,10 +11,11 @@ from retinue.core.text import cut, name_list, quote_headers
 from retinue.core.usage import dollars
 from retinue.dialects.agent_names import agent_list
 from retinue.dialects.arguments import compact
-from retinue.dialects.context import WorktreeChanges
 from retinue.dialects.error_codes import CallRefused, JsonObject
-from retinue.dialects.native.requests import RESULT, WAIT
-from retinue.engine import RunView
+
+if TYPE_CHECKING:
+    from retinue.dialects.context import WorktreeChanges
+    from retinue.engine import RunView
 
 PAGE = 16_000
 """Characters of an answer that one result carries."""
@@ -108,15 +110,15 @@ def _next(run_id: str, view: RunView, *, announced: bool) -> str:
     if view.outcome is not None:
         pages = pages_of(view.outcome.text)
         call = compact({"run": run_id, "page": 2})
-        return f"The answer has {pages} pages: call {RESULT} with {call} for the next one." if pages > 1 else ""
+        return f"The answer has {pages} pages: call agent_result with {call} for the next one." if pages > 1 else ""
     call = compact({"runs": [run_id]})
     if view.state == "interrupted":
         return f"No process works on this run: `retinue runs resume {run_id}` continues it."
     if view.waiting_for == "approval":
-        return f"The run waits for a person: `retinue approvals` lists its question. Then call {WAIT} with {call}."
+        return f"The run waits for a person: `retinue approvals` lists its question. Then call wait_agents with {call}."
     if announced:
-        return f"You get a message when the run ends. Go on with other work, or call {WAIT} with {call}."
-    return f"Call {WAIT} with {call} to get the answer."
+        return f"You get a message when the run ends. Go on with other work, or call wait_agents with {call}."
+    return f"Call wait_agents with {call} to get the answer."
 
 
 def with_changes(answer: JsonObject, changes: WorktreeChanges | None) -> JsonObject:
@@ -136,18 +138,47 @@ def page_of(run_id: str, view: RunView, page: int) -> JsonObject:
     """One page of a run's answer; raises `CallRefused` for a page that does not exist."""
     pages = 1 if view.outcome is None else pages_of(view.outcome.text)
     if page > pages:
-        raise CallRefused(f"Page {page} does not exist. Valid: 1 to {pages}.")
+        raise no_page(page, pages)
     return reported(run_id, view, page) | {"page": page, "pages": pages}
 
 
 def notice(run_id: str, task: str, outcome: Outcome) -> str:
     """The message to a parent's model about a child that has ended."""
-    more = f"\n[truncated after {PAGE} characters: call {RESULT} with {compact({'run': run_id, 'page': 2})}]"
+    more = f"\n[truncated after {PAGE} characters: call agent_result with {compact({'run': run_id, 'page': 2})}]"
     text = quote_headers(cut(outcome.text, PAGE, more).text)
     error = error_of(outcome)
     places = " ".join(f"Changes: {artifact}" for artifact in outcome.artifacts)
     body = "\n".join(part for part in (f"Error: {error}" if error else "", text, places) if part)
     return f"[agent run {run_id} {result_of(outcome)}] Task: {task[:TASK_SHOWN]}\n{body}"
+
+
+# ---- refusals --------------------------------------------------------------------------------------------------------
+
+NO_TASK = "The task is empty. Valid: a text that says what to do."
+NO_TEXT = "The text is empty. Valid: a message to the agent."
+NO_RUNS = "The list of runs is empty. Valid: at least one run id."
+NO_IDENTITY = "A key needs a client with an identity: send a bearer token, or leave key out."
+
+
+def invalid(name: str, found: object, valid: str) -> CallRefused:
+    """The refusal of a value that a field cannot have."""
+    return CallRefused(f"Invalid {name}: {str(found)[:100]!r}. Valid: {valid}.")
+
+
+def unknown_agent(name: str, agents: Sequence[Agent]) -> CallRefused:
+    """The refusal of a name that no configured agent has."""
+    known = name_list(tuple(agent.name for agent in agents))
+    return CallRefused(f"Unknown agent {name[:100]!r}. Valid: {known}; or leave agent out.")
+
+
+def no_page(page: int, pages: int) -> CallRefused:
+    """The refusal of a page that an answer does not have."""
+    return CallRefused(f"Page {page} does not exist. Valid: 1 to {pages}.")
+
+
+def cancelled(run_id: str) -> CallRefused:
+    """The refusal of a message to a run that was cancelled."""
+    return CallRefused(f"Run {run_id} was cancelled, which is final. Valid: a new run with run_agent.")
 
 
 def unknown_run(run_id: str, known: Sequence[str]) -> CallRefused:

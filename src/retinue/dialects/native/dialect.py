@@ -108,7 +108,7 @@ class RunTool(NativeTool):
     async def _answer(self, arguments: str, context: CallContext) -> JsonObject:
         request = arguments_of(self.tool, arguments, RunArguments)
         if request.key is not None and context.host is not None and not context.host.identified:
-            raise CallRefused("A key needs a client with an identity: send a bearer token, or leave key out.")
+            raise CallRefused(answers.NO_IDENTITY)
         run_id = await self._begun(request, context)
         cache = ""
         if run_id is None:
@@ -148,7 +148,7 @@ class RunTool(NativeTool):
 
     def _plan(self, request: RunArguments, context: CallContext) -> PlannedChild:
         if not request.task.strip():
-            raise CallRefused("The task is empty. Valid: a text that says what to do.")
+            raise CallRefused(answers.NO_TASK)
         inherited = requests.context_of(request.context)
         agent = None if not request.agent else requests.agent_named(request.agent, self._dialect_context.agents)
         is_fork = inherited != "none" and agent is None
@@ -191,7 +191,7 @@ class WaitTool(NativeTool):
     async def _answer(self, arguments: str, context: CallContext) -> JsonObject:
         request = arguments_of(self.tool, arguments, requests.WaitArguments)
         if not request.run_ids:
-            raise CallRefused("The list of runs is empty. Valid: at least one run id.")
+            raise CallRefused(answers.NO_RUNS)
         found = [await self._find(run_id, context) for run_id in request.run_ids]
         missing = request.needed - sum(named.view.outcome is not None for named in found)
         # A run without a driver does not end while this process waits for it.
@@ -226,7 +226,7 @@ class MessageTool(NativeTool):
     async def _answer(self, arguments: str, context: CallContext) -> JsonObject:
         request = arguments_of(self.tool, arguments, requests.MessageArguments)
         if not request.text.strip():
-            raise CallRefused("The text is empty. Valid: a message to the agent.")
+            raise CallRefused(answers.NO_TEXT)
         async with self._lock:
             named = await self._find(request.run, context)
             if await self._dialect_context.begun(context) is None and not await self._posted(
@@ -246,7 +246,7 @@ class MessageTool(NativeTool):
 
     async def _continue(self, named: NamedRun, text: str, context: CallContext) -> None:
         if named.view.outcome is not None and named.view.outcome.result == "cancelled":
-            raise CallRefused(f"Run {named.run_id} was cancelled, which is final. Valid: a new run with run_agent.")
+            raise answers.cancelled(named.run_id)
         lifecycle = Lifecycle(announce=context.host is None, on_parent_end="wait")
         await self._children.continue_run(named, text, lifecycle, context)
 

@@ -1,6 +1,6 @@
 """The tools of `native` as a model sees them, and the parsing of their arguments.
 
-Whatever a model writes raises nothing but `CallRefused`, whose text lists what is valid.
+Invalid arguments raise `CallRefused` alone, with a text of `answers.py` that lists what is valid.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ from typing import Annotated, Any, Literal, TypeAlias
 from msgspec import Meta, Struct
 
 from retinue.core.agent import Agent, ToolSpec
-from retinue.core.text import name_list
 from retinue.core.usage import MAX_COST, NANO
 from retinue.dialects import agent_names
 from retinue.dialects.arguments import compact, list_of, name_schema, typed
-from retinue.dialects.error_codes import CallRefused
+from retinue.dialects.native import answers
 
 RUN, WAIT, MESSAGE = "run_agent", "wait_agents", "message_agent"
 RESULT, CANCEL, LIST = "agent_result", "cancel_agent", "list_agents"
@@ -139,7 +138,7 @@ def _number(asked: str | int, least: int, name: str, valid: str) -> int:
     except ValueError:
         number = least - 1
     if number < least:
-        raise CallRefused(f"Invalid {name}: {str(asked)[:100]!r}. Valid: {valid}.")
+        raise answers.invalid(name, asked, valid)
     return min(number, MAX_TURNS)
 
 
@@ -152,8 +151,7 @@ def agent_named(name: str, agents: Sequence[Agent]) -> Agent:
     """
     agent = agent_names.agent_named(name, agents)
     if agent is None:
-        known = name_list(tuple(agent.name for agent in agents))
-        raise CallRefused(f"Unknown agent {name[:100]!r}. Valid: {known}; or leave agent out.")
+        raise answers.unknown_agent(name, agents)
     return agent
 
 
