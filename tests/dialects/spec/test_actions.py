@@ -8,8 +8,8 @@ import pytest
 import retinue
 from retinue.core.commands import RunQuery
 from retinue.core.messages import UserMessage
+from retinue.dialects.spec.answers import cancelled_notice, orchestrator_text, subagent_text
 from retinue.dialects.spec.settings import DEFAULTS
-from retinue.dialects.spec.texts import cancelled_notice, orchestrator_text, subagent_text
 from retinue.providers.scripted import calls, says, together
 from retinue.testing.virtual_time import VirtualClock
 from retinue.tools.builtin import BUILTIN

@@ -14,8 +14,8 @@ from retinue.core.commands import DeclareDead, Write, WriteResult
 from retinue.core.errors import StoreUnavailable
 from retinue.core.ids import DriverId
 from retinue.core.ports import CallContext
+from retinue.dialects.spec.answers import INTERRUPTED
 from retinue.dialects.spec.settings import SpecSettings
-from retinue.dialects.spec.texts import INTERRUPTED
 from retinue.providers.scripted import Line, says, together
 from retinue.store.memory.store import MemoryStore
 from tests.dialects.spec.harness import (

@@ -4,7 +4,7 @@ import pytest
 
 from retinue.core.agent import Agent
 from retinue.dialects.shared_context.requests import KEY_NAMESPACE, PARTICIPANT_TEXT, READ_PATTERN, WRITE_DISCIPLINE
-from retinue.dialects.spec.texts import COMPOSITION, DISCIPLINE, orchestrator_text, subagent_text
+from retinue.dialects.spec.answers import COMPOSITION, DISCIPLINE, orchestrator_text, subagent_text
 
 SUFFIX = (
     "You are a subagent. Keep your final response concise (under 1000 tokens). Write detailed findings to shared context "  # noqa: E501

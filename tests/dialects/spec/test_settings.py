@@ -12,9 +12,9 @@ from retinue.core.errors import BadInput
 from retinue.dialects.error_codes import CodedRefusal
 from retinue.dialects.shared_context.requests import parse as parse_context
 from retinue.dialects.shared_context.requests import spec_of as context_spec_of
+from retinue.dialects.spec.answers import ABOUT_EXTENSIONS, orchestrator_text
 from retinue.dialects.spec.requests import parse, spec_of
 from retinue.dialects.spec.settings import EXTENSIONS, SpecSettings
-from retinue.dialects.spec.texts import ABOUT_EXTENSIONS, orchestrator_text
 from retinue.providers.scripted import says, together
 from tests.config.settings_files import error_message, settings
 from tests.dialects.spec.harness import Answer, SpecHarness, other_work, read_after, subagent, waiting_orchestrator

@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from retinue.core.messages import UserMessage
+from retinue.dialects.spec.answers import subagent_text
 from retinue.dialects.spec.settings import DEFAULTS
-from retinue.dialects.spec.texts import subagent_text
 from retinue.providers.scripted import Line, calls, says, together
 from retinue.store.memory.store import MemoryStore
 from retinue.store.sqlite.store import SqliteStore

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from retinue.core.run import EndReason, Outcome, Result
 from retinue.dialects.error_codes import CodedRefusal
-from retinue.dialects.spec.texts import Task, collected, failure, not_found, result, spawned, status, too_many_running
+from retinue.dialects.spec.answers import Task, collected, failure, not_found, result, spawned, status, too_many_running
 
 NOTICE = "\n[truncated — full response exceeded 1000 token limit]"
 

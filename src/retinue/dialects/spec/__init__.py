@@ -19,5 +19,5 @@ DIALECT = DialectEntry(
         name=SECTION, type=SETTINGS, about="The dialect spec (--dialect spec, the default).", cross_key_errors=mistakes
     ),
     loggers=("spec", "context"),
-    cancelled_notice=Deferred("retinue.dialects.spec.texts:cancelled_notice"),
+    cancelled_notice=Deferred("retinue.dialects.spec.answers:cancelled_notice"),
 )

@@ -31,11 +31,11 @@ from retinue.dialects.logging_tool import LoggingTool
 from retinue.dialects.shared_context import NAME as SHARED_CONTEXT
 from retinue.dialects.shared_context import session_archived, session_not_found
 from retinue.dialects.shared_context.tool import SharedContextTool
-from retinue.dialects.spec import NAME, requests, texts
+from retinue.dialects.spec import NAME, answers, requests
 from retinue.dialects.spec.agents import AgentStore
+from retinue.dialects.spec.answers import CANCELLED, HANDLE_FORMAT, HANDLE_SPACE, Task
 from retinue.dialects.spec.requests import SUBAGENT, Request, Spawn, Wait
 from retinue.dialects.spec.settings import DEFAULTS, SpecSettings, mistakes
-from retinue.dialects.spec.texts import CANCELLED, HANDLE_FORMAT, HANDLE_SPACE, Task
 from retinue.engine import SpawnRequest
 
 MAX_POLLS = 10
@@ -67,7 +67,7 @@ class SpecDialect(Dialect):
         return self._tools
 
     def system_text(self, agents: Sequence[Agent], offered: tuple[str, ...]) -> str:
-        return texts.orchestrator_text(agents, offered, self._extensions)
+        return answers.orchestrator_text(agents, offered, self._extensions)
 
     def log_fields(self, run: Run) -> Mapping[str, object]:
         return _log_fields(run.accepted.session_id, run.accepted.handle, run.accepted.agent)
@@ -77,8 +77,8 @@ class SpecDialect(Dialect):
 
     def handover(self, outcome: Outcome) -> tuple[bool, str]:
         if outcome.result == "completed":
-            return True, texts.result(outcome.text)
-        return False, texts.failure(self._subagent.task_outcome(outcome))
+            return True, answers.result(outcome.text)
+        return False, answers.failure(self._subagent.task_outcome(outcome))
 
 
 class LoggedTool(LoggingTool):
@@ -170,7 +170,7 @@ class SubagentTool(DialectTool):
     async def _run(self, request: Request | CodedRefusal, context: CallContext) -> ToolResult:
         try:
             if context.depth > 0:  # a run that another dialect started may have inherited the tool
-                raise texts.only_for_the_orchestrator()
+                raise answers.only_for_the_orchestrator()
             if isinstance(request, CodedRefusal):
                 raise request
             return ToolResult(compact(await self._answer(request, context)))
@@ -208,7 +208,7 @@ class SubagentTool(DialectTool):
             self._log("spawn", context, agent=request.agent, error=refusal.code)
             raise
         self._log("spawn", context, task, task=request.task)
-        return texts.spawned(task)
+        return answers.spawned(task)
 
     async def _spawned(self, request: Spawn, context: CallContext) -> Task:
         # A task with dependencies is pending at first, even if they are over: the same call, entered again after a
@@ -226,7 +226,7 @@ class SubagentTool(DialectTool):
         try:
             started = await self._dialect_context.spawn(spawn_request, context)
         except TooManyRunning as refused:
-            raise texts.too_many_running(self._settings.max_running) from refused
+            raise answers.too_many_running(self._settings.max_running) from refused
         except SessionClosed as refused:
             closed = session_archived if refused.state == "archived" else session_not_found
             raise closed(context.session_id) from refused
@@ -240,7 +240,7 @@ class SubagentTool(DialectTool):
         for task_id in task_ids:
             found = await self._find(task_id, context)
             if found is None:
-                raise texts.not_found(task_id)
+                raise answers.not_found(task_id)
             task, run_id = found
             if task.outcome is None and self._supervisor.live(run_id) is None:
                 raise CodedRefusal(
@@ -261,7 +261,7 @@ class SubagentTool(DialectTool):
             run_spec=self._dialect_context.run_spec_for(
                 self._dialect_context.run_spec_of(context.run_id),
                 agent=agent.name,
-                system=texts.subagent_text(agent.system_prompt, offered, self._extensions, depends=bool(after)),
+                system=answers.subagent_text(agent.system_prompt, offered, self._extensions, depends=bool(after)),
                 offered=offered,
                 model=agent.model,
                 fallback=agent.fallback,
@@ -291,12 +291,12 @@ class SubagentTool(DialectTool):
 
     async def _status(self, request: requests.Status, context: CallContext) -> JsonObject:
         task, _ = await self._logged("status", request.task_id, context)
-        answer = texts.status(task)
+        answer = answers.status(task)
         is_storm = self._polls.is_storm(context.session_id, task.task_id)
         if "hint" in self._extensions and task.is_interrupted:
-            answer["hint"] = texts.INTERRUPTED
+            answer["hint"] = answers.INTERRUPTED
         elif "hint" in self._extensions and is_storm:
-            answer["hint"] = texts.hint(MAX_POLLS, POLL_SECONDS, can_wait="wait" in self._extensions)
+            answer["hint"] = answers.hint(MAX_POLLS, POLL_SECONDS, can_wait="wait" in self._extensions)
         return answer
 
     async def _progress(self, request: requests.Progress, context: CallContext) -> JsonObject:
@@ -304,11 +304,11 @@ class SubagentTool(DialectTool):
         task, run_id = await self._logged("progress", request.task_id, context)
         live = self._supervisor.live(run_id)
         if live is not None:
-            return texts.progress(task, live.run, "".join(live.partial))
+            return answers.progress(task, live.run, "".join(live.partial))
         try:
-            return texts.progress(task, await self._supervisor.replay(run_id))
+            return answers.progress(task, await self._supervisor.replay(run_id))
         except UnknownName:  # cancelled before its run was accepted
-            return texts.progress(task, None)
+            return answers.progress(task, None)
 
     async def _wait(self, request: Wait, context: CallContext) -> JsonObject:
         """Return when enough of these tasks have ended, or at the timeout; entered again, the timeout starts anew."""
@@ -327,7 +327,7 @@ class SubagentTool(DialectTool):
         tasks = [task for task in seen if task is not None]
         for task in tasks:
             self._log("wait", context, task)
-        return texts.waited(tasks, request.needed)
+        return answers.waited(tasks, request.needed)
 
     # ---- collect and cancel -----------------------------------------------------------------------------------------
 
@@ -335,9 +335,9 @@ class SubagentTool(DialectTool):
         found = await self._find(request.task_id, context)
         if found is not None and found[0].outcome is None:
             self._log("collect", context, found[0], error="TASK_NOT_READY")
-            raise texts.not_ready(found[0])
+            raise answers.not_ready(found[0])
         task, _ = await self._retired("collect", request.task_id, context)
-        answer = texts.collected(task)
+        answer = answers.collected(task)
         self._log("collect", context, task, result=answer["result"])
         return answer
 
@@ -349,7 +349,7 @@ class SubagentTool(DialectTool):
             await self._supervisor.cancel(run_id, note=CANCELLED)
             await self._supervisor.wait((run_id,))
             task = await self._task(request.task_id, run_id) or task
-        answer = texts.cancelled(task)
+        answer = answers.cancelled(task)
         self._log("cancel", context, task, status=str(answer["status"]), result=answer["result"])
         return answer
 
@@ -404,7 +404,7 @@ class SubagentTool(DialectTool):
         return replace(outcome, reason="max_tokens", limit=LimitMet("max_tokens", limit.used, limit.limit))
 
     def _unknown(self, action: str, task_id: str, context: CallContext) -> CodedRefusal:
-        refusal = texts.not_found(task_id)
+        refusal = answers.not_found(task_id)
         self._log(action, context, task_id=task_id, error=refusal.code)
         return refusal
 

@@ -1,4 +1,4 @@
-"""Texts of the dialect: system prompts, and answers about a task: its state, its result or failure, its progress."""
+"""What a model reads of `spec`: system texts, and answers about a task: its state, its result or failure, its progress."""
 
 from __future__ import annotations
 
