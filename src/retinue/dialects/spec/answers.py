@@ -1,4 +1,4 @@
-"""What a model reads of `spec`: system texts, and answers about a task: its state, its result or failure, its progress."""
+"""What a model reads of `spec`: system texts, and answers about tasks: their states, results, failures and progress."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The `zeroclaw` dialect: an agent runs itself again for a subtask, or delegates to another agent."""
 
 from retinue.dialects.base import AutoSave, Deferred, DialectEntry, PolicyTexts, ProgramSettings
-from retinue.dialects.zeroclaw.requests import DELEGATE, SPAWN, ZeroclawCronTexts
+from retinue.dialects.zeroclaw.answers import ZeroclawCronTexts
+from retinue.dialects.zeroclaw.requests import DELEGATE, SPAWN
 
 __all__ = ["DIALECT", "NAME", "SETTINGS", "TOOL_NAMES"]
 

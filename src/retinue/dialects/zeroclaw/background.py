@@ -22,7 +22,7 @@ from retinue.core.run import Outcome
 from retinue.core.state import Run
 from retinue.core.text import rfc3339
 from retinue.dialects.context import DialectContext
-from retinue.dialects.zeroclaw.requests import BY_PARENT, BY_USER, Target, interrupted
+from retinue.dialects.zeroclaw.answers import BY_PARENT, BY_USER, Target, interrupted
 from retinue.dialects.zeroclaw.result_files import ResultFolder, TaskResult
 
 log = logger("retinue.zeroclaw")

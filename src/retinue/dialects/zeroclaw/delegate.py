@@ -21,11 +21,12 @@ from retinue.core.text import rfc3339
 from retinue.dialects.base import DialectTool
 from retinue.dialects.context import DialectContext
 from retinue.dialects.error_codes import CallRefused
-from retinue.dialects.zeroclaw import NAME, requests
+from retinue.dialects.zeroclaw import NAME, answers, requests
+from retinue.dialects.zeroclaw.answers import BY_USER, Answer, Target
 from retinue.dialects.zeroclaw.background import SPACE, Background
-from retinue.dialects.zeroclaw.requests import BY_USER, DELEGATE, Answer, Handover, Target, available
+from retinue.dialects.zeroclaw.requests import DELEGATE, Handover
 from retinue.dialects.zeroclaw.result_files import ResultFolder, TaskResult, pretty
-from retinue.dialects.zeroclaw.spawn import check_may_act, hidden, log_start, spend
+from retinue.dialects.zeroclaw.spawn import check_may_act, log_start, spend
 from retinue.engine import SpawnRequest
 
 PLAIN_SECONDS = 120.0
@@ -58,7 +59,7 @@ class DelegateTool(DialectTool):
         self.spec: ToolSpec = requests.delegate_spec(self._names)
 
     def why_hidden(self, context: CallContext) -> str:
-        return hidden(DELEGATE, context)
+        return answers.hidden(DELEGATE, context.identity)
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
         try:
@@ -85,12 +86,12 @@ class DelegateTool(DialectTool):
         row = await self._dialect_context.begun(context)
         if row is None:
             if request.agent not in self._names or request.agent == context.identity:
-                raise CallRefused(f"Unknown agent '{request.agent}'. Available agents: {available(self._names)}")
+                raise answers.unknown_agent(request.agent, self._names)
             self._check_caller(context)
         begun = await self._begin(request, context, row)
         if request.background:
             await self._background.begun(begun.run_id)
-            return ToolResult(requests.started(request.agent, begun.run_id))
+            return ToolResult(answers.started(request.agent, begun.run_id))
         answer = await self._answer(begun)
         return ToolResult(answer.output) if answer.error is None else ToolResult(answer.error, failed=True)
 
@@ -100,7 +101,7 @@ class DelegateTool(DialectTool):
         if not any(rows):
             for agent in request.agents:
                 if agent not in self._names or agent == context.identity:
-                    raise CallRefused(f"Unknown agent '{agent}' in parallel list. Available: {available(self._names)}")
+                    raise answers.unknown_in_list(agent, self._names)
             self._check_caller(context)
         begun: list[Begun | Answer] = []
         for agent, one, row in zip(request.agents, each, rows, strict=True):
@@ -108,17 +109,17 @@ class DelegateTool(DialectTool):
                 begun.append(await self._begin(Handover(agent, request.task), one, row))
             except CallRefused as refusal:
                 begun.append(Answer(error=str(refusal)))
-        answers = [await self._answer(one) if isinstance(one, Begun) else one for one in begun]
-        text = requests.fanned_out(list(zip(request.agents, answers, strict=True)))
-        if any(answer.error is not None for answer in answers):
-            return ToolResult(f"{text}\nError: {requests.PARALLEL_FAILED}", failed=True)
+        given = [await self._answer(one) if isinstance(one, Begun) else one for one in begun]
+        text = answers.fanned_out(list(zip(request.agents, given, strict=True)))
+        if any(answer.error is not None for answer in given):
+            return ToolResult(f"{text}\nError: {answers.PARALLEL_FAILED}", failed=True)
         return ToolResult(text)
 
     def _check_caller(self, context: CallContext) -> None:
         """Check the caller's own profile: its delegation depth, and whether it may act."""
         deepest = self._runtime(context.identity).max_delegation_depth
         if context.depth >= deepest:
-            raise CallRefused(f"Delegation depth limit reached ({context.depth}/{deepest})")
+            raise answers.too_deep(context.depth, deepest)
         check_may_act(context, DELEGATE)
 
     async def _begin(self, request: Handover, context: CallContext, row: RunRow | None) -> Begun:
@@ -129,10 +130,7 @@ class DelegateTool(DialectTool):
         try:
             spawn_request = await self._spawn_request(request, context)
             if complaint := self._dialect_context.families.complaint(spawn_request.run_spec.provider):
-                provider = spawn_request.run_spec.provider
-                raise CallRefused(
-                    f"Failed to create model_provider '{provider}' for agent '{request.agent}': {complaint}"
-                )
+                raise answers.no_provider(spawn_request.run_spec.provider, request.agent, complaint)
             if request.background:
                 _check_folder(self._background.folder(context.workspace))
             await spend(self._supervisor, context)
@@ -141,7 +139,7 @@ class DelegateTool(DialectTool):
         except CallRefused:
             raise
         except Refused as refused:
-            raise CallRefused(f"Agent '{request.agent}' failed: {refused}") from refused
+            raise answers.failed(request.agent, refused) from refused
         return Begun(
             run.run_id, Target.of(spawn_request.run_spec, spawn_request.limits, self._dialect_context.families)
         )
@@ -149,7 +147,7 @@ class DelegateTool(DialectTool):
     async def _spawn_request(self, request: Handover, context: CallContext) -> SpawnRequest:
         agent = self._dialect_context.known(request.agent)
         if agent is None:  # the settings changed after a crash
-            raise CallRefused(f"Unknown agent '{request.agent}'. Available agents: {available(self._names)}")
+            raise answers.unknown_agent(request.agent, self._names)
         policy, independent = await self._grants(agent, context)
         given = self._supervisor.rules.policy_for(agent.name)
         return SpawnRequest(
@@ -217,29 +215,29 @@ class DelegateTool(DialectTool):
     async def _check_result(self, task_id: str, shown: str, context: CallContext) -> ToolResult:
         result = await self._background.result(task_id, self._background.folder(context.workspace))
         if result is None:
-            raise CallRefused(f"No result found for task_id '{shown}'")
+            raise answers.no_result(shown)
         return ToolResult(result.text, failed=result.status != "Completed")
 
     async def _list(self, context: CallContext) -> ToolResult:
         results = await self._background.all(self._background.folder(context.workspace))
         if not results:
-            return ToolResult("No background delegate results found.")
+            return ToolResult(answers.NO_RESULTS)
         return ToolResult(pretty([_summary(result) for result in results]))
 
     async def _cancel(self, task_id: str, shown: str, context: CallContext) -> ToolResult:
         results = self._background.folder(context.workspace)
         result = await self._background.result(task_id, results)
         if result is None:
-            raise CallRefused(f"No task found for task_id '{shown}'")
+            raise answers.no_task(shown)
         if result.status == "Running":
             await self._stop(result, results)
             stopped = await self._background.result(task_id, results)
             result = stopped if stopped is not None else result
         elif not (context.again and result.error == BY_USER):  # cancelled by this call before a crash
-            raise CallRefused(f"Task '{shown}' is not running (status: {result.status})")
+            raise answers.not_running(shown, result.status)
         if result.status not in ("Running", "Cancelled"):  # it ended at the same time
-            raise CallRefused(f"Task '{shown}' is not running (status: {result.status})")
-        return ToolResult(f"Task '{shown}' cancellation requested.")
+            raise answers.not_running(shown, result.status)
+        return ToolResult(answers.cancelling(shown))
 
     async def _stop(self, result: TaskResult, results: ResultFolder) -> None:
         # A file is not trusted: another program could have written the id of any run into it.

@@ -17,8 +17,8 @@ from retinue.core.run import Lifecycle, Limits
 from retinue.dialects.base import DialectTool
 from retinue.dialects.context import DialectContext
 from retinue.dialects.error_codes import CallRefused
-from retinue.dialects.zeroclaw import NAME
-from retinue.dialects.zeroclaw.requests import NO_OUTPUT, SPAWN, no_agent, prompt_of, spawn_failed, spawn_spec, why
+from retinue.dialects.zeroclaw import NAME, answers
+from retinue.dialects.zeroclaw.requests import SPAWN, prompt_of, spawn_spec
 from retinue.engine import SpawnRequest, Supervisor
 
 SUBAGENT = "subagent"
@@ -30,7 +30,7 @@ log = logger("retinue.zeroclaw")
 def check_may_act(context: CallContext, tool: str) -> None:
     """Refuse a read-only agent: starting another agent is an action."""
     if context.policy.autonomy == Autonomy.READONLY:
-        raise CallRefused(f"Security policy: read-only mode, cannot perform '{tool}'")
+        raise CallRefused(answers.READ_ONLY.format(tool=tool))
 
 
 async def spend(supervisor: Supervisor, context: CallContext) -> None:
@@ -59,7 +59,7 @@ class SpawnSubagentTool(DialectTool):
                 prompt_of(live.run.open[context.index].call.arguments)
         except CallRefused as refusal:
             return str(refusal)
-        return hidden(SPAWN, context)
+        return answers.hidden(SPAWN, context.identity)
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
         try:
@@ -72,16 +72,16 @@ class SpawnSubagentTool(DialectTool):
         run_id = begun.run_id if begun is not None else await self._begin(prompt_of(arguments), context)
         outcome = (await self._supervisor.wait([run_id]))[run_id]
         if outcome.result != "completed":
-            raise CallRefused(f"subagent run failed: {why(outcome)}")
-        return outcome.text if outcome.text.strip() else NO_OUTPUT
+            raise CallRefused(f"subagent run failed: {answers.why(outcome)}")
+        return outcome.text if outcome.text.strip() else answers.NO_OUTPUT
 
     async def _begin(self, prompt: str, context: CallContext) -> RunId:
         caller = self._supervisor.live(context.run_id)
         if caller is not None and is_subagent(caller.run.accepted):
-            raise CallRefused("spawn_subagent: a subagent may not spawn its own subagents (depth-1 cap)")
+            raise CallRefused(answers.NESTED_SUBAGENT)
         alias = context.identity
         if alias != DEFAULT_AGENT and self._dialect_context.known(alias) is None:
-            raise CallRefused(spawn_failed(no_agent(alias)))
+            raise CallRefused(answers.spawn_failed(answers.no_agent(alias)))
         check_may_act(context, SPAWN)
         await spend(self._supervisor, context)
         try:
@@ -99,7 +99,7 @@ class SpawnSubagentTool(DialectTool):
             )
             started = await self._dialect_context.spawn(spawn_request, context)
         except Refused as refused:
-            raise CallRefused(spawn_failed(str(refused))) from refused
+            raise CallRefused(answers.spawn_failed(str(refused))) from refused
         log_start(self._supervisor, started.run_id, "subagent_started", context)
         return started.run_id
 
@@ -107,11 +107,6 @@ class SpawnSubagentTool(DialectTool):
 def is_subagent(accepted: RunAccepted) -> bool:
     """Whether a run was started by `spawn_subagent`, not by `delegate` or a scheduled job."""
     return accepted.dialect == NAME and accepted.label == SUBAGENT
-
-
-def hidden(tool: str, context: CallContext) -> str:
-    """The refusal of a call by an agent whose profile excludes the tool."""
-    return f"{tool}: refused — agent '{context.identity}' risk_profile does not list {tool} in allowed_tools"
 
 
 def log_start(supervisor: Supervisor, run_id: RunId, event: str, context: CallContext) -> None:
