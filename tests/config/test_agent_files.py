@@ -307,6 +307,32 @@ def test_one_bad_file_does_not_stop_the_rest_and_equal_names_get_numbers(tmp_pat
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (
+            "developer_instructions = 'x'\n" + ".".join("a" * 100_000) + " = 1",
+            "not readable: a key of more than 64 parts",
+        ),
+        ("developer_instructions = 'x'\nx = " + "9" * 5000, "not valid TOML: exceeds the limit"),
+        ("developer_instructions = 'x'\nx = [" + "1," * 30_000 + "]", "not readable: more than 20000 values"),
+    ],
+)
+def test_toml_that_takes_long_is_refused_before_it_is_parsed(text: str, reason: str) -> None:
+    with pytest.raises(UnusableAgentFile) as caught:
+        read_agent_file("hostile.toml", text, HERE)
+
+    assert caught.value.reason.startswith(reason)
+
+
+def test_many_blank_lines_and_commas_are_read_once() -> None:
+    with pytest.raises(NotAnAgentFile):
+        read_agent_file("blank.toml", "\n" * 1_000_000, HERE)
+
+    agent = read("---\nname: a\ndescription: b\ntools: >\n " + "Read(" + "," * 200_000 + "), Grep" + "\n---\nBody.\n")
+    assert agent.settings.tools == ("grep",)
+
+
 def test_a_missing_folder_and_a_huge_file_are_reported(tmp_path: Path) -> None:
     (tmp_path / "huge.md").write_bytes(b"---\nname: a\n---\n" + b"x" * (1 << 20))
 

@@ -8,7 +8,6 @@ tools and model are bound by those of the run that starts the agent: a file cann
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePath
 from typing import Literal, NamedTuple, TypeAlias, cast
@@ -23,6 +22,9 @@ from retinue.config.agent_files.front_matter import (
 )
 from retinue.config.agent_files.translation import Translation
 from retinue.config.agents import AgentSettings
+from retinue.config.error_texts import Document
+from retinue.config.toml import read_toml
+from retinue.core.errors import ConfigError
 from retinue.core.model_options import EFFORTS, Effort
 
 Source: TypeAlias = Literal["claude", "codex", "opencode", "gemini", "copilot", "retinue"]
@@ -306,7 +308,22 @@ def _split_names(text: str) -> list[str]:
     text = text.strip()
     if text.startswith("[") and text.endswith("]"):
         text = text[1:-1]
-    return [name.strip("\"'") for name in re.split(r",(?![^(]*\))", text)][:MAX_LISTED]
+    names: list[str] = []
+    start, commas = 0, list[int]()
+    for found in re.finditer(r"[,()]|\Z", text):
+        match found[0]:
+            case ",":
+                commas.append(found.start())
+            case ")":
+                commas.clear()
+            case _:  # those before it are in no brackets
+                for comma in commas[:MAX_LISTED]:
+                    names.append(text[start:comma])
+                    start = comma + 1
+                commas.clear()
+        if len(names) >= MAX_LISTED:
+            return [name.strip("\"'") for name in names[:MAX_LISTED]]
+    return [name.strip("\"'") for name in (*names, text[start:])]
 
 
 def _slug(name: str) -> str:
@@ -324,29 +341,29 @@ _CODEX_IGNORED = frozenset(("nickname_candidates",))
 
 
 def _toml(path: str, text: str, translation: Translation) -> list[AgentFile]:
-    looks_like_agent = re.search(r"^\s*(developer_instructions\s*=|\[agents\.)", text, re.MULTILINE)
+    looks_like_agent = re.search(r"^[ \t]*(developer_instructions[ \t]*=|\[agents\.)", text, re.MULTILINE)
     if not looks_like_agent:
         raise NotAnAgentFile
     try:
-        values = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        found = re.search(r"at line (\d+)", str(error))
-        raise UnusableAgentFile(f"not valid TOML: {error}", int(found[1]) if found else None) from None
-    if "developer_instructions" in values:
-        return [_codex(path, text, values, translation)]
-    agents = values.get("agents")
-    if not isinstance(agents, dict):
+        document = read_toml(text, path)
+    except ConfigError as error:
+        (problem,) = error.problems
+        raise UnusableAgentFile(problem.complaint, problem.line) from None
+    if "developer_instructions" in document.values:
+        return [_codex(path, document, translation)]
+    if not isinstance(document.values.get("agents"), dict):
         raise NotAnAgentFile
-    return list(_own(path, text, cast("dict[str, object]", agents)))
+    return list(_own(path, document))
 
 
-def _codex(path: str, text: str, values: Mapping[str, object], translation: Translation) -> AgentFile:
+def _codex(path: str, document: Document, translation: Translation) -> AgentFile:
+    values = document.values
     texts: dict[str, Value] = {
         key: value
         for key, value in values.items()
         if isinstance(value, str) and key in ("name", "description", "model", "model_reasoning_effort")
     }
-    reader = _Reader(texts, lambda key: _line(text, key), translation)
+    reader = _Reader(texts, lambda key: document.line_of((key,)), translation)
     body = values["developer_instructions"]
     agent = reader.agent(path, "codex", body.strip() if isinstance(body, str) else "")
     for key in values:
@@ -359,10 +376,11 @@ def _codex(path: str, text: str, values: Mapping[str, object], translation: Tran
 _WIDENING = ("risk_profile", "runtime_profile", "workspace", "memory", "model_provider")
 
 
-def _own(path: str, text: str, agents: Mapping[str, object]) -> Iterator[AgentFile]:
+def _own(path: str, document: Document) -> Iterator[AgentFile]:
     """Agents of a settings file of Retinue; fields that refer to other sections of it are left out."""
+    agents = cast("dict[str, object]", document.values["agents"])
     for name, table in agents.items():
-        line = _line(text, f"[agents.{name}]")
+        line = document.line_of(("agents", name))
         if not isinstance(table, dict):
             continue
         fields = cast("dict[str, object]", table)
@@ -381,8 +399,3 @@ def _own(path: str, text: str, agents: Mapping[str, object]) -> Iterator[AgentFi
         if settled != name:
             warnings.append(FileWarning(line, f"the name {name[:80]!r} becomes {settled!r}"))
         yield AgentFile(settled, path, "retinue", settings, tuple(warnings))
-
-
-def _line(text: str, beginning: str) -> int | None:
-    found = re.search(rf"^\s*{re.escape(beginning)}", text, re.MULTILINE)
-    return text.count("\n", 0, found.end()) + 1 if found else None
