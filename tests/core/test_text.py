@@ -1,6 +1,8 @@
 """How results are cut and written, whatever the dialect."""
 
+import sys
 import unicodedata
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -54,6 +56,19 @@ def test_a_clean_line_is_one_line_of_the_same_length_without_control_characters(
     assert len(line.splitlines()) <= 1
     assert [character for character in line if unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp")] == []
     assert clean_line(line) == line
+
+
+@pytest.mark.parametrize("change", [clean, clean_line])
+@pytest.mark.parametrize("characters", ["\x7f", "\u202e", "a\u200d", "\x1b["])
+def test_no_function_is_called_for_each_control_character(change: Callable[[str], str], characters: str) -> None:
+    called: list[str] = []
+    sys.setprofile(lambda frame, event, _: called.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        change(characters * 1000)
+    finally:
+        sys.setprofile(None)
+
+    assert called == [change.__name__]
 
 
 @given(ANY)

@@ -1,10 +1,10 @@
 """An MCP server for tests, in the standard library alone; what it does is written in the JSON file that it is given.
 
 `tools` are listed as they are. A call of `echo` returns its arguments, `crash` ends the process, `hang` never answers,
-`flood` sends progress without end, `huge` sends a line of 20 MB, `many` five million empty lists, `env` the names of
-its variables, `roots` asks the client for its roots, `image` returns what claims to be an image, `chart` a text and an
-image, `charts` 30 images, `poster` one image of so many MiB, or two below 5, `read` and `write` open the file `path`,
-`leave` starts a process that leaves the group.
+`flood` sends progress without end, `ping` 20,000 requests, `huge` sends a line of 20 MB, `many` five million empty
+lists, `env` the names of its variables, `roots` asks the client for its roots, `image` returns what claims to be an
+image, `chart` a text and an image, `charts` 30 images, `poster` one image of so many MiB, or two below 5, `read` and
+`write` open the file `path`, `leave` starts a process that leaves the group.
 """
 
 from __future__ import annotations
@@ -64,6 +64,11 @@ def call(name: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
         case "flood":
             while True:
                 send({"method": "notifications/progress", "params": {"progressToken": 1, "progress": 1}})
+        case "ping":
+            for number in range(20_000):
+                send({"id": f"p{number}", "method": "ping"})
+                sys.stdin.readline()
+            return text("never read")
         case "huge":
             return text("x" * 20_000_000)
         case "many":

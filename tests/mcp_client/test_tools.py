@@ -297,6 +297,12 @@ async def test_a_call_has_a_deadline_that_progress_does_not_extend(tmp_path: Pat
     assert "10000 messages without answering a request" in found[1]
 
 
+async def test_a_server_that_asks_without_end_is_ended(tmp_path: Path) -> None:
+    found = await results([server(tmp_path, "ping")], calls("mcp__test__ping"))
+
+    assert "10000 messages without answering a request" in found[0]
+
+
 async def test_a_message_that_is_too_long_ends_the_server_and_not_the_run(tmp_path: Path) -> None:
     found = await results([server(tmp_path, "huge", "echo")], calls("mcp__test__huge"), calls("mcp__test__echo"))
 

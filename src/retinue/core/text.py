@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
@@ -30,8 +30,27 @@ _SURROGATES = r"\ud800-\udfff"
 _LINE_BREAKS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 """The characters at which Python, an editor or a terminal begins a new line."""
 
-_CONTROL = re.compile(f"[\\x00-\\x08\\x0b-\\x1f{_NEVER_PRINTED}{_SURROGATES}]|(?<=[\\x00-\\x7f])[{_JOINERS}](?!\u20e3)")
-_NOT_IN_A_LINE = re.compile(f"[\\x00-\\x1f{INVISIBLE}{_SURROGATES}]")
+_LATE_JOINER = re.compile(f"[{_JOINERS}](?<=[\\x00-\\x7f][{_JOINERS}])(?!\u20e3)")
+"""A joiner after an ASCII character, where it joins nothing; the sign after it could make a key cap of the two."""
+
+
+def _points(characters: str) -> Iterator[int]:
+    """The code points of the characters in a regex class."""
+    for first, last in re.findall("(.)(?:-(.))?", characters.encode().decode("unicode_escape"), re.DOTALL):
+        yield from range(ord(first), ord(last or first) + 1)
+
+
+# Tables and not expressions that call a function: a server chooses a text, and can fill 16 MiB with such characters.
+_PICTURES = {point: 0x2400 + point for point in range(0x20)}
+_VISIBLE: dict[int, int] = {
+    **dict.fromkeys(_points(_NEVER_PRINTED + _SURROGATES), 0xFFFD),
+    **{point: picture for point, picture in _PICTURES.items() if chr(point) not in "\t\n"},
+}
+_VISIBLE_IN_A_LINE: dict[int, int] = {
+    **dict.fromkeys(_points(INVISIBLE + _SURROGATES), 0xFFFD),
+    **_PICTURES,
+    **dict.fromkeys(map(ord, f"\t{_LINE_BREAKS}"), 0x20),
+}
 
 
 class Cut(NamedTuple):
@@ -99,7 +118,10 @@ def clean(text: str) -> str:
     >>> clean("red \\x1b[31malert")
     'red ␛[31malert'
     """
-    return _CONTROL.sub(_visible, text.replace("\r\n", "\n"))
+    plain = text.replace("\r\n", "\n")
+    if not plain.isascii():
+        plain = _LATE_JOINER.sub("\ufffd", plain)
+    return plain.translate(_VISIBLE)
 
 
 def clean_line(text: str) -> str:
@@ -111,7 +133,7 @@ def clean_line(text: str) -> str:
     >>> clean_line("dig\\nmain: completed")
     'dig main: completed'
     """
-    return _NOT_IN_A_LINE.sub(_visible_in_a_line, text)
+    return text.translate(_VISIBLE_IN_A_LINE)
 
 
 def clean_body(text: str, *headings: str) -> str:
@@ -135,14 +157,6 @@ def _skeleton(line: str) -> str:
     if start.isascii():
         return start
     return start.lstrip(_ODD_BLANKS).translate(_LOOKS_LIKE)
-
-
-def _visible(found: re.Match[str]) -> str:
-    return chr(0x2400 + ord(found[0])) if ord(found[0]) < 0x20 else "\ufffd"
-
-
-def _visible_in_a_line(found: re.Match[str]) -> str:
-    return " " if found[0] == "\t" or found[0] in _LINE_BREAKS else _visible(found)
 
 
 _ODD_BLANKS = (

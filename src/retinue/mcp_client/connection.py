@@ -30,6 +30,7 @@ from retinue.core.ports import Ended, Talk
 from retinue.core.text import clean_line
 from retinue.local.programs import on_path
 from retinue.mcp_client.server_config import Converse, McpServer
+from retinue.net.json_rpc import values_in
 from retinue.version import __version__
 
 MAX_MESSAGE = 16 * 1024 * 1024
@@ -39,7 +40,7 @@ MAX_VALUES = 500_000
 """Commas, lists and objects of one message: decoding takes time and memory for each of its values."""
 
 MAX_UNASKED = 10_000
-"""Messages in a row that answer no request."""
+"""Messages after a request, before the next one: its answer, notifications, and requests of the server."""
 
 MAX_PAGES = 50
 START_SECONDS, END_SECONDS = 30.0, 2.0
@@ -69,6 +70,7 @@ class Connection:
         self._rights = rights
         self._converse = converse
         self._stderr = b""
+        self._unasked = 0
         self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -170,7 +172,7 @@ class Connection:
             loop = asyncio.get_running_loop()
             tasks = [
                 loop.create_task(self._read(pipes.stdout, to_client)),
-                loop.create_task(_write(pipes.stdin, from_client)),
+                loop.create_task(self._write(pipes.stdin, from_client)),
             ]
             try:
                 yield from_server, to_server
@@ -182,20 +184,19 @@ class Connection:
                     stream.close()
 
     async def _read(self, stdout: asyncio.StreamReader, to_client: Any) -> None:
-        unasked = 0
         try:
             while line := await stdout.readline():
                 if not line.strip():
                     continue
-                if _values_in(line) > MAX_VALUES:
+                if values_in(line) > MAX_VALUES:
                     self.ended_because = f"it sent a message with more than {MAX_VALUES} values"
                     break
                 try:
                     message = types.jsonrpc_message_adapter.validate_json(line, by_name=False)
                 except ValueError:
                     continue  # programs print other things on stdout, too
-                unasked = unasked + 1 if isinstance(message, types.JSONRPCNotification) else 0
-                if unasked > MAX_UNASKED:
+                self._unasked += 1
+                if self._unasked > MAX_UNASKED:
                     self.ended_because = f"it sent {MAX_UNASKED} messages without answering a request"
                     break
                 await to_client.send(SessionMessage(message))
@@ -207,6 +208,14 @@ class Connection:
         finally:
             to_client.close()  # requests that wait for an answer fail now
             self._stop.set()
+
+    async def _write(self, stdin: asyncio.StreamWriter, from_client: Any) -> None:
+        with suppress(OSError):
+            async for message in from_client:
+                if isinstance(message.message, types.JSONRPCRequest):
+                    self._unasked = 0
+                stdin.write(message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+                await stdin.drain()
 
     @asynccontextmanager
     async def _errors(self) -> AsyncGenerator[asyncio.Future[asyncio.StreamReader]]:
@@ -227,18 +236,6 @@ class Connection:
         with suppress(OSError):
             while text := await stderr.read(65_536):
                 self._stderr = (self._stderr + text)[-KEPT_ERRORS:]
-
-
-async def _write(stdin: asyncio.StreamWriter, from_client: Any) -> None:
-    with suppress(OSError):
-        async for message in from_client:
-            stdin.write(message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
-            await stdin.drain()
-
-
-def _values_in(message: bytes) -> int:
-    """At least the number of values of a message of JSON; characters of texts count, too."""
-    return message.count(b",") + message.count(b"[") + message.count(b"{")
 
 
 def _text_of(error: BaseException) -> str:
@@ -269,7 +266,7 @@ class _BoundedStream(httpx2.AsyncByteStream):
         size = values = 0
         async for chunk in self._stream:
             size += len(chunk)
-            values += _values_in(chunk)
+            values += values_in(chunk)
             if size > MAX_MESSAGE and not self._is_stream:
                 raise httpx2.ReadError(f"the answer has more than {MAX_MESSAGE} bytes")
             if values > MAX_VALUES:

@@ -1,6 +1,7 @@
 """JSON-RPC 2.0 over lines of JSON: one end of a connection on which both sides make requests.
 
-Bounded: the caller bounds the length of a line, and this end the requests at work and the lines that are no messages.
+Bounded: the caller bounds the length of a line, and this end its values, the requests at work and the lines that are no
+messages.
 Notifications are delivered in their order, and before the answer of a request that was sent after them.
 """
 
@@ -24,6 +25,9 @@ MAX_REQUESTS = 64
 
 MAX_GARBAGE = 1000
 """Lines in a row that are no messages, before the connection is given up."""
+
+MAX_VALUES = 1_000_000
+"""Commas, lists and objects of one message: decoding takes time and memory for each of its values."""
 
 BREATH = 100
 """Messages in a row after which other tasks have their turn."""
@@ -147,6 +151,8 @@ class Peer:
 
     async def _take(self, line: bytes) -> bool:
         """Handle one line; False if it is no message."""
+        if values_in(line) > MAX_VALUES:
+            return self._reject(INVALID_REQUEST, f"the message has more than {MAX_VALUES} values")
         try:
             message: object = msgspec.json.decode(line)
         except NOT_JSON as error:
@@ -220,6 +226,11 @@ class Peer:
             self.refuse(id, INTERNAL_ERROR, f"internal error: {type(error).__name__}")
         else:
             self._write({"jsonrpc": "2.0", "id": id, "result": result})
+
+
+def values_in(message: bytes) -> int:
+    """At least the number of values of a message of JSON; characters of texts count, too."""
+    return message.count(b",") + message.count(b"[") + message.count(b"{")
 
 
 def _is_id(id: object) -> bool:

@@ -175,12 +175,19 @@ async def test_instructions_and_the_conversation_so_far_come_first(scene: Scene)
     )
 
 
-@pytest.mark.parametrize("task", ["/yolo now", "  !rm x", "$skill", "@secret", "#note"])
+@pytest.mark.parametrize("task", ["/yolo now", "  !rm x", "$skill", "@secret", "#note", "\ufeff/yolo"])
 async def test_a_task_is_no_command_of_the_agents_user(scene: Scene, task: str) -> None:
     async with scene.open([["say", "Ok."]]) as r:
         await r.run(task)
 
     assert scene.prompts() == [f"Task: {task}"]
+
+
+async def test_instructions_that_a_model_wrote_are_no_command_of_the_agents_user(scene: Scene) -> None:
+    async with scene.open([["say", "Ok."]]) as r:
+        await r.run("Begin.", system="!rm x")
+
+    assert scene.prompts() == ["Instructions: !rm x|Begin."]
 
 
 async def test_images_go_to_agents_that_take_them(scene: Scene) -> None:

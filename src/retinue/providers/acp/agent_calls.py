@@ -95,7 +95,7 @@ class AgentCall:
         if isinstance(content := fields.get("content"), list):
             self._take_content(_dicts(cast("list[object]", content)))
         if (output := fields.get("rawOutput")) is not None:
-            self._output = clean(output)[:MAX_RESULT] if isinstance(output, str) else _json(output, MAX_RESULT)
+            self._output = clean(output[:MAX_RESULT]) if isinstance(output, str) else _json(output, MAX_RESULT)
 
     def _take_content(self, blocks: Iterable[Mapping[str, Any]]) -> None:
         texts: list[str] = []
@@ -112,7 +112,7 @@ class AgentCall:
                 )
             elif block.get("type") == "content" and isinstance(inner := block.get("content"), dict):
                 texts.append(content_text(cast("dict[str, Any]", inner)))
-        self._text = clean("\n".join(filter(None, texts)))[:MAX_RESULT]
+        self._text = clean("\n".join(filter(None, texts))[:MAX_RESULT])
         self._changes = tuple(changes) or self._changes
 
     def as_call(self) -> ToolCall:

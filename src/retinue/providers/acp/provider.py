@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TypeAlias, assert_never
@@ -35,7 +36,7 @@ from retinue.core.messages import (
 )
 from retinue.core.policy import Risk
 from retinue.core.ports import CallContext, CallRisk, PreparedCall, Publish, Request, Tool, ToolResult
-from retinue.core.text import NOT_JSON
+from retinue.core.text import INVISIBLE, NOT_JSON
 from retinue.providers.acp.agent_calls import NO_RESULT, AgentCall
 from retinue.providers.acp.program import KINDS, PREFIX, AgentProgram, AgentPrograms, SessionRecord
 from retinue.providers.acp.session import AgentLost, AgentSession
@@ -59,8 +60,8 @@ HISTORY = "The conversation so far, in which you continue as the assistant:"
 READING = ("read", "search", "think")
 """The kinds of calls that change nothing."""
 
-_COMMANDS = ("/", "$", "!", "#", "@")
-"""Beginnings of a prompt that agents take for a command of their user."""
+_COMMAND = re.compile(rf"[\s\x00-\x1f{INVISIBLE}]*[/$!#@]")
+"""The beginning of a prompt that agents take for a command of their user; some leave out invisible characters first."""
 
 
 class AcpProvider:
@@ -332,7 +333,7 @@ def _first_prompt(request: Request, session: AgentSession) -> Blocks:
         opening += [_as_text(message) for message in messages[: own[-1] + 1]]
         messages = messages[own[-1] + 1 :]
     blocks = _blocks(messages, session) or ([_text(CONTINUE)] if own else [])
-    return [_text("\n\n".join(opening)), *blocks] if opening else blocks
+    return [_text(_no_command("\n\n".join(opening), "Instructions")), *blocks] if opening else blocks
 
 
 def _as_text(message: Message) -> str:
@@ -353,11 +354,14 @@ def _blocks(messages: Sequence[Message], session: AgentSession) -> Blocks:
     blocks: Blocks = []
     for message in messages:
         if isinstance(message, UserMessage):
-            # Agents take some beginnings for a command of their user, and a task is not written by that user.
-            is_command = not blocks and message.text.lstrip().startswith(_COMMANDS)
-            blocks.append(_text(f"Task: {message.text}" if is_command else message.text))
+            blocks.append(_text(message.text if blocks else _no_command(message.text, "Task")))
             blocks += [_attached(each, session) for each in message.attachments]
     return blocks
+
+
+def _no_command(text: str, name: str) -> str:
+    """The first text of a prompt, which no model can make a command of the agent's user."""
+    return f"{name}: {text}" if _COMMAND.match(text) else text
 
 
 def _text(text: str) -> dict[str, object]:
