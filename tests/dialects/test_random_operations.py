@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pytest
 
 import retinue
-from retinue.dialects.meerkat.relatives import name_of
+from retinue.dialects.meerkat.answers import name_of
 from retinue.dialects.meerkat.settings import ConcurrencyLimits, MeerkatSettings
 from retinue.dialects.spec.settings import SpecSettings
 from retinue.store.memory.store import MemoryStore

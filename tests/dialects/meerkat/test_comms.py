@@ -10,8 +10,8 @@ import pytest
 import retinue
 from retinue.core.messages import UserMessage
 from retinue.core.ports import Request
+from retinue.dialects.meerkat.answers import USAGE
 from retinue.dialects.meerkat.comms import block, usage
-from retinue.dialects.meerkat.requests import USAGE
 from retinue.dialects.meerkat.settings import MeerkatSettings
 from retinue.providers.scripted import Line, calls, hangs, says, together
 from tests.dialects.meerkat.harness import (

@@ -11,8 +11,8 @@ import pytest
 import retinue
 from retinue.core.agent import Agent
 from retinue.core.messages import UserMessage
+from retinue.dialects.meerkat.answers import USAGE
 from retinue.dialects.meerkat.comms import usage
-from retinue.dialects.meerkat.requests import USAGE
 from retinue.dialects.meerkat.settings import DEFAULT_MODELS, MeerkatSettings
 from retinue.providers.scripted import ScriptedReply, calls, hangs, says, together
 from retinue.testing.fake_chat import ChatScript, FakeChat

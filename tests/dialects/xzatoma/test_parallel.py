@@ -15,8 +15,9 @@ from retinue.core.errors import ProviderError, StoreError
 from retinue.core.policy import Policy
 from retinue.core.ports import CallContext, Store
 from retinue.core.usage import Usage
+from retinue.dialects.xzatoma.answers import SubagentRefused
 from retinue.dialects.xzatoma.dialect import CANCELLED
-from retinue.dialects.xzatoma.requests import SubagentRefused, parse_batch
+from retinue.dialects.xzatoma.requests import parse_batch
 from retinue.dialects.xzatoma.settings import XzatomaSettings
 from retinue.providers import scripted
 from retinue.providers.scripted import ScriptedReply, calls_verbatim, fails, hangs

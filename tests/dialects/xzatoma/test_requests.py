@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retinue.core.events import CallReturned
-from retinue.dialects.xzatoma.requests import Delegation, SubagentRefused, parse
+from retinue.dialects.xzatoma.answers import SubagentRefused
+from retinue.dialects.xzatoma.requests import Delegation, parse
 from retinue.providers.scripted import calls_verbatim
 from tests.conftest import STRESS
 from tests.dialects.xzatoma.harness import TASK, XzatomaHarness, refused, says

@@ -18,7 +18,7 @@ from retinue.core.ports import CallContext, Tool
 from retinue.core.text import quote_headers
 from retinue.dialects.arguments import compact, typed
 from retinue.dialects.context import DialectContext
-from retinue.dialects.meerkat import requests
+from retinue.dialects.meerkat import answers, requests
 from retinue.dialects.meerkat.relatives import MeerkatTool, Peer, Relatives, own_name
 from retinue.dialects.meerkat.requests import LIST_PEERS, PEERS, SEND, SEND_MESSAGE, SEND_REQUEST, SEND_RESPONSE
 from retinue.dialects.meerkat.settings import MeerkatSettings
@@ -72,7 +72,7 @@ def usage(settings: MeerkatSettings) -> str:
 
 def usage_of(offered: Sequence[str], settings: MeerkatSettings) -> str:
     """The system text about the offered tools."""
-    texts = [requests.USAGE] if any(name in requests.AGENT_TOOLS for name in offered) else []
+    texts = [answers.USAGE] if any(name in requests.AGENT_TOOLS for name in offered) else []
     if any(name in names(settings) for name in offered):
         texts.append(usage(settings))
     return "\n\n".join(texts)
@@ -167,22 +167,22 @@ class Messenger:
     async def send(self, arguments: str, context: CallContext) -> dict[str, object]:
         asked = requests.parsed(arguments, SendArguments)
         if not asked.to:
-            raise requests.invalid("to is required")
+            raise answers.invalid("to is required")
         match asked.kind:
             case "peer_message":
                 if asked.body is None:
-                    raise requests.invalid("peer_message requires body")
+                    raise answers.invalid("peer_message requires body")
                 await self._message(asked.to, asked.body, context)
             case "peer_request":
                 if asked.intent is None:
-                    raise requests.invalid("peer_request requires intent")
+                    raise answers.invalid("peer_request requires intent")
                 await self._request(asked.to, asked.intent, asked.params, context)
             case "peer_response":
                 if asked.in_reply_to is None:
-                    raise requests.invalid("peer_response requires in_reply_to")
+                    raise answers.invalid("peer_response requires in_reply_to")
                 await self._response(asked.to, asked.in_reply_to, asked.status or "", asked.result, context)
             case _:
-                raise requests.invalid(f"unknown kind: {requests.shown(asked.kind)}")
+                raise answers.invalid(f"unknown kind: {answers.shown(asked.kind)}")
         return {"status": "sent", "kind": asked.kind}
 
     async def peers(self, arguments: str, context: CallContext) -> dict[str, object]:
@@ -205,27 +205,27 @@ class Messenger:
         try:
             request = uuid.UUID(in_reply_to)
         except ValueError as error:
-            raise requests.invalid(f"invalid UUID for in_reply_to: {requests.shown(in_reply_to)}") from error
+            raise answers.invalid(f"invalid UUID for in_reply_to: {answers.shown(in_reply_to)}") from error
         if status not in STATUSES:
-            raise requests.invalid(f"invalid status: {requests.shown(status)}")
+            raise answers.invalid(f"invalid status: {answers.shown(status)}")
         header = f"[response to {request} from {own_name(context)}: {status}]"
         return await self._post(to, f"{header} {compact(result)}" if result is not None else header, context)
 
     async def _post(self, to: str, text: str, context: CallContext) -> dict[str, object]:
         if len(text.encode(errors="replace")) > MAX_BYTES:
-            raise requests.invalid(f"a message may have at most {MAX_BYTES} bytes")
+            raise answers.invalid(f"a message may have at most {MAX_BYTES} bytes")
         peer = next((peer for peer in await self._relatives.peers(context) if peer.name == to), None)
         if peer is None:
-            raise requests.failed(f"Peer not found: {requests.shown(to)}")
+            raise answers.failed(f"Peer not found: {answers.shown(to)}")
         item = TextMessage(key=f"peer/{context.key}", text=text, origin="peer")
         if not self._accepts(peer):
             if context.again and await self._has_arrived(peer, item.key):
                 return SENT
-            raise requests.failed(OFFLINE)
+            raise answers.failed(OFFLINE)
         try:
             await self._supervisor.post(peer.run_id, item)
         except (RunIsOver, UnknownName) as gone:
-            raise requests.failed(OFFLINE) from gone
+            raise answers.failed(OFFLINE) from gone
         return SENT
 
     def _accepts(self, peer: Peer) -> bool:

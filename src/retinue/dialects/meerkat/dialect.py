@@ -12,8 +12,9 @@ from retinue.core.run import Outcome
 from retinue.core.text import quote_headers
 from retinue.dialects.base import Dialect
 from retinue.dialects.context import DialectContext
-from retinue.dialects.meerkat import NAME, comms, relatives, requests
-from retinue.dialects.meerkat.relatives import HOST_AGENT, MAX_ENDED, AgentTool, name_of, own_name
+from retinue.dialects.meerkat import NAME, answers, comms, requests
+from retinue.dialects.meerkat.answers import HOST_AGENT, name_of
+from retinue.dialects.meerkat.relatives import MAX_ENDED, AgentTool, own_name
 from retinue.dialects.meerkat.requests import ListRequest, OneRequest, agent_id_of, parsed
 from retinue.dialects.meerkat.settings import DEFAULTS, MeerkatSettings, mistakes
 from retinue.dialects.meerkat.spawn import ForkTool, SpawnTool
@@ -51,13 +52,13 @@ class MeerkatDialect(Dialect):
 
     def notice(self, accepted: RunAccepted, outcome: Outcome) -> str:
         """The notice to a parent about a child that has ended: its task, and its output or error."""
-        state = relatives.state_of(outcome, accepted.agent)
+        state = answers.state_of(outcome, accepted.agent)
         name = name_of(accepted.run_id, accepted.agent)
         task = comms.without_block(accepted.task) if self._settings.enable_comms else accepted.task
         text = (
-            relatives.output_of(outcome, self._last_words(accepted))
+            answers.output_of(outcome, self._last_words(accepted))
             if state == "completed"
-            else relatives.error_of(outcome)
+            else answers.error_of(outcome)
         )
         return f"[sub-agent {name} {state}] Task: {task[:TASK_SHOWN]}\n{quote_headers(text)}"
 
@@ -74,7 +75,7 @@ class StatusTool(AgentTool):
     async def _answer(self, arguments: str, context: CallContext) -> dict[str, object]:
         view = await self._relatives.find(agent_id_of(parsed(arguments, OneRequest).agent_id), context)
         self._relatives.mark_read(view, context)
-        return relatives.status(view, self._dialect_context.clock.now(), last_words=await self._last_words(view))
+        return answers.status(view, self._dialect_context.clock.now(), last_words=await self._last_words(view))
 
     async def _last_words(self, view: RunView) -> str:
         """The last text of a host that ended without one."""
@@ -89,14 +90,14 @@ class CancelTool(AgentTool):
 
     async def _answer(self, arguments: str, context: CallContext) -> dict[str, object]:
         view = await self._relatives.find(agent_id_of(parsed(arguments, OneRequest).agent_id), context)
-        state = relatives.state_of(view.outcome, view.agent)
+        state = answers.state_of(view.outcome, view.agent)
         # The note names the call, so that the same call, entered again after a crash, answers the same.
         note = f"cancelled by {own_name(context)} (turn {context.turn}, call {context.index})"
         if state == "running":
             await self._supervisor.cancel(view.run_id, note=note)
             outcome = (await self._supervisor.wait([view.run_id]))[view.run_id]
             view = await self._relatives.find(view.run_id, context)
-            state = relatives.state_of(outcome, view.agent)
+            state = answers.state_of(outcome, view.agent)
         is_done = view.outcome is not None and state == "cancelled" and view.outcome.error == note
         if is_done:
             self._relatives.mark_read(view, context)  # no notice: the caller cancelled it
@@ -105,7 +106,7 @@ class CancelTool(AgentTool):
             "agent_id": view.run_id,
             "success": is_done,
             "previous_state": "running" if is_done else state,
-            "message": requests.CANCELLED if is_done else refusal,
+            "message": answers.CANCELLED if is_done else refusal,
         }
 
 
@@ -119,4 +120,4 @@ class ListTool(AgentTool):
         known = await self._relatives.known(context)
         for view in known:
             self._relatives.mark_read(view, context)
-        return relatives.listing([relatives.row(view, now) for view in known])
+        return answers.listing([answers.row(view, now) for view in known])

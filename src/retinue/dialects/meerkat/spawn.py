@@ -17,9 +17,10 @@ from retinue.core.ports import CallContext
 from retinue.core.run import Lifecycle, Limits
 from retinue.dialects.context import ProviderFamilies
 from retinue.dialects.error_codes import CallRefused
-from retinue.dialects.meerkat import NAME, comms, requests
-from retinue.dialects.meerkat.relatives import FORK_AGENT, HOST_AGENT, SUB_AGENT, AgentTool, name_of, own_name
-from retinue.dialects.meerkat.requests import failed, invalid, parsed
+from retinue.dialects.meerkat import NAME, answers, comms, requests
+from retinue.dialects.meerkat.answers import FORK_AGENT, HOST_AGENT, SUB_AGENT, failed, invalid, name_of
+from retinue.dialects.meerkat.relatives import AgentTool, own_name
+from retinue.dialects.meerkat.requests import parsed
 from retinue.dialects.meerkat.settings import DEFAULT_MODELS, INHERIT, MeerkatSettings
 from retinue.engine import SpawnRequest
 from retinue.providers.catalog import LOCAL_SERVERS
@@ -173,7 +174,7 @@ class SpawnTool(StartTool):
         own = requests.TOOL_NAMES
         specs = {spec.name: spec for spec in self._relatives.caller(context).tool_specs if spec.name not in own}
         texts = (
-            requests.available_tools(specs[name] for name in offered if name in specs),
+            answers.available_tools(specs[name] for name in offered if name in specs),
             comms.usage_of(offered, self._settings),
         )
         return "\n\n".join(filter(None, texts))
@@ -183,7 +184,7 @@ class SpawnTool(StartTool):
         return Limits(max_tokens=self._capped(asked), max_turns=budget.max_turns, max_calls=budget.max_tool_calls)
 
     def _spawned(self, run_id: RunId, agent: str, run_spec: RunSpec) -> dict[str, object]:
-        return self._started(run_id, agent, run_spec, {}, requests.SPAWNED)
+        return self._started(run_id, agent, run_spec, {}, answers.SPAWNED)
 
 
 class ForkTool(StartTool):
@@ -241,7 +242,7 @@ class ForkTool(StartTool):
         caller = self._relatives.caller(context).run
         # The last message is the reply with this call; it is not inherited.
         inherited: dict[str, object] = {"messages_inherited": len(caller.history) - 1}
-        answer = self._started(run_id, FORK_AGENT, run_spec, inherited, requests.FORKED)
+        answer = self._started(run_id, FORK_AGENT, run_spec, inherited, answers.FORKED)
         return answer | {"cache": _cache(run_spec, caller.run_spec)}
 
 
@@ -306,7 +307,7 @@ def _family(
     if requested is not None:
         family = (requested if requested in DEFAULT_MODELS else None) if fork else families.called(requested)
         if family is None:
-            raise invalid(f"Invalid provider: {requests.shown(requested)}")
+            raise invalid(f"Invalid provider: {answers.shown(requested)}")
         return family
     if settings.default_provider != INHERIT:
         return settings.default_provider
@@ -342,7 +343,7 @@ def _default_model(
 def _checked(resolved: ResolvedModel, allowed: tuple[str, ...], *, shown: tuple[str, ...]) -> ResolvedModel:
     if resolved.model not in allowed:
         raise invalid(
-            f"Model '{requests.shown(resolved.model)}' is not in allowlist for provider '{resolved.shown}'. "
+            f"Model '{answers.shown(resolved.model)}' is not in allowlist for provider '{resolved.shown}'. "
             f"Allowed models: {', '.join(shown)}"
         )
     return resolved

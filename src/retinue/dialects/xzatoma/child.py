@@ -28,8 +28,9 @@ from retinue.core.ports import CallContext, Meter, NoMeter
 from retinue.core.run import Exchange, Lifecycle, Limits
 from retinue.core.text import cut
 from retinue.dialects.context import DialectContext
-from retinue.dialects.xzatoma import NAME
-from retinue.dialects.xzatoma.requests import SUBAGENT, Delegation, ErrorType, SubagentRefused, inheritable, inherited
+from retinue.dialects.xzatoma import NAME, answers
+from retinue.dialects.xzatoma.answers import ErrorType, SubagentRefused
+from retinue.dialects.xzatoma.requests import SUBAGENT, Delegation, inheritable, inherited
 from retinue.dialects.xzatoma.settings import XzatomaSettings, unknown_provider
 from retinue.dialects.xzatoma.transcripts import Retention
 from retinue.engine import RunView, SpawnRequest
@@ -143,7 +144,7 @@ class Quotas:
             return None
         used = await self._used(root_id)
         if (reason := _reason(used, self._settings)) is not None:
-            raise _exceeded(reason)
+            raise answers.quota_exceeded(reason)
         return used
 
     async def windows(self, root_id: RunId) -> tuple[Window, ...]:
@@ -171,7 +172,7 @@ class Quotas:
             # The deadline has passed by definition; wall clock and loop clock may differ slightly.
             used = Used(tokens=0, seconds=max(used.seconds, limits.max_total_time))
         reason = _reason(used, limits)
-        return None if reason is None else _exceeded(reason)
+        return None if reason is None else answers.quota_exceeded(reason)
 
     async def _used(self, root_id: RunId) -> Used:
         supervisor = self._dialect_context.supervisor
@@ -182,10 +183,6 @@ class Quotas:
             tokens=sum(view.usage.total for view in subagents),
             seconds=_seconds_at_work(subagents, self._dialect_context.clock.now()),
         )
-
-
-def _exceeded(reason: str) -> SubagentRefused:
-    return SubagentRefused(f"Resource quota exceeded: {reason}", "quota_exceeded")
 
 
 def _seconds_at_work(runs: Iterable[RunView], now: float) -> float:
@@ -219,7 +216,6 @@ def _reason(used: Used, settings: XzatomaSettings) -> str | None:
 
 
 TRUNCATED = "[Output truncated]"
-FAILED = "Subagent execution failed: "
 
 
 class ChildTask(Struct, frozen=True, kw_only=True):
@@ -289,7 +285,7 @@ class Children:
             raise
         except Refused as refused:
             self.telemetry.failed(label, depth, error=str(refused))
-            raise _failed(str(refused), "initialization_failed") from refused
+            raise answers.failed(str(refused), "initialization_failed") from refused
         if not started.existed:
             offered = inheritable(self._dialect_context.run_spec_of(started.run_id).offered)
             self.telemetry.spawned(label, depth, max_turns=self._max_turns(task.request), tools=offered)
@@ -302,7 +298,7 @@ class Children:
             try:
                 findings = await self._findings(run_id, task, context)
             except SubagentRefused as failure:
-                self.telemetry.failed(label, depth, error=str(failure).removeprefix(FAILED))
+                self.telemetry.failed(label, depth, error=str(failure).removeprefix(answers.FAILED))
                 raise
         self.telemetry.completed(
             label,
@@ -405,8 +401,4 @@ class Children:
 
     async def _failure(self, exchange: Exchange, context: CallContext) -> SubagentRefused:
         quota = await self.quotas.why_stopped(exchange, context.root_id)
-        return quota or _failed(exchange.error or exchange.reason, "execution_failed")
-
-
-def _failed(reason: str, error_type: ErrorType) -> SubagentRefused:
-    return SubagentRefused(f"{FAILED}{reason}", error_type)
+        return quota or answers.failed(exchange.error or exchange.reason, "execution_failed")

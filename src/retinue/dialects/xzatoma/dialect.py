@@ -16,8 +16,9 @@ from retinue.dialects.arguments import compact
 from retinue.dialects.base import Dialect, DialectTool
 from retinue.dialects.context import DialectContext
 from retinue.dialects.xzatoma import NAME, requests
+from retinue.dialects.xzatoma.answers import SubagentRefused, answer
 from retinue.dialects.xzatoma.child import Children, ChildTask, Findings
-from retinue.dialects.xzatoma.requests import PARALLEL, SUBAGENT, Shape, SubagentRefused, answer
+from retinue.dialects.xzatoma.requests import PARALLEL, SUBAGENT, Shape
 from retinue.dialects.xzatoma.settings import DEFAULTS, XzatomaSettings
 
 CANCELLED = "Cancelled: another task failed and fail_fast is set"

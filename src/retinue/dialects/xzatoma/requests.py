@@ -1,18 +1,20 @@
 """The tools of `xzatoma` as a model sees them, and the parsing of their arguments.
 
-The texts of refusals are those of the document. Whatever a model writes raises nothing but `SubagentRefused`.
+Invalid arguments raise `SubagentRefused` alone, with a text of `answers.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
 from retinue.core.agent import ToolSpec
 from retinue.dialects.arguments import compact, decode, name_list_schema, typed
 from retinue.dialects.error_codes import CallRefused
+from retinue.dialects.xzatoma import answers
+from retinue.dialects.xzatoma.answers import SubagentRefused
 
 SUBAGENT = "subagent"
 PARALLEL = "parallel_subagent"
@@ -24,19 +26,6 @@ NO_LABEL = "unknown"
 """The label of a call that has none."""
 
 S = TypeVar("S", bound=Struct)
-
-ErrorType = Literal[
-    "quota_exceeded", "max_depth_reached", "invalid_input", "initialization_failed", "execution_failed", "empty_tasks"
-]
-"""The kinds of errors in metrics."""
-
-
-class SubagentRefused(CallRefused):
-    """A call that was refused or failed; its text is the `error` that the model reads."""
-
-    def __init__(self, text: str, error_type: ErrorType = "invalid_input") -> None:
-        super().__init__(text)
-        self.error_type: ErrorType = error_type
 
 
 class Delegation(Struct, frozen=True, kw_only=True):
@@ -173,13 +162,13 @@ def parse_batch(arguments: str) -> Batch:
     """
     shape = _read(arguments, _BatchShape)
     if shape.tasks is None:
-        raise SubagentRefused("Invalid input: missing field `tasks`")
+        raise answers.missing("tasks")
     requested = _whole(shape.max_concurrent, "max_concurrent")
     max_concurrent = DEFAULT_CONCURRENT if requested is None else requested
     if max_concurrent < 1:
-        raise SubagentRefused("Invalid input: Expected `int` >= 1 - at `$.max_concurrent`")
+        raise answers.invalid_input("Expected `int` >= 1 - at `$.max_concurrent`")
     if not shape.tasks:
-        raise SubagentRefused("At least one task required", "empty_tasks")
+        raise SubagentRefused(answers.NO_TASKS, "empty_tasks")
     max_concurrent = min(max_concurrent, len(shape.tasks))
     return Batch(tasks=shape.tasks, max_concurrent=max_concurrent, fail_fast=bool(shape.fail_fast))
 
@@ -187,14 +176,14 @@ def parse_batch(arguments: str) -> Batch:
 def checked(shape: Shape, *, summary: str | None = DEFAULT_SUMMARY_PROMPT) -> Delegation:
     """The task, or `SubagentRefused`; `summary` is the summary prompt of a task without one."""
     if shape.label is None:
-        raise _missing_label()
+        raise answers.missing("label")
     max_turns = _whole(shape.max_turns, "max_turns")
     if shape.task_prompt is None or not shape.task_prompt.strip():
-        raise SubagentRefused("task_prompt cannot be empty")
+        raise SubagentRefused(answers.NO_PROMPT)
     if not shape.label.strip():
-        raise _missing_label()
+        raise answers.missing("label")
     if max_turns is not None and not MIN_TURNS <= max_turns <= MAX_TURNS:
-        raise SubagentRefused(f"max_turns must be between {MIN_TURNS} and {MAX_TURNS}")
+        raise answers.wrong_turns(MIN_TURNS, MAX_TURNS)
     summary_prompt = shape.summary_prompt or ""
     return Delegation(
         label=shape.label,
@@ -234,9 +223,9 @@ def inherited(allowed_tools: Sequence[str] | None, own: Sequence[str]) -> tuple[
         return tuple(own)
     for name in allowed_tools:
         if name == SUBAGENT:
-            raise SubagentRefused(f"Tool '{SUBAGENT}' cannot be used by subagents")
+            raise answers.not_inherited(SUBAGENT)
         if name not in own:
-            raise SubagentRefused(f"Unknown tool in allowed_tools: {name}")
+            raise answers.unknown_tool(name)
     return tuple(name for name in own if name in allowed_tools)
 
 
@@ -252,37 +241,20 @@ def inheritable(offered: Sequence[str]) -> tuple[str, ...]:
 def check_depth(depth: int, max_depth: int) -> None:
     """Refuse `subagent` to a caller at the maximum depth."""
     if depth >= max_depth:
-        raise SubagentRefused(
-            f"Maximum subagent recursion depth ({max_depth}) exceeded. Current depth: {depth}. "
-            "Cannot spawn nested subagent.",
-            "max_depth_reached",
-        )
+        raise answers.too_deep(depth, max_depth)
 
 
 def check_parallel_depth(depth: int, max_depth: int) -> None:
     """Refuse `parallel_subagent` to a caller at the maximum depth."""
     if depth >= max_depth:
-        raise SubagentRefused(f"Maximum subagent depth {max_depth} reached", "max_depth_reached")
+        raise answers.too_deep_for_parallel(max_depth)
 
 
 def _read(arguments: str, kind: type[S]) -> S:
-    return decode(arguments, kind, refuse=lambda reason: SubagentRefused(f"Invalid input: {reason}"))
+    return decode(arguments, kind, refuse=answers.invalid_input)
 
 
 def _whole(number: float | None, name: str) -> int | None:
     if isinstance(number, float) and not number.is_integer():
-        raise SubagentRefused(f"Invalid input: Expected `int`, got `float` - at `$.{name}`")
+        raise answers.invalid_input(f"Expected `int`, got `float` - at `$.{name}`")
     return None if number is None else int(number)
-
-
-def _missing_label() -> SubagentRefused:
-    return SubagentRefused("Invalid input: missing field `label`")
-
-
-def answer(metadata: Mapping[str, str], *, output: str = "", error: str | None = None) -> str:
-    """The result of a call as the model reads it.
-
-    >>> answer({}, error="task_prompt cannot be empty")
-    '{"success":false,"output":"","error":"task_prompt cannot be empty","metadata":{}}'
-    """
-    return compact({"success": error is None, "output": output, "error": error, "metadata": metadata})
