@@ -42,6 +42,7 @@ from retinue.core.errors import (
     TreeCancelled,
     UnknownFormat,
     UnknownName,
+    UnknownVariant,
 )
 from retinue.core.lazy_names import lazy_names
 
@@ -79,6 +80,7 @@ __all__ = [
     "TreeCancelled",
     "UnknownFormat",
     "UnknownName",
+    "UnknownVariant",
 ]
 
 __getattr__ = lazy_names(__name__, _HOMES)

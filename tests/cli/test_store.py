@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from retinue.providers.scripted import Script, ScriptedProvider, says
+from retinue.store.sqlite.rows import event_checksum
 from retinue.store.sqlite.store import SqliteStore
 from retinue.tools.memory.backend import Note
 from retinue.tools.memory.sqlite import SqliteMemory
@@ -335,6 +336,31 @@ def test_repair_saves_all_but_the_damaged_and_keeps_the_original(cli: Cli, store
     assert len(cli("runs", "--json").json) == 12
     assert cli("runs", "show", "root-4").code == 0
     assert cli("runs", "show", "root-5").stderr == "error: the messages of run root-5 were not kept\n"
+
+
+def test_a_store_with_events_of_a_newer_version_is_whole_and_is_repaired_by_that_version_alone(
+    cli: Cli, store: Path
+) -> None:
+    body = b'1{"type":"meditated","at":1.0}'
+    with closing(sqlite3.connect(store, isolation_level=None)) as connection:
+        ((no, seq),) = connection.execute("SELECT no, seq FROM runs WHERE run_id = 'root-3'").fetchall()
+        summed = (body, event_checksum("root-3", seq, body))
+        connection.execute("UPDATE events SET body = ?, crc = ? WHERE run_no = ? AND seq = ?", (*summed, no, seq))
+    assert cli("store", "check").code == 0
+    assert len(cli("runs", "--json").json) == 12
+    change(store, b"answer 5 answer")
+    before = hashes(store.parent)
+
+    refused = cli("store", "repair")
+
+    assert (refused.code, refused.stderr.splitlines()[-1]) == (
+        1,
+        f"error: event {seq} of run root-3 has 'meditated' at $.type, which this retinue does not know: "
+        "a newer version wrote it; upgrade retinue to drive it",
+    )
+    assert hashes(store.parent) == before
+    change(store, b'"meditated"')
+    assert cli("store", "repair").code == 0, "what is damaged is no event of a newer version"
 
 
 def test_repair_makes_the_row_of_a_run_again_from_its_events(cli: Cli, store: Path) -> None:

@@ -27,6 +27,7 @@ from retinue.core.errors import (
     TreeCancelled,
     UnknownFormat,
     UnknownName,
+    UnknownVariant,
 )
 from retinue.core.usage import NO_USAGE, Usage
 
@@ -130,6 +131,12 @@ NAMED = Problem(file="retinue.toml", key="spec.depth", complaint="spec.depth mus
             UnknownFormat("run r1", found=3, known=1),
             "run r1 has format 3; this retinue knows up to 1: upgrade retinue to drive it",
             {"what": "run r1", "found": 3, "known": 1},
+        ),
+        (
+            UnknownVariant("event 2 of run r1", variant="future", path="$.type", known=1),
+            "event 2 of run r1 has 'future' at $.type, which this retinue does not know: a newer version wrote it; "
+            "upgrade retinue to drive it",
+            {"what": "event 2 of run r1", "variant": "future", "path": "$.type", "found": 1, "known": 1},
         ),
         (
             Fenced("d1"),

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.core.errors import StoreCorrupt, UnknownFormat
-from retinue.core.events import RunAccepted
-from retinue.core.inbox import TextMessage
+from retinue.core.errors import StoreCorrupt, UnknownFormat, UnknownVariant
+from retinue.core.events import FORMAT, RunAccepted, RunLeft
+from retinue.core.inbox import Close, TextMessage
 from retinue.core.policy import Policy
 from retinue.core.run import Outcome
 from retinue.store.codec import (
@@ -43,6 +43,33 @@ def test_a_newer_format_raises_unknown_format_with_both_numbers() -> None:
 def test_outcome_if_known_is_none_for_a_newer_format() -> None:
     assert Codec().outcome_if_known(b'2{"how":"well"}') is None
     assert Codec().outcome_if_known(b'1{"result":"failed","reason":"bug"}') == Outcome(result="failed", reason="bug")
+
+
+@pytest.mark.parametrize(
+    ("body", "variant", "path"),
+    [
+        (b'1{"type":"no such event","at":1.0}', "no such event", "$.type"),
+        (b'1{"type":"advice","at":1.0,"about":"the weather","text":""}', "the weather", "$.about"),
+        (b'1{"type":"mail","at":1.0,"items":[{"type":"poem","key":"k"}]}', "poem", "$.items[0].type"),
+        (b'1{"type":"%s"}' % (b"long" * 1000), "long" * 20, "$.type"),
+    ],
+    ids=["event", "value", "item in an event", "long"],
+)
+def test_a_variant_that_a_newer_version_added_is_named(body: bytes, variant: str, path: str) -> None:
+    with pytest.raises(UnknownVariant) as refused:
+        Codec().event(body)
+
+    assert (refused.value.variant, refused.value.path, refused.value.known) == (variant, path, FORMAT)
+
+
+def test_values_of_a_newer_version_are_none_where_the_others_are_read() -> None:
+    codec = Codec()
+
+    assert codec.event_if_known(b'1{"type":"no such event","at":1.0}') is None
+    assert codec.event_if_known(b'1{"type":"left","at":1.0}') == RunLeft(at=1.0)
+    assert codec.item_if_known(b'2{"type":"close","key":"k"}') is None
+    assert codec.item_if_known(b'1{"type":"close","key":"k"}') == Close(key="k")
+    assert codec.outcome_if_known(b'1{"result":"no such result","reason":"bug"}') is None
 
 
 def upcast_one(kind: Kind, tree: Tree) -> Tree:
@@ -84,7 +111,7 @@ def test_unknown_fields_are_ignored() -> None:
         b'{"type":"close","key":"k"}',
         b"1{",
         b'1{"type":"close"}',
-        b'1{"type":"no such thing","key":"k"}',
+        b'1{"type":5,"key":"k"}',
         b'x1{"type":"close","key":"k"}',
         b'1{"type":"close","key":"\xff"}',
     ],
@@ -94,11 +121,14 @@ def test_invalid_bytes_raise_store_corrupt(body: bytes) -> None:
         Codec().item(body)
 
 
-def test_an_invalid_policy_raises_store_corrupt() -> None:
+def test_an_invalid_policy_raises_store_corrupt_and_one_of_a_newer_version_its_own_error() -> None:
     accepted = RunAccepted(at=1.0, run_id="r", session_id="s", root_id="r", run_spec="b", task="t", policy=Policy())
+    body = Codec().encode(accepted)
 
     with pytest.raises(StoreCorrupt, match="a stored event cannot be read"):
-        Codec().event(Codec().encode(accepted).replace(b'"supervised"', b'"unleashed"'))
+        Codec().event(body.replace(b'"supervised"', b"1"))
+    with pytest.raises(UnknownVariant, match=r"has 'unleashed' at \$\.policy\.autonomy"):
+        Codec().event(body.replace(b'"supervised"', b'"unleashed"'))
 
 
 def test_lone_surrogates_are_replaced_when_encoded() -> None:

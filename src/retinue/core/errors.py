@@ -24,7 +24,8 @@
         ├── StoreUnavailable          the store rejects writes (disk full, read-only): runs stop where they are
         │   └── StoreNotOpened        the store could not be opened: nothing was started
         ├── StoreCorrupt              stored data is missing or damaged
-        ├── UnknownFormat             written by a newer version of retinue
+        ├── UnknownFormat             written by a newer version of retinue, in a format of its own
+        │   └── UnknownVariant            the same, with a value that this version does not know, as a new kind of event
         └── Fenced                    this process was declared dead: the store rejects its writes
 
 A failure that a model can act on becomes a tool result; a failure that a person has to fix is raised.
@@ -351,6 +352,29 @@ class UnknownFormat(StoreError):
         self.what = what
         self.found = found
         self.known = known
+
+    def named(self, what: str) -> UnknownFormat:
+        """The same error with a name for what was written."""
+        return UnknownFormat(what, found=self.found, known=self.known)
+
+
+class UnknownVariant(UnknownFormat):
+    """`what` was written by a newer version of retinue, which added `variant` to its format `known`.
+
+    A variant is a value of a closed set, such as a kind of event; `path` says where it was found.
+    """
+
+    def __init__(self, what: str, *, variant: str, path: str, known: int) -> None:
+        super().__init__(what, found=known, known=known)
+        self.args = (
+            f"{what} has {variant!r} at {path}, which this retinue does not know: a newer version wrote it; "
+            "upgrade retinue to drive it",
+        )
+        self.variant = variant
+        self.path = path
+
+    def named(self, what: str) -> UnknownVariant:
+        return UnknownVariant(what, variant=self.variant, path=self.path, known=self.known)
 
 
 class Fenced(StoreError):

@@ -115,6 +115,7 @@ class Recovery:
         await self.check_runs(rows)
         ids = tuple(row.run_id for row in rows)
         runs = await self._replay.runs(ids)  # a run that cannot be read is not claimed either
+        await self._check_placed(rows)
         ends = (end_of_interruption({row.root_id for row in rows}),) if self._engine.store.shared else ()
         worker, has_root = self._engine.worker, any(row.parent_id is None for row in rows)
         max_trees = worker.max_trees if worker is not None and has_root else None
@@ -151,6 +152,16 @@ class Recovery:
         if worker is not None and (lacking := sorted(set(run_spec.tags) - worker.tags)):
             raise NotAdoptable(row.run_id, f"this worker has no tag {', '.join(lacking)}")
         checked.add(row.run_spec)
+
+    async def _check_placed(self, rows: Sequence[RunRow]) -> None:
+        """Raise if a run below these, which other processes drive, cannot be read, as one of a newer version."""
+        if all(row.seq == 1 for row in rows):
+            return  # nothing is below new ones
+        tree = await self._tree_of(rows)
+        ended = {row.run_id: row for row in tree if row.progress.phase == "ended"}
+        mine = {row.run_id for row in rows}
+        below = [row.run_id for row in _with_placed(rows, tree, ended) if row.run_id not in mine]
+        await self._replay.runs(below)
 
     async def _continue_tree(self, rows: list[RunRow], runs: dict[RunId, Run], stopped_at: float | None = None) -> None:
         """Rebuild a tree from the root down, then start all its runs; `runs` are as they were read before."""

@@ -551,7 +551,11 @@ class Executor:
             if row.root_id in trees:
                 self._engine.budgets.recharge(row.run_id, _spent_below(row.run_id, trees[row.root_id]))
             placed, outcome = self.take_back(row.run_id), row.progress.outcome
-            if placed is None or outcome is None:
+            if placed is None:
+                continue
+            if outcome is None:
+                what = "a newer version wrote its outcome; what waits for it goes on with a worker of that version"
+                log.warning("run %s has ended: %s", row.run_id, what)
                 continue
             view = view_of_row(row, alive=False)
             self._registry.remember(EndedRun(placed.accepted, view, None, outcome.exchanges))

@@ -1,23 +1,31 @@
 """Encoding of events, inbox items, outcomes and run specs as bytes, and decoding of this and all older formats.
 
-A stored body is JSON after its format number: `1{"type":"reply",...}`. Fields are only added, with defaults, so one
-format lasts long; any other change is a new format, with an upcaster here that converts from the previous one.
+A stored body is JSON after its format number: `1{"type":"reply",...}`. Fields with defaults, kinds of events and items,
+and values of closed sets are only added, so one format lasts long; any other change is a new format, with an upcaster
+here that converts from the previous one. An older version ignores a field that it does not know. It refuses another
+addition with `UnknownVariant`, so that it leaves the run to newer ones.
 
 A large body is stored once as a blob named by its hash; a reference `@5f3c...` stands in its place.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
 
 import msgspec
 
 from retinue.core.agent import RunSpec, blob_hash
-from retinue.core.errors import PolicyError, StoreCorrupt, UnknownFormat
+from retinue.core.errors import PolicyError, StoreCorrupt, UnknownFormat, UnknownVariant
 from retinue.core.events import FORMAT, Event
+from retinue.core.ids import RunId
 from retinue.core.inbox import Item
+from retinue.core.log_context import logger
 from retinue.core.run import Outcome
+
+log = logger("retinue.store")
 
 BLOB_THRESHOLD: Final = 16 * 1024
 """Size in bytes from which a body is stored as a blob."""
@@ -31,6 +39,14 @@ Upcaster: TypeAlias = Callable[[Kind, Tree], Tree]
 
 UPCASTERS: Mapping[int, Upcaster] = {}
 """Upcasters by the format they convert from; there is one format so far."""
+
+_UNKNOWN_VARIANT: Final = re.compile(
+    r"Invalid (?:enum )?value (?P<variant>.*?)(?: - at `(?P<path>[^`]*)`)?\Z", re.DOTALL
+)
+"""How msgspec reports a tag or a literal that is not in its closed set."""
+
+_LONGEST_VARIANT: Final = 80
+"""Characters of an unknown value that are reported."""
 
 T = TypeVar("T")
 
@@ -75,12 +91,20 @@ class Codec:
     def outcome(self, body: bytes) -> Outcome:
         return self._decode("outcome", body, self._outcomes, Outcome)
 
+    def event_if_known(self, body: bytes) -> Event | None:
+        """Decode an event; None for one of a newer version."""
+        with suppress(UnknownFormat):
+            return self.event(body)
+
+    def item_if_known(self, body: bytes) -> Item | None:
+        """Decode an item; None for one of a newer version, which stays in its inbox for a driver of that version."""
+        with suppress(UnknownFormat):
+            return self.item(body)
+
     def outcome_if_known(self, body: bytes) -> Outcome | None:
-        """Decode an outcome; None for one of a newer format, whose run can still be listed."""
-        try:
+        """Decode an outcome; None for one of a newer version, whose run can still be listed."""
+        with suppress(UnknownFormat):
             return self.outcome(body)
-        except UnknownFormat:
-            return None
 
     def run_spec(self, body: bytes) -> RunSpec:
         return self._decode("run spec", body, msgspec.json.Decoder(RunSpec).decode, RunSpec)
@@ -91,6 +115,9 @@ class Codec:
                 return decode(memoryview(body)[len(self._tag) :])
             return msgspec.convert(self._upcast(kind, body), type_)
         except (msgspec.MsgspecError, PolicyError, UnicodeDecodeError) as error:
+            if isinstance(error, msgspec.ValidationError) and (unknown := _UNKNOWN_VARIANT.match(str(error))):
+                variant, path = unknown["variant"].strip("'\"")[:_LONGEST_VARIANT], unknown["path"] or "$"
+                raise UnknownVariant(f"a stored {kind}", variant=variant, path=path, known=self._format) from error
             raise StoreCorrupt(f"a stored {kind} cannot be read: {error}; it begins with {body[:60]!r}") from error
 
     def _upcast(self, kind: Kind, body: bytes) -> Tree:
@@ -103,6 +130,27 @@ class Codec:
         for step in range(tag, self._format):
             tree = self._upcasters[step](kind, tree)
         return tree
+
+
+class InboxDecoder:
+    """Decodes inbox items. One of a newer version stays in its inbox for a driver of that version; a warning says so.
+
+    There is one warning for each run.
+    """
+
+    def __init__(self, codec: Codec) -> None:
+        self._codec = codec
+        self._reported: set[RunId] = set()
+
+    def item(self, run_id: RunId, body: bytes) -> Item | None:
+        """The item in the inbox of a run; None for one of a newer version."""
+        try:
+            return self._codec.item(body)
+        except UnknownFormat as newer:
+            if run_id not in self._reported:
+                self._reported.add(run_id)
+                log.warning("left in the inbox: %s", newer.named(f"an item for run {run_id}"))
+            return None
 
 
 def split_format(body: bytes) -> tuple[int, memoryview]:

@@ -22,7 +22,15 @@ from retinue.app.retinue import Retinue
 from retinue.app.run_spec import LaunchConfig
 from retinue.core.agent import RunSpec
 from retinue.core.commands import RunQuery, RunRow
-from retinue.core.errors import Fenced, RetinueError, StoreError, StoreUnavailable
+from retinue.core.errors import (
+    Fenced,
+    NotAdoptable,
+    RetinueError,
+    StoreCorrupt,
+    StoreError,
+    StoreUnavailable,
+    UnknownFormat,
+)
 from retinue.core.events import RunAccepted, RunLeft
 from retinue.core.ids import RunId
 from retinue.core.log_context import line, logger
@@ -205,6 +213,8 @@ class Worker:
         self._report = report
         self._refused: dict[RunId, int] = {}
         """Runs that cannot be driven here, with the number of their last event."""
+        self._reported: dict[RunId, str] = {}
+        """The reasons that were reported for these runs."""
         self._queue = queue
         self._jobs: dict[RunId, Job] = {}
         """The jobs of units that are driven here, by their top runs."""
@@ -289,7 +299,8 @@ class Worker:
         await self._supervisor.drivers.reap()
         rows = await self._waiting_rows()
         interrupted = await self._interrupted(rows)
-        waiting = [unit for unit in units_of(rows) if self._is_wanted(unit, interrupted)]
+        wanted = [unit for unit in units_of(rows) if self._is_wanted(unit, interrupted)]
+        waiting = [unit for unit in wanted if await self._has_readable_specs(unit)]
         priorities = {unit.top.run_spec: (await self._spec(unit.top.run_spec)).priority for unit in waiting}
         waiting.sort(key=lambda unit: -priorities[unit.top.run_spec])
         if self._queue is not None:
@@ -416,6 +427,16 @@ class Worker:
             self._specs[digest] = await self._supervisor.stored.run_spec(digest)
         return self._specs[digest]
 
+    async def _has_readable_specs(self, unit: Unit) -> bool:
+        """Whether the run specs of a unit can be read; a unit with one of a newer version is left alone."""
+        try:
+            for row in unit.rows:
+                await self._spec(row.run_spec)
+        except (UnknownFormat, StoreCorrupt) as obstacle:
+            self._leave_alone(unit.top, obstacle)
+            return False
+        return True
+
     async def _waiting_units(self, run_ids: Collection[RunId]) -> list[Unit]:
         """The units of runs without a driver, as they stand now."""
         waiting = RunQuery(unfinished_only=True, undriven_only=True)
@@ -458,7 +479,10 @@ class Worker:
     async def _left_before_marks(self, root_id: RunId, since: float) -> bool:
         if (await self._supervisor.row(root_id)).progress.phase == "ended":
             return False  # what runs in the background is left by no person
-        begun = [event for _, event in await self._supervisor.stored.events(root_id)]
+        try:
+            begun = [event for _, event in await self._supervisor.stored.events(root_id)]
+        except UnknownFormat:
+            return False  # a newer version has driven it, which marks what it leaves
         driven = [event.at for event in begun if not isinstance(event, RunAccepted | RunLeft)]
         return bool(driven) and max(driven) < since
 
@@ -489,9 +513,7 @@ class Worker:
         except RetinueError as obstacle:
             if len(units) > 1:  # one of them is the obstacle, and the others may have none
                 return any([await self._take((unit,)) for unit in units])
-            self._refused[top.run_id] = top.seq
-            log.info("%s", line(event="not_taken", run_id=top.run_id, reason=obstacle))
-            self._report(f"left alone: {obstacle}")
+            self._leave_alone(top, obstacle)
             return False
         for unit in units:
             if unit.top.run_id in adopted:
@@ -499,6 +521,15 @@ class Worker:
         if not adopted and units[0].is_root and self._options.max_trees is not None:
             self._full_since = asyncio.get_running_loop().time()
         return bool(adopted)
+
+    def _leave_alone(self, top: RunRow, obstacle: RetinueError) -> None:
+        """Leave a unit to other workers until it has changed, and say why once."""
+        self._refused[top.run_id] = top.seq
+        refusal = obstacle if isinstance(obstacle, NotAdoptable) else NotAdoptable(top.run_id, str(obstacle))
+        log.info("%s", line(event="not_taken", run_id=top.run_id, reason=refusal))
+        if self._reported.get(top.run_id) != refusal.reason:
+            self._reported[top.run_id] = refusal.reason
+            self._report(f"left alone: {refusal}")
 
     @property
     def _is_store_full(self) -> bool:

@@ -256,7 +256,7 @@ class PostgresCommands:
             unread = self.send(_APPEND_IF_READ, known, driver_id, *call.values(self._store))
 
             def result() -> commands.WriteResult:
-                items = tuple(self._codec.item(self._load(body)) for (body,) in unread())
+                items = self._known_items(unread())
                 return commands.Unread(items) if items else None
 
         recorded = (write.run_id, write.seq - 1 + len(write.events))
@@ -337,7 +337,8 @@ class PostgresCommands:
         bodies = self.send("SELECT body FROM events WHERE run_no = %s ORDER BY seq", no)
         ((seq, turns, input_, output, cached, reasoning, cost),) = row()
         before = Progress(phase="working", turns=turns, usage=Usage(input_, output, cached, reasoning), cost=cost)
-        events = [self._codec.event(self._load(body)) for (body,) in bodies()]
+        known = (self._codec.event_if_known(self._load(body)) for (body,) in bodies())
+        events = [event for event in known if event is not None]
         end, progress = rules.cancelled_end(before, cancel, at, events)
         self.send("INSERT INTO events (run_no, seq, body) VALUES (%s, %s, %b)", no, seq + 1, self._store(end))
         usage, outcome = progress.usage, self._store(end.outcome)
@@ -366,8 +367,11 @@ class PostgresCommands:
         self.send("UPDATE runs SET driver_id = NULL WHERE driver_id = %s AND NOT ended", driver_id)
         for no, at in cancelled:
             rows = self.fetch("SELECT body FROM inbox WHERE run_no = %s AND body IS NOT NULL ORDER BY id", no)
-            items = [self._codec.item(self._load(body)) for (body,) in rows]
-            self._end(no, rules.pending_cancel(items), at)
+            self._end(no, rules.pending_cancel(self._known_items(rows)), at)
+
+    def _known_items(self, rows: Iterable[Row]) -> tuple[Item, ...]:
+        items = (self._codec.item_if_known(self._load(body)) for (body,) in rows)
+        return tuple(item for item in items if item is not None)
 
     def _close(self, write: commands.CloseSession) -> bool:
         session_id = write.session_id

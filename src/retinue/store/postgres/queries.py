@@ -14,7 +14,7 @@ from retinue.core.ids import DriverId, Key, RunId, SessionId
 from retinue.core.inbox import Item
 from retinue.core.run import HandleRef
 from retinue.core.usage import Usage
-from retinue.store.codec import Codec, blob_name, checked_blob
+from retinue.store.codec import Codec, InboxDecoder, blob_name, checked_blob
 from retinue.store.postgres.database import Database, Row
 
 _RUN: Final = """
@@ -34,6 +34,7 @@ class PostgresQueries:
     def __init__(self, reader: Database, codec: Codec) -> None:
         self._reader = reader
         self._codec = codec
+        self._inboxes = InboxDecoder(codec)
 
     def read(self, query: str, *values: object) -> list[Row]:
         """The rows of a query."""
@@ -72,7 +73,13 @@ class PostgresQueries:
                 f"events of run {run_id} are missing or too many: there are {there}, and its last is {last}"
             )
         bodies = self._load([body for _, body in found])
-        return [(seq, self._codec.event(body)) for (seq, _), body in zip(found, bodies, strict=True)]
+        events: list[tuple[int, Event]] = []
+        for (seq, _), body in zip(found, bodies, strict=True):
+            try:
+                events.append((seq, self._codec.event(body)))
+            except UnknownFormat as newer:
+                raise newer.named(f"event {seq} of run {run_id}") from newer
+        return events
 
     def tasks(self, run_ids: Sequence[RunId]) -> dict[RunId, str]:
         """The tasks of runs; see `core.ports.TasksOf`."""
@@ -98,7 +105,8 @@ class PostgresQueries:
             SELECT inbox.body FROM runs JOIN inbox ON inbox.run_no = runs.no
             WHERE runs.run_id = %s AND inbox.body IS NOT NULL ORDER BY inbox.id
         """
-        return [self._codec.item(body) for body in self._load([body for (body,) in self.read(query, run_id)])]
+        bodies = self._load([body for (body,) in self.read(query, run_id)])
+        return [item for body in bodies if (item := self._inboxes.item(run_id, body)) is not None]
 
     def inbox_for(self, driver_id: DriverId) -> list[tuple[RunId, Item]]:
         query = """
@@ -107,7 +115,8 @@ class PostgresQueries:
         """
         rows = self.read(query, driver_id)
         bodies = self._load([body for _, body in rows])
-        return [(run_id, self._codec.item(body)) for (run_id, _), body in zip(rows, bodies, strict=True)]
+        items = [(run_id, self._inboxes.item(run_id, body)) for (run_id, _), body in zip(rows, bodies, strict=True)]
+        return [(run_id, item) for run_id, item in items if item is not None]
 
     def handles(self, session_id: SessionId, space: str) -> list[tuple[str, RunId, Key | None]]:
         query = "SELECT name, run_id, retired_by FROM handles WHERE session_id = %s AND space = %s ORDER BY n"

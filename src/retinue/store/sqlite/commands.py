@@ -131,7 +131,8 @@ class EventLog:
         rows = self._execute("SELECT seq, body, crc FROM events WHERE run_no = ? ORDER BY seq", (no,)).fetchall()
         if not all(is_intact_event(run_id, n, body, crc) for n, body, crc in rows):
             raise damaged_row("events", f"run {run_id}")
-        events = (self._codec.event(self._blobs.load(body)) for _, body, _ in rows)
+        known = (self._codec.event_if_known(self._blobs.load(body)) for _, body, _ in rows)
+        events = (event for event in known if event is not None)
         end, progress = rules.cancelled_end(before, cancel, at, events)
         body = self._blobs.store(end)
         self._execute(INSERT_EVENT, (no, seq + 1, body, event_checksum(run_id, seq + 1, body)))
@@ -446,7 +447,8 @@ class SqliteCommands:
     def _unread(self, no: int | None, known: Set[Key]) -> tuple[Item, ...]:
         untaken = "SELECT key, body FROM mail WHERE run_no = ? AND body IS NOT NULL ORDER BY id"
         rows = self._execute(untaken, (no,)).fetchall()
-        return tuple(self._codec.item(self._blobs.load(body)) for key, body in rows if key not in known)
+        items = (self._codec.item_if_known(self._blobs.load(body)) for key, body in rows if key not in known)
+        return tuple(item for item in items if item is not None)
 
     def _charge(self, charges: Sequence[commands.Charge]) -> None:
         for charge in charges:
@@ -506,7 +508,8 @@ class SqliteCommands:
             items: list[Item] = []
             for key, body, crc in self._execute(untaken, (no,)).fetchall():
                 check_row("mail", f"run {run_id}", crc, (run_id, key, body))
-                items.append(self._codec.item(self._blobs.load(body)))
+                item = self._codec.item_if_known(self._blobs.load(body))
+                items += () if item is None else (item,)
             self._event_log.end(no, rules.pending_cancel(items), at)
 
     def _adopt(self, write: commands.Adopt) -> tuple[RunId, ...]:

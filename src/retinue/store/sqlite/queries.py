@@ -19,7 +19,7 @@ from retinue.core.ids import DriverId, Key, RunId, SessionId
 from retinue.core.inbox import Item
 from retinue.core.run import HandleRef
 from retinue.core.usage import Usage
-from retinue.store.codec import Codec, blob_name, checked_blob
+from retinue.store.codec import Codec, InboxDecoder, blob_name, checked_blob
 from retinue.store.sqlite.errors import translated_error
 from retinue.store.sqlite.rows import check_log, check_row, damaged_row, is_intact_event
 
@@ -43,6 +43,7 @@ class SqliteQueries:
         self._connection = connection
         self._path = path
         self._codec = codec
+        self._inboxes = InboxDecoder(codec)
         self._lock = threading.Lock()
 
     def close(self) -> None:
@@ -83,7 +84,10 @@ class SqliteQueries:
         for _, seq, body, crc in rows:
             if not is_intact_event(run_id, seq, body, crc):
                 raise damaged_row("events", f"run {run_id}, event {seq}")
-            events.append((seq, self._codec.event(self._load(body))))
+            try:
+                events.append((seq, self._codec.event(self._load(body))))
+            except UnknownFormat as newer:
+                raise newer.named(f"event {seq} of run {run_id}") from newer
         return events
 
     def tasks(self, run_ids: Sequence[RunId]) -> dict[RunId, str]:
@@ -114,7 +118,7 @@ class SqliteQueries:
             """,
             run_id,
         )
-        return [self._item(run_id, *row) for row in rows]
+        return [item for row in rows if (item := self._item(run_id, *row)) is not None]
 
     def inbox_for(self, driver_id: DriverId) -> list[tuple[RunId, Item]]:
         rows = self._fetch(
@@ -124,11 +128,11 @@ class SqliteQueries:
             """,
             driver_id,
         )
-        return [(row[0], self._item(*row)) for row in rows]
+        return [(row[0], item) for row in rows if (item := self._item(*row)) is not None]
 
-    def _item(self, run_id: RunId, key: Key, body: bytes, crc: int | None) -> Item:
+    def _item(self, run_id: RunId, key: Key, body: bytes, crc: int | None) -> Item | None:
         check_row("mail", f"run {run_id}", crc, (run_id, key, body))
-        return self._codec.item(self._load(body))
+        return self._inboxes.item(run_id, self._load(body))
 
     def handles(self, session_id: SessionId, space: str) -> list[tuple[str, RunId, Key | None]]:
         # The table is an index by itself, so that damage can hide rows: they are counted by the other index.

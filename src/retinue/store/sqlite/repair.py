@@ -58,7 +58,7 @@ def repair(path: Path, work: Work, *, codec: Codec | None = None) -> RepairRepor
     """Replace a damaged store by one with what can be saved.
 
     Raises `StoreInUse` while a process has the store open, `NotWritten` if there is no room for two copies of the
-    store, and `WorkStopped`; then nothing has changed.
+    store, `UnknownFormat` for events of a newer version, and `WorkStopped`; then nothing has changed.
     """
     with unused(path):  # before the long work, and again when the file is replaced
         pass
@@ -268,13 +268,16 @@ class _Salvage:
         return False
 
     def _events(self, run_id: str | None, log: dict[int, Row]) -> dict[int, Event]:
-        """The events of a run that are intact, without those after a gap."""
+        """The events of a run that are intact, without those after a gap.
+
+        Raises `UnknownFormat` for an intact event of a newer version, whose repair saves more of the store.
+        """
         events: dict[int, Event] = {}
         for seq in range(1, len(log) + 1):
             row = log.get(seq)
+            if row is None:
+                break
             try:
-                if row is None:
-                    break
                 event = self._codec.event(self._load(row["body"]))
                 if run_id is None:
                     if not isinstance(event, RunAccepted):
@@ -282,6 +285,10 @@ class _Salvage:
                     run_id = event.run_id
                 if is_intact(self._tables["events"], row, run_id) is False:
                     break
+            except UnknownFormat as newer:
+                if run_id is None or is_intact(self._tables["events"], row, run_id) is not True:
+                    break  # damage, as far as this version can tell
+                raise newer.named(f"event {seq} of run {run_id}") from newer
             except (StoreError, TypeError, AttributeError):
                 break
             events[seq] = event
