@@ -14,7 +14,8 @@ from retinue.core.errors import ProviderError
 from retinue.providers.scripted import calls, fails, says
 from retinue.testing.fake_chat import ChatScript, FakeChat
 from tests.cli.conftest import Cli
-from tests.cli.stage import retinue, serving
+from tests.cli.stage import open_in_a_thread, retinue, serving
+from tests.providers.fakes.batches import FakeBatches
 
 pytestmark = pytest.mark.real_time
 
@@ -141,8 +142,20 @@ def test_the_json_of_settings_and_state_is_that_of_the_page(cli: Cli, folder: Pa
     check("daemon status --json", cli("daemon", "status", "--json").json)
 
 
+def test_the_json_of_batches_is_that_of_the_page(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("retinue.providers.batch.queue.WINDOW", 0.05)
+    monkeypatch.setattr("retinue.providers.batch.queue.FIRST_PAUSE", 0.05)
+    with open_in_a_thread(FakeBatches("anthropic", lambda text: "Yes.").server()) as server:
+        where = ("--provider", "anthropic", "--base-url", server.url, "--model", "m")
+        ended = cli("batch", "submit", "-", "--name", "nightly", "--wait", *where, stdin=b"Is it so?")
+
+    check("batch wait", [json.loads(line) for line in ended.stdout.splitlines()], more="run --json")
+    check("batch list --json", cli("batch", "list", "--json").json)
+    check("batch list --json", cli("batch", "status", "nightly", "--json").json)
+
+
 def test_every_command_of_the_page_is_compared() -> None:
     tests = "".join(file.read_text() for file in Path(__file__).parent.glob("test_*.py"))
-    compared = set(re.findall(r'\bcheck\("([^"]+ --json)"', tests))
+    compared = set(re.findall(r'\bcheck\("([^"]+ --json|batch wait)"', tests))
 
     assert compared == set(FIELDS)

@@ -10,7 +10,10 @@ import retinue
 from retinue.core.errors import BadInput
 from retinue.core.usage import NANO
 from retinue.providers.pricing import Rates
+from retinue.testing import says
 from retinue.testing.fake_server import FakeResponse, FakeServer, ReceivedRequest
+from tests.providers.fakes.anthropic import Prompt
+from tests.providers.fakes.anthropic import answer_of as anthropic_answer
 from tests.providers.fakes.batches import Answer, FakeBatches
 
 WIRES = {"anthropic": "anthropic", "responses": "openai-responses", "chat": "openai-chat", "gemini": "gemini"}
@@ -186,6 +189,41 @@ async def test_runs_with_tools_take_a_batch_for_each_turn() -> None:
 
     assert [outcome.text for outcome in outcomes] == [f"It is {number + 1}." for number in range(5)]
     assert [len(batch.requests) for batch in vendor.batches.values()] == [5, 5]
+
+
+@pytest.mark.parametrize("hours", [None, 0])
+async def test_children_of_a_run_that_allows_hours_share_a_batch(hours: float | None) -> None:
+    def answer(text: str) -> Answer:
+        if text != "start":
+            return squares(text) if text.isdigit() else "All started."
+        calls = [
+            {"type": "tool_use", "id": f"toolu_{n}", "name": "run_agent", "input": {"agent": "reader", "task": str(n)}}
+            for n in range(3)
+        ]
+        usage = {"input_tokens": 100, "output_tokens": 10}
+        content = {"content": calls, "stop_reason": "tool_use", "usage": usage}
+        return {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", **content}
+
+    at_once: list[str] = []
+
+    def before(heard: ReceivedRequest) -> FakeResponse | None:
+        if heard.path != "/v1/messages":
+            return None
+        at_once.append(text := heard.body["messages"][-1]["content"][-1]["text"])
+        return anthropic_answer(says(str(squares(text))), heard, Prompt(total=10))
+
+    vendor = FakeBatches("anthropic", answer, before=before)
+    reader = retinue.Agent(name="reader", options=retinue.ModelOptions(batch_hours=hours))
+    async with vendor.server() as server:
+        config = retinue.ProviderConfig(name="house", wire="anthropic", base_url=server.url)
+        async with retinue.open(
+            model="house:m", provider_configs=[config], dialects=["native"], agents=[reader], home=retinue.MEMORY
+        ) as r:
+            outcome = await r.run("start", options=retinue.ModelOptions(batch_hours=24))
+
+    sizes = [len(batch.requests) for batch in vendor.batches.values()]
+    assert outcome.text == "All started."
+    assert (sizes, sorted(at_once)) == (([1, 3, 1], []) if hours is None else ([1, 1], ["0", "1", "2"]))
 
 
 async def test_a_limit_on_cost_holds_before_the_submission() -> None:

@@ -33,6 +33,7 @@ __all__ = [
     "structured_output",
     "surface",
     "sync",
+    "task_batches",
     "timeline",
     "tool_modules",
     "transcript",

@@ -126,7 +126,7 @@ class ProviderRegistry:
         self._environ: Mapping[str, str] | None = None
         self._programs: Callable[[], AgentPrograms] | None = None
         self._batches: tuple[KeyValue, Clock, Callable[[RunId], Awaitable[bool]]] | None = None
-        self._queues: list[BatchQueue] = []
+        self._queues: dict[str, BatchQueue] = {}
 
     def use_programs(self, programs: Callable[[], AgentPrograms]) -> None:
         """Start the programs of providers that have one with these, which are made for the first of them."""
@@ -206,19 +206,29 @@ class ProviderRegistry:
         """The provider with a queue for calls that may wait for a batch, which is made for the first of them."""
         if self._batches is None or not isinstance(provider, PricedProvider):
             return provider
-        key_value, clock, is_over = self._batches
-        queue: BatchQueue | None = None
 
         async def answer(request: Request, publish: Publish) -> Reply:
-            nonlocal queue
-            if queue is None:
-                from retinue.providers.batch import BatchQueue  # imported late: few runs wait for batches
-
-                queue = BatchQueue(name, cast("Any", provider.provider), key_value, clock, is_over)
-                self._queues.append(queue)
-            return await queue.answer(request, publish)
+            return await self._batch_queue(name, provider).answer(request, publish)
 
         return replace(provider, batch=answer)
+
+    def _batch_queue(self, name: str, provider: PricedProvider) -> BatchQueue:
+        if name not in self._queues:
+            from retinue.providers.batch import BatchQueue  # imported late: few runs wait for batches
+
+            assert self._batches is not None
+            self._queues[name] = BatchQueue(name, cast("Any", provider.provider), *self._batches)
+        return self._queues[name]
+
+    async def cancel_batches(self) -> None:
+        """Cancel the batches at vendors whose runs have all ended; raises `ProviderError`."""
+        from retinue.providers.batch import batch_records
+
+        if self._batches is None:
+            return
+        for name in {record.provider for record in await batch_records(self._batches[0]) if not record.ended}:
+            if isinstance(provider := self.find(name), PricedProvider) and provider.batch is not None:
+                await self._batch_queue(name, provider).cancel_abandoned()
 
     def split(self, model: str, default: str) -> tuple[str, str]:
         """Provider and name of a model: `provider:name` if there is such a provider, else a name at `default`."""
@@ -253,7 +263,7 @@ class ProviderRegistry:
         return None if config is None else config.temperature
 
     async def close(self) -> None:
-        for queue in self._queues:
+        for queue in self._queues.values():
             await queue.close()
         for provider in self._reached.values():
             if isinstance(provider, Closes):

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from retinue.cli import agents, context, cron, daemon, memory, runs, store, worktrees
+from retinue.cli import agents, batch, context, cron, daemon, memory, runs, store, worktrees
 from retinue.cli.acp import acp
 from retinue.cli.approvals import approvals, approve, deny
 from retinue.cli.buzz import buzz
@@ -98,6 +98,7 @@ app.command(
 app.command(
     "eval", epilog="Examples:\n\nretinue eval cases.yaml\n\nretinue eval cases.yaml --repeat 5 --junit results.xml"
 )(evaluate)
+app.add_typer(batch.app)
 app.command(epilog="Example: retinue approvals --json")(approvals)
 app.command(epilog="Example: retinue approve 0badcafe/3/0")(approve)
 app.command(epilog='Example: retinue deny 0badcafe/3/0 --note "not on a Friday"')(deny)

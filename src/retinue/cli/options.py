@@ -227,7 +227,11 @@ def accepts_unpriced(unpriced: str | None) -> bool:
 
 
 def model_options_of(
-    effort: str | None, temperature: float | None, top_p: float | None, max_output_tokens: int | None
+    effort: str | None,
+    temperature: float | None,
+    top_p: float | None,
+    max_output_tokens: int | None,
+    batch_hours: float | None = None,
 ) -> ModelOptions:
     """The options of a run's requests; typer has checked the ranges, and NaN is in none."""
     from retinue.core.model_options import EFFORTS, Effort, ModelOptions
@@ -235,7 +239,13 @@ def model_options_of(
     chosen: Effort | None = next((each for each in EFFORTS if each == effort), None)
     if effort is not None and chosen is None:
         raise typer.BadParameter(f"--effort {effort!r}: expected one of: {', '.join(EFFORTS)}")
-    return ModelOptions(effort=chosen, temperature=temperature, top_p=top_p, max_output_tokens=max_output_tokens)
+    return ModelOptions(
+        effort=chosen,
+        temperature=temperature,
+        top_p=top_p,
+        max_output_tokens=max_output_tokens,
+        batch_hours=batch_hours,
+    )
 
 
 def utf8(given: str, what: str) -> str:

@@ -140,6 +140,16 @@ def run(
     temperature: options.TemperatureFlag = None,
     top_p: options.TopPFlag = None,
     max_output_tokens: options.MaxOutputTokensFlag = None,
+    batch_hours: Annotated[
+        float | None,
+        option(
+            "--batch-hours",
+            metavar="H",
+            min=0,
+            help="Hours that each reply of the tree may take in the vendor's batches, at half the price.",
+            panel=LIMITS,
+        ),
+    ] = None,
     output_schema: options.OutputSchemaFlag = None,
     output_json: options.OutputJsonFlag = False,
     sse: Annotated[bool, option("--sse", help="Print the run's events as server-sent events.", panel=OUTPUT)] = False,
@@ -194,7 +204,7 @@ def run(
         default_tools=default_tools_for(agent, dialects, settings, chosen) if tools is None else (),
         more_tools=more_tools,
         think=think,
-        model_options=options.model_options_of(effort, temperature, top_p, max_output_tokens),
+        model_options=options.model_options_of(effort, temperature, top_p, max_output_tokens, batch_hours),
         limits=LimitOptions(
             max_turns=max_turns,
             max_tokens=max_tokens,

@@ -91,11 +91,17 @@ class RequestOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
 NO_REQUEST_OPTIONS = RequestOptions()
 
 
+def with_hours_of(caller: RequestOptions, options: RequestOptions) -> RequestOptions:
+    """The options of a child with the `batch_hours` of its caller."""
+    return options if caller.batch_hours is None else replace(options, batch_hours=caller.batch_hours)
+
+
 class ModelOptions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How a model answers: effort, sampling, the longest reply, and further options of its vendor's API.
 
     None, or an empty value, leaves an option to the agent, then to the settings of the provider, then to the vendor.
-    Options of a run hold for that run; its children have those of their agents.
+    Options of a run hold for that run; its children have those of their agents, and the `batch_hours` of the run unless
+    their agent sets its own (0 for none) or has another provider.
 
     - `effort`: how much the model thinks: `none`, `minimal`, `low`, `medium`, `high`, `xhigh` or `max`.
     - `temperature`, from 0 to 2, and `top_p`, from 0 to 1. `max_output_tokens` limits each reply.

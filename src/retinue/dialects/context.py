@@ -16,7 +16,7 @@ from retinue.core.budget import Window
 from retinue.core.commands import RunRow
 from retinue.core.errors import TreeCancelled
 from retinue.core.ids import Key, RunId
-from retinue.core.model_options import NO_OPTIONS
+from retinue.core.model_options import NO_OPTIONS, with_hours_of
 from retinue.core.policy import Policy, allows, intersect, windows_of
 from retinue.core.ports import CallContext, Clock, KeyValue, Meter, NoMeter, Provider
 from retinue.core.workspace import is_address, is_worktree, worktree_of
@@ -159,6 +159,10 @@ class DialectContext(Struct, frozen=True, kw_only=True):
             # The vendor's tools cost money and send data out: an agent has those that a person gave it, by name.
             server_tools = (name for name in known.tools if is_server_tool(name))
             offered = tuple(dict.fromkeys((*offered, *server_tools)))
+        request_options = own_options.request_options
+        if own_options.batch_hours is None and provider == caller_spec.provider:
+            # A caller whose own replies may take hours waits as long for its children.
+            request_options = with_hours_of(caller_spec.options, request_options)
         temperature = own_options.temperature
         return replace(
             caller_spec,
@@ -168,12 +172,12 @@ class DialectContext(Struct, frozen=True, kw_only=True):
             provider=provider,
             model=name,
             fallback=others if model or fallback else caller_spec.fallback,
-            # What the caller was started with holds for the caller alone, except the effort of an unnamed agent.
+            # What else the caller was started with holds for it alone, except the effort of an unnamed agent.
             max_output=own_options.max_output_tokens,
             temperature=self.temperature(provider) if temperature is None else temperature,
             top_p=own_options.top_p,
             effort=caller_spec.effort if known is None else own_options.effort,
-            options=own_options.request_options,
+            options=request_options,
             output=None,  # a child answers its caller in plain text
             launch_config="",
         )

@@ -136,6 +136,11 @@ def answer_json(value: Any) -> None:
     answer(re.sub(f"[{INVISIBLE}]", lambda found: json.dumps(found[0])[1:-1], text))
 
 
+def json_line(value: object) -> str:
+    """A JSON object on a line of its own, in ASCII: no character controls a terminal."""
+    return json.dumps(value, separators=(",", ":")) + "\n"
+
+
 def console(*, stderr: bool = False) -> Console:
     """A rich console on stdout or stderr that prints texts made printable; without colours if NO_COLOR is set."""
     from retinue.cli.output.printable_console import PrintableConsole

@@ -10,7 +10,7 @@ from retinue.app.json_rows import event_row
 from retinue.app.open import open_read_only
 from retinue.app.transcript import Conversation
 from retinue.cli.output.format import name_of, short, status_of
-from retinue.cli.output.terminal import answer_lines, console, say, write
+from retinue.cli.output.terminal import answer_lines, console, json_line, say, write
 from retinue.cli.output.transcript import headed
 from retinue.cli.runs.list_show import find_run, print_entry
 from retinue.core.events import TreeEvent
@@ -51,13 +51,6 @@ def _exit_code(view: RunView) -> int:
 
 def print_json(item: TreeEvent) -> None:
     write(json_line(event_row(item)))
-
-
-def json_line(value: object) -> str:
-    """A JSON object on a line of its own, in ASCII: no character controls a terminal."""
-    import json
-
-    return json.dumps(value, separators=(",", ":")) + "\n"
 
 
 class _Pages:

@@ -235,8 +235,16 @@ class BatchQueue:
         self._drop(live)
         if live.record.batch_id and not live.is_guess:
             await live.api.cancel(live.record.batch_id)
-        everything = tuple(range(len(live.record.calls)))
-        await self._write(replace(live.record, ended=True, failed=everything))
+        await self._give_up(live.record)
+
+    async def cancel_abandoned(self) -> None:
+        """Cancel batches that no process waits for and whose runs have all ended; raises `ProviderError`."""
+        for record in await batch_records(self._key_value):
+            if record.provider != self._name or record.ended or record.key in self._live or not record.batch_id:
+                continue
+            if all([await self._is_over(run_id) for run_id in {run_of(call) for call in record.calls}]):
+                await self._api({}).cancel(record.batch_id)
+                await self._give_up(record)
 
     def _drop(self, live: _Live) -> None:
         self._live.pop(live.record.key, None)
@@ -248,10 +256,7 @@ class BatchQueue:
     async def _submit(self, calls: list[_Call], model: str, headers: tuple[tuple[str, str], ...]) -> None:
         """Let calls that were submitted before wait for their batches, and submit the others."""
         try:
-            make: Callable[[dict[str, str]], BatchApi | None] | None = getattr(self._provider, "batch_api", None)
-            api = None if make is None else make(dict(headers))
-            if api is None:
-                raise ProviderError("the provider has no batch API", fault="bad_request")
+            api = self._api(dict(headers))
             known = self._known(await batch_records(self._key_value))
             fresh = [call for call in calls if call.key not in known]
             joined: dict[str, list[tuple[int, _Call]]] = {}
@@ -269,6 +274,13 @@ class BatchQueue:
                 self._watch(_Live(record, api, dict(enumerate(part)), bodies=[call.body for call in part]))
         except ProviderError as error:
             _fail(calls, error)
+
+    def _api(self, headers: dict[str, str]) -> BatchApi:
+        make: Callable[[dict[str, str]], BatchApi | None] | None = getattr(self._provider, "batch_api", None)
+        api = None if make is None else make(headers)
+        if api is None:
+            raise ProviderError("the provider has no batch API", fault="bad_request")
+        return api
 
     def _known(self, records: Iterable[BatchRecord]) -> dict[str, tuple[BatchRecord, int]]:
         """The record of each call that was submitted before and did not fail; the newest one."""
@@ -306,8 +318,7 @@ class BatchQueue:
             await self._hand_out(live)
         except ProviderError as error:
             if not live.record.batch_id or live.is_guess:
-                everything = tuple(range(len(live.record.calls)))
-                await self._write(replace(live.record, batch_id="", ended=True, failed=everything))
+                await self._give_up(replace(live.record, batch_id=""))
             _fail(live.waiting.values(), error)
         finally:
             if self._live.get(live.record.key) is live:
@@ -374,6 +385,10 @@ class BatchQueue:
                 call.result.set_result(found.get(number, missing))
 
     # ---- the journal and the tasks -----------------------------------------------------------------------------------
+
+    async def _give_up(self, record: BatchRecord) -> None:
+        """Journal that no call of a batch will get an answer from it."""
+        await self._write(replace(record, ended=True, failed=tuple(range(len(record.calls)))))
 
     async def _write(self, record: BatchRecord) -> None:
         value, now = msgspec.json.encode(record), self._clock.now()
