@@ -250,6 +250,57 @@ async def test_live_tools_are_called_and_their_results_compared(tmp_path: Path) 
     assert "-result of look: saw sky\n+result of look: saw nothing" in str(failed.value)
 
 
+def edited(file: Path, change: Callable[[dict[str, Any]], bool]) -> None:
+    """Write a recording with the lines that are left by `change`, which may change them, too."""
+    lines = [msgspec.json.decode(line) for line in file.read_bytes().splitlines()]
+    file.write_bytes(b"\n".join(msgspec.json.encode(line) for line in lines if change(line)))
+
+
+def agree(question: retinue.Approval) -> bool:
+    return True
+
+
+@pytest.mark.parametrize("tool", ["file_write", "deploy"])
+async def test_no_line_of_a_recording_makes_a_call_of_a_tool_that_starts_no_runs(tmp_path: Path, tool: str) -> None:
+    deployed: list[str] = []
+
+    @retinue.tool(risk="high")
+    def deploy(path: str, content: str) -> str:
+        """Deploy."""
+        deployed.append(path)
+        return "deployed"
+
+    def claim_that_it_starts_runs(line: dict[str, Any]) -> bool:
+        if line["line"] == "result":
+            line["live"] = True
+        return True
+
+    file, written = tmp_path / "tree.jsonl", tmp_path / "a.txt"
+    worker = retinue.Agent(name="worker", tools=("file_write", "deploy"), workspace=str(tmp_path))
+    given = options(
+        tools=["file_write", deploy], agents=[worker], policy=retinue.Policy(block_high_risk_commands=False)
+    )
+    script = Script().play("worker", calls(tool, path="a.txt", content="x"), says("Done."))
+    live: dict[str, Any] = {"model": "anthropic:m", "providers": {"anthropic": ScriptedProvider(script)}}
+    live["approvals"] = agree
+    async with record(file, **given, **live) as r:
+        await r.run("Go.", agent="worker")
+    assert (written.exists(), deployed) == ((True, []) if tool == "file_write" else (False, ["a.txt"]))
+    written.unlink(missing_ok=True)
+    deployed.clear()
+
+    edited(file, claim_that_it_starts_runs)
+    async with replay(file, **given) as r:
+        await r.run("Go.", agent="worker")
+    assert (written.exists(), deployed) == (False, [])
+
+    edited(file, lambda line: line["line"] != "result")
+    with pytest.raises(ReplayDiffers, match="The recording has no result of this call"):
+        async with replay(file, **given, approvals=agree) as r:
+            await r.run("Go.", agent="worker")
+    assert (written.exists(), deployed) == (False, [])
+
+
 async def test_failures_approvals_and_failed_attempts_are_played(tmp_path: Path) -> None:
     busy = ProviderError("busy", fault="overloaded", retry_after=0.0, usage=Usage(input=7, output=1), cost=9_000)
     broken = ProviderError("no such key", fault="auth", status=401)

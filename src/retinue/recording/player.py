@@ -22,9 +22,10 @@ from retinue.core.agent import ToolSpec
 from retinue.core.errors import ProviderError, ProviderFault
 from retinue.core.events import CallReturned, Event, ReplyReceived, RunEnded, TurnFailed
 from retinue.core.messages import AssistantMessage, Message, Reply, TextDelta, ToolCall, UserMessage
-from retinue.core.ports import CallContext, Hooks, Publish, Request, ToolResult
+from retinue.core.ports import CallContext, Hooks, Publish, Request, ToolResult, ToolWrapper
 from retinue.core.run import Approval
 from retinue.core.state import Run
+from retinue.dialects import registry
 from retinue.recording.file import (
     Conversation,
     FactKey,
@@ -44,6 +45,8 @@ from retinue.recording.file import (
     timeless,
 )
 from retinue.recording.recorder import OPTIONS, surroundings
+from retinue.tools.builtin import BUILTIN
+from retinue.tools.function import FunctionTool
 
 T = TypeVar("T")
 
@@ -51,6 +54,9 @@ PATIENCE = 5.0
 """Seconds without any fact after which a replay that waits for one is given up."""
 
 MAX_DIFF_LINES = 60
+
+_OTHER_TOOLS = ("mcp__", "mcp_", "acp_")
+"""Beginnings of names of tools of MCP servers and agent programs."""
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _ATTEMPTS = re.compile(r" \(\d+ attempts were made; try again later\)$")
@@ -191,13 +197,35 @@ class Player:
             cost=recorded.cost,
         )
 
-    async def result(self, context: CallContext) -> ToolResult | None:
-        """The recorded result of a tool call; None for one that is made."""
+    async def result(self, call: ToolCall, context: CallContext) -> ToolResult | None:
+        """The recorded result of a tool call; None for one that is made, which only a tool that can start runs is."""
         recorded = self._results.get((context.path, context.turn, context.index))
-        if recorded is None or recorded.live or self.differences:
+        if (recorded is None or recorded.live) and self._can_start_runs(call.name, context):
             return None
+        if self.differences:
+            return ToolResult("The replay stopped at the first difference.", failed=True)
+        if recorded is None:  # it was cancelled, which happens again in a moment
+            await asyncio.sleep(self._patience)
+            return ToolResult("The recording has no result of this call.", failed=True)
         await self._turn_of(("result", context.path, context.turn, context.index), context.path)
         return ToolResult(self._now(recorded.text), failed=recorded.failed, refused=recorded.refused)
+
+    def _can_start_runs(self, name: str, context: CallContext) -> bool:
+        """Whether a tool of this process can start or hand over runs.
+
+        The recording alone does not decide it: its replies say what is called with which arguments, and its results
+        which calls a person approved. So no program, file or address is reached because a recording says so.
+        """
+        if name in registry.tool_names():
+            return True
+        if name in BUILTIN or name.startswith(_OTHER_TOOLS) or self._retinue is None:
+            return False
+        live = self._retinue.supervisor.live(context.run_id)
+        dialects = () if live is None else live.run.run_spec.dialects
+        tool = self._retinue.supervisor.find_tool(name, dialects)
+        while isinstance(tool, ToolWrapper):
+            tool = tool.tool
+        return not isinstance(tool, FunctionTool) or tool.takes_context
 
     def approve(self, question: Approval) -> bool:
         """The recorded answer to a question: whether the call was made."""
@@ -341,7 +369,7 @@ class PlayerHooks(Hooks):
         self._live = live
 
     async def before_tool(self, call: ToolCall, context: CallContext) -> ToolResult | None:
-        return None if self._live else await self._player.result(context)
+        return None if self._live else await self._player.result(call, context)
 
 
 def workspaces_of(retinue: Retinue) -> list[str]:

@@ -172,6 +172,11 @@ class FunctionTool(Tool, Generic[P, R]):
         self.stoppable = self._is_async
         self._assess = assess
 
+    @property
+    def takes_context(self) -> bool:
+        """Whether the function receives the context of a call, with which it can start runs."""
+        return self._arguments.takes_context
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.__wrapped__(*args, **kwargs)
 

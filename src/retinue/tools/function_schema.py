@@ -62,6 +62,11 @@ class Arguments:
         struct = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
         self._decoder = msgspec.json.Decoder(struct, dec_hook=_validated)
 
+    @property
+    def takes_context(self) -> bool:
+        """Whether the function has a parameter for the context of a call."""
+        return bool(self._context)
+
     def decode(self, arguments: str) -> msgspec.Struct | Misfit:
         """The model's JSON as a struct with one field per parameter; a `Misfit` if it does not fit the parameters."""
         try:
