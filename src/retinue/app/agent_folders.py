@@ -83,13 +83,11 @@ def _log(found: FoundAgents, paths: Sequence[str | Path]) -> None:
         log.warning("%s about agent files; see them with: retinue agents check %s", plural(count, "warning"), where)
 
 
-def workspace_instructions(settings: Settings, workspace: Path) -> str:
-    """The text of `AGENTS.md`, else `CLAUDE.md`, in a workspace, if the settings say that it is used; else empty.
+def workspace_instructions(workspace: Path) -> str:
+    """The text of `AGENTS.md`, else `CLAUDE.md`, in a workspace; empty if it has neither.
 
     A link is not followed: it could lead out of the workspace.
     """
-    if not settings.section(AGENT_FILES.name, AgentFileSettings).instructions:
-        return ""
     for name in INSTRUCTION_FILES:
         flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
         try:

@@ -46,11 +46,11 @@ class RunHandle(Generic[T]):
     """
 
     def __init__(
-        self, supervisor: Supervisor, run_id: RunId, convert: Callable[[Outcome], Outcome] = _unchanged
+        self, supervisor: Supervisor, run_id: RunId, convert: Callable[[Outcome], Outcome] | None = None
     ) -> None:
         self.run_id = run_id
         self._supervisor = supervisor
-        self._convert = convert
+        self._convert = convert or _unchanged
 
     def __repr__(self) -> str:
         return f"RunHandle({self.run_id!r})"

@@ -8,11 +8,10 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Literal, NoReturn, TypeAlias, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, TypeVar, Unpack, overload
 
 from msgspec.structs import replace
 
-from retinue.app.approvals import Approvals
 from retinue.app.handle import RunHandle, event_stream
 from retinue.app.registries import ProviderRegistry, ToolRegistry, lend_providers
 from retinue.app.run_options import CheckedRunOptions, RunOptions, SpawnOptions
@@ -49,6 +48,9 @@ from retinue.telemetry.exporters import Exporting
 from retinue.tools.dependencies import ToolOptions
 from retinue.tools.file_changes import FileChanges
 from retinue.tools.path_walk import Workspaces
+
+if TYPE_CHECKING:
+    from retinue.app.approvals import Approvals
 
 T = TypeVar("T")
 
@@ -118,7 +120,6 @@ class Retinue:
         supervisor.on_leave(self._folders.close)
         self.file_changes = file_changes or FileChanges()
         self.sessions = Sessions(supervisor)
-        self._approvals = Approvals(supervisor)
         self.session_id = session
         self.agents = {agent.name: agent for agent in agents}
         self.driver = driver
@@ -442,9 +443,9 @@ class Retinue:
             inherits=inherits,
             label=label,
             dialect=chosen[0] if chosen else "",
-            attachments=checked(attachments),
+            attachments=checked(attachments) if attachments else (),
         )
-        convert = converter(output)
+        convert = None if output is None else converter(output)
         if session is not None:
             await self.sessions.ensure(session)
         session_id = session or self.session_id
@@ -696,9 +697,14 @@ class Retinue:
 
     # Approvals
 
+    def _questions(self) -> Approvals:
+        from retinue.app.approvals import Approvals  # imported late: most programs answer no questions
+
+        return Approvals(self.supervisor)
+
     async def approvals(self) -> Questions:
         """The tool calls that wait for approval, in all unfinished runs of the store."""
-        return await self._approvals.open()
+        return await self._questions().open()
 
     async def approve(self, question: Approval | str, *, allow: bool = True, note: str = "") -> None:
         """Answer an approval request, given as the object or its id. The run may be driven by any process, or by none.
@@ -706,11 +712,11 @@ class Retinue:
         With `allow=False` the call is denied; `note` is the reason that the model reads. Only the first answer counts.
         Raises `UnknownName` if there is no such request.
         """
-        await self._approvals.answer(question, allow=allow, note=note)
+        await self._questions().answer(question, allow=allow, note=note)
 
     async def deny(self, question: Approval | str, *, note: str = "") -> None:
         """Deny an approval request; see `approve`."""
-        await self._approvals.answer(question, allow=False, note=note)
+        await self._questions().answer(question, allow=False, note=note)
 
 
 def _keep_alive(keep_alive: bool, stays: bool | None) -> bool:

@@ -382,30 +382,31 @@ def _settings(
     mcp_servers = _tables(checked.pop(MCP_SERVERS.name, None), McpServerSettings)
     server_tools = _tables(checked.pop(SERVER_TOOLS.name, None), ServerToolSettings)
     runtime_profiles = _tables(checked.pop(RUNTIME_PROFILES.name, None), RuntimeSettings)
-    issues += unsupported_options(risk_profiles)
-    issues += backend_issues((MEMORY.name, "backend"), memory.backend)
-    # By the written names: a reference to a table with an error in it is not an error itself.
-    issues += reference_issues(
-        agents,
-        providers,
-        {section: _names(values, section) for section in (AGENTS.name, RISK_PROFILES.name, RUNTIME_PROFILES.name)},
-    )
-    issues += default_agent_issues(
-        {("defaults",): defaults.agent, **{("profiles", name): each.agent for name, each in profiles.items()}},
-        _names(values, AGENTS.name),
-    )
-    for section in sections:
-        for name, table in named_tables.get(section.name, {}).items():
-            found = section.cross_key_errors(table)
-            issues += [Issue(path=(section.name, name, key), message=message) for key, message in found]
-        path = tuple(section.name.split(".")) if section.name else ()
-        table = checked.get(section.name) if path else top
-        if _has_section(path, values) and isinstance(table, Struct):
-            found = (*section.cross_key_errors(table), *section.unknown_providers(table, tuple(providers)))
-            issues += [
-                Issue(path=(*path, key), message=message, is_complete=section.has_complete_messages)
-                for key, message in found
-            ]
+    if values:  # of an empty file nothing refers to anything
+        issues += unsupported_options(risk_profiles)
+        issues += backend_issues((MEMORY.name, "backend"), memory.backend)
+        # By the written names: a reference to a table with an error in it is not an error itself.
+        issues += reference_issues(
+            agents,
+            providers,
+            {section: _names(values, section) for section in (AGENTS.name, RISK_PROFILES.name, RUNTIME_PROFILES.name)},
+        )
+        issues += default_agent_issues(
+            {("defaults",): defaults.agent, **{("profiles", name): each.agent for name, each in profiles.items()}},
+            _names(values, AGENTS.name),
+        )
+        for section in sections:
+            for name, table in named_tables.get(section.name, {}).items():
+                found = section.cross_key_errors(table)
+                issues += [Issue(path=(section.name, name, key), message=message) for key, message in found]
+            path = tuple(section.name.split(".")) if section.name else ()
+            table = checked.get(section.name) if path else top
+            if _has_section(path, values) and isinstance(table, Struct):
+                found = (*section.cross_key_errors(table), *section.unknown_providers(table, tuple(providers)))
+                issues += [
+                    Issue(path=(*path, key), message=message, is_complete=section.has_complete_messages)
+                    for key, message in found
+                ]
     issues += lenient.errors if lenient is not None else ()
     if errors := [issue for issue in issues if not issue.is_warning]:
         raise ConfigError(*_sorted_problems(errors, file, document))

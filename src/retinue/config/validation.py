@@ -179,8 +179,8 @@ def _value_issues(
     value: object, expected: ExpectedType, path: KeyPath, choices: Mapping[str, Sequence[str]] = NO_CHOICES
 ) -> Iterator[Issue]:
     """All issues of a value and of the values inside it."""
-    allowed = expected.notes.get("expected") or error_texts.describe_type(expected.type, value)
     if mismatch := _mismatch(value, expected.type):
+        allowed = expected.notes.get("expected") or error_texts.describe_type(expected.type, value)
         prescribed = expected.notes.get(mismatch)
         is_secret = bool(expected.notes.get("secret"))
         yield _mismatch_issue(path, value, mismatch, allowed, prescribed=prescribed, is_secret=is_secret)

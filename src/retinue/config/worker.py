@@ -7,6 +7,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from retinue.config.section_type import Section
+from retinue.core.commands import DEFAULT_LEASE
 
 Tag = Annotated[
     str,
@@ -36,9 +37,9 @@ class WorkerSettings(Struct, frozen=True, kw_only=True):
             ge=0.2,
             le=3600,
             description="Seconds without a heartbeat after which other workers take over its runs.",
-            examples=[10.0],
+            examples=[DEFAULT_LEASE],
         ),
-    ] = 10.0
+    ] = DEFAULT_LEASE
     max_runs: Annotated[
         int,
         Meta(

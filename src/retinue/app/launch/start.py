@@ -17,10 +17,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from retinue.app.agent_folders import workspace_instructions
 from retinue.app.handle import RunHandle
 from retinue.app.launch.model_choice import ModelChoice, choose_model, other_model, unpriced
-from retinue.app.memories import save_message
 from retinue.app.open import open as open_retinue
 from retinue.app.retinue import Retinue
 from retinue.app.run_spec import MAX_TURNS, DetachedApprovals, LaunchConfig
@@ -28,6 +26,7 @@ from retinue.app.settings_file import dialect_settings, load_settings, mcp_serve
 from retinue.app.store_url import chosen_url
 from retinue.app.structured_output import OutputFormat
 from retinue.app.tool_modules import load_tools
+from retinue.config.agent_files.translation import AGENT_FILES, AgentFileSettings
 from retinue.config.precedence import Flags
 from retinue.config.settings import Settings
 from retinue.core.agent import Agent, RunSpec
@@ -165,7 +164,10 @@ async def prepare(settings: Settings, options: LaunchOptions) -> Launch:
     options = dataclasses.replace(options, model_options=settings.root.options_over(options.model_options))
     if options.agent is None:
         options = dataclasses.replace(options, system=options.system or settings.root.system_prompt)
-    if instructions := workspace_instructions(settings, Path.cwd()):
+    if settings.section(AGENT_FILES.name, AgentFileSettings).instructions:
+        from retinue.app.agent_folders import workspace_instructions  # imported late: few settings ask for it
+
+        instructions = workspace_instructions(Path.cwd())
         options = dataclasses.replace(options, system="\n\n".join(filter(None, (options.system, instructions))))
     launch = Launch(settings=settings, options=options, model_choice=model_choice, limits=options.limits.over(limits))
     return launch.checked()
@@ -336,9 +338,12 @@ class Launch:
 
     async def save_message(self, retinue: Retinue, run_id: RunId, text: str, dialects: Sequence[str]) -> None:
         """Store a message of the user as a memory of the agent, if the settings and a dialect of the run say so."""
-        await save_message(
-            self.settings, self.options.agent, dialects, text, run_id=run_id, session_id=retinue.session_id
-        )
+        if self.settings.memory.auto_save:
+            from retinue.app.memories import save_message  # imported late: few settings ask for it
+
+            await save_message(
+                self.settings, self.options.agent, dialects, text, run_id=run_id, session_id=retinue.session_id
+            )
 
 
 def _limits_money(agent: Agent) -> bool:
@@ -394,7 +399,7 @@ def open_config(
         provider=config.provider_configs[0].name,
         provider_configs=config.provider_configs,
         providers=providers,
-        tools=load_tools(Path(module) for module in config.tool_modules),
+        tools=load_tools(map(Path, config.tool_modules)) if config.tool_modules else (),
         tool_options=replace(options, sandbox="off") if config.no_sandbox else options,
         dialects=config.dialects,
         dialect_settings=dialect_settings(settings),

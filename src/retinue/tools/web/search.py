@@ -265,8 +265,8 @@ class Automatic:
     """
 
     def __init__(self, *, ddgs: Searches | None = None, brave: Searches | None = None) -> None:
-        self._ddgs = ddgs or Ddgs()
-        self._brave = brave or Brave(Fetcher())
+        self._ddgs = ddgs
+        self._brave = brave
 
     async def search(self, query: str) -> list[Finding]:
         return await self._engine()(query)
@@ -277,7 +277,7 @@ class Automatic:
                 raise ToolError(f"{SEARXNG_URL} is not an address; it has to be like http://localhost:8888")
             return Searxng(base).search
         if importlib.util.find_spec("ddgs") is not None:
-            return self._ddgs.search
+            return (self._ddgs or Ddgs()).search
         if brave_key() is not None:
-            return self._brave.search
+            return (self._brave or Brave(Fetcher())).search
         raise ToolError(NOT_SET_UP)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Annotated
 
 from msgspec import Meta
@@ -24,7 +25,12 @@ def tools(
     dependencies: ToolDependencies, *, fetcher: Fetcher | None = None, search: Search | None = None
 ) -> Sequence[Tool]:
     """The web tools; `fetcher` and `search` replace those that the settings define."""
-    pages = fetcher or Fetcher(trace_hosts=dependencies.trace_hosts)
+
+    @cache
+    def pages() -> Fetcher:
+        """Made for the first page: many runs are offered these tools, and few read one."""
+        return fetcher or Fetcher(trace_hosts=dependencies.trace_hosts)
+
     find = search or search_by(dependencies.web_search)
 
     @tool(kind="idempotent", timeout=CALL_SECONDS)
@@ -45,7 +51,7 @@ def tools(
             url: an http or https address on the public web
         """
         try:
-            page = await pages.get(url, trace=context.trace)
+            page = await pages().get(url, trace=context.trace)
             text = await readable(page, agents_write=dependencies.agents_write)
         except ToolError as error:
             return ToolResult(f"Error scraping {single_line(url, 200)}: {error}", failed=True)
@@ -68,7 +74,7 @@ def tools(
             limit: how many characters to return at most
         """
         try:
-            page = await pages.get(url, trace=context.trace)
+            page = await pages().get(url, trace=context.trace)
             text = await readable(page, agents_write=dependencies.agents_write)
         except ToolError as error:
             raise ToolError(f"cannot fetch {single_line(url, 200)}: {error}") from error
