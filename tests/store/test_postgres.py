@@ -216,6 +216,28 @@ class TestRoles:
         with pytest.raises(StoreNotOpened, match="permission denied"):
             PostgresStore(postgres_server.url(tenants[0]).replace("postgres@", f"{tenants[1]}@"))
 
+    def test_a_tenant_cannot_stop_the_commits_of_another(self, postgres_server: PostgresServer) -> None:
+        tenants = [f"tenant_{uuid.uuid4().hex}" for _ in range(2)]
+        with administrator(postgres_server) as connection:
+            for name in tenants:
+                connection.execute(f"CREATE ROLE {name} LOGIN; CREATE SCHEMA {name} AUTHORIZATION {name}".encode())
+        mine, other = (parse_address(postgres_server.url(name).replace("postgres@", f"{name}@")) for name in tenants)
+        PostgresStore(mine).close()
+        with psycopg.connect(other.connection_string, autocommit=True) as attack:
+            for purpose in ("commit", "migration", "jobs"):
+                attack.execute("SELECT pg_advisory_lock(%s)", (mine.lock_number(purpose),))
+            for mode in ("ACCESS SHARE", "ROW SHARE", "EXCLUSIVE"):
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    attack.execute(f"BEGIN; LOCK TABLE {tenants[0]}.store_version IN {mode} MODE".encode())
+                attack.execute("ROLLBACK")
+
+            with closing(PostgresStore(mine)) as store:
+                store.commit(None, PREPARED)
+                create_tree(store)
+                commit_one(store, record("root", 2, reply("mine")), "alice")
+
+                assert texts(store, "root") == ["mine"]
+
 
 class TestConnections:
     """A lost connection loses no commit and repeats none."""
@@ -304,7 +326,7 @@ class TestConnections:
         stopped = psycopg.connect(store.address.connection_string)
         stopped.execute(f"SET search_path TO {store.address.schema}".encode())
         stopped.execute("SET idle_in_transaction_session_timeout = '200ms'")
-        stopped.execute("SELECT pg_advisory_xact_lock(%s)", (store.address.lock_number("commit"),))
+        stopped.execute("LOCK TABLE store_version IN EXCLUSIVE MODE")
 
         assert commit_one(store, Post(run_id="root", item=TextMessage(key="w", text="hello"))) == "posted"
 

@@ -42,6 +42,8 @@ T = TypeVar("T")
 
 _COMMIT_APPENDS: Final = f"SELECT commit_appends(%s, %s, %s, %s::text, %s::text, {ARRAYS})".encode()
 _BEGIN_COMMIT: Final = "SELECT begin_commit(%s, %s, %s, %s, %s::text, %s)"
+_NO_LOCK: Final = 0
+"""In place of the number of an advisory lock, which commits do not take any more."""
 _OTHERS: Final = "SELECT coalesce(sum(n), 0)::bigint, count(*) FROM writers WHERE writer_id <> %s"
 # Waits for a transaction of the lost connection that the server may still be working on.
 _LAST_COMMIT: Final = "SELECT n, answers FROM writers WHERE writer_id = %s FOR UPDATE"
@@ -67,7 +69,6 @@ class PostgresStore(PostgresQueries):
         self._writer = Database(self.address)
         super().__init__(Database(self.address), codec or Codec())
         self._commit_lock = threading.Lock()
-        self._lock_number = self.address.lock_number("commit")
         self._writer_id = secrets.randbits(62)
         self._number = 0
         """The number of the last commit of this store."""
@@ -172,7 +173,7 @@ class PostgresStore(PostgresQueries):
                 if len(calls) == 1:
                     values = calls[0].values(self._small_body)
                     channel = self.address.channel if any(map(wakes_others, records)) else None
-                    first = (self._lock_number, self._writer_id, number, channel, driver_id)
+                    first = (_NO_LOCK, self._writer_id, number, channel, driver_id)
                     connection.execute(_COMMIT_APPENDS, (*first, *values))
                     return [None] * len(records)
             except _LargeBody:
@@ -204,7 +205,7 @@ class PostgresStore(PostgresQueries):
         try:
             with connection.pipeline():
                 connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
-                start = (self._lock_number, alone, self._writer_id, number, driver_id, is_new)
+                start = (_NO_LOCK, alone, self._writer_id, number, driver_id, is_new)
                 connection.execute(_BEGIN_COMMIT, start)
                 yield
                 connection.execute("COMMIT")

@@ -19,7 +19,7 @@ from retinue.store.codec import Codec, blob_name, checked_blob
 from retinue.store.postgres.address import PostgresAddress
 from retinue.store.postgres.database import Connection, connect
 from retinue.store.postgres.errors import translated_error
-from retinue.store.postgres.migrations import check_version, migrate
+from retinue.store.postgres.migrations import check_version, lock_commits, migrate
 
 NamedRow: TypeAlias = tuple[str, dict[str, Any]]
 
@@ -130,7 +130,7 @@ def write_rows(address: PostgresAddress, rows: Iterable[NamedRow], codec: Codec 
         with connect(address) as connection:
             migrate(connection, address)
             with connection.transaction():
-                connection.execute("SELECT pg_advisory_xact_lock(%s)", (address.lock_number("commit"),))
+                lock_commits(connection)
                 _check_empty(connection, address)
                 for name, group in groupby(rows, lambda named: named[0]):
                     counts[name] += _copy_table(connection, _TABLES[name], (row for _, row in group), heirs)

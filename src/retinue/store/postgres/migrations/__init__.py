@@ -1,7 +1,7 @@
 """Schema migrations of the PostgreSQL store, forwards only.
 
 The table `store_version` has the number of migrations that a schema has. Released migrations are never edited; a change
-is a new one. An advisory lock lets one process migrate while others wait.
+is a new one. A lock of that table lets one process migrate while others wait; before it exists, an advisory lock.
 """
 
 from __future__ import annotations
@@ -12,7 +12,13 @@ from typing import Final, TypeAlias
 from retinue.core.errors import StoreCorrupt, UnknownFormat
 from retinue.store.postgres.address import PostgresAddress
 from retinue.store.postgres.database import Connection
-from retinue.store.postgres.migrations import m0001_initial, m0002_large_stores, m0003_lost_answers, m0004_placed_runs
+from retinue.store.postgres.migrations import (
+    m0001_initial,
+    m0002_large_stores,
+    m0003_lost_answers,
+    m0004_placed_runs,
+    m0005_own_locks,
+)
 
 Step: TypeAlias = Sequence[str]
 """The SQL statements of one migration."""
@@ -22,6 +28,7 @@ STEPS: Final[tuple[Step, ...]] = (
     m0002_large_stores.STATEMENTS,
     m0003_lost_answers.STATEMENTS,
     m0004_placed_runs.STATEMENTS,
+    m0005_own_locks.STATEMENTS,
 )
 
 _HAS_SCHEMA: Final = "SELECT 1 FROM pg_namespace WHERE nspname = %s"
@@ -38,10 +45,14 @@ def migrate(connection: Connection, address: PostgresAddress, steps: Sequence[St
 
     A schema that is up to date is only read, so a role without the right to create tables can use it.
     """
-    if check_version(connection, address, steps) == len(steps):
+    before = check_version(connection, address, steps)
+    if before == len(steps):
         return
     with connection.transaction():
-        connection.execute("SELECT pg_advisory_xact_lock(%s)", (address.lock_number("migration"),))
+        if before:
+            lock_commits(connection)
+        else:
+            connection.execute("SELECT pg_advisory_xact_lock(%s)", (address.lock_number("migration"),))
         version = check_version(connection, address, steps)
         if version == len(steps):
             return  # another process has migrated meanwhile
@@ -57,6 +68,11 @@ def migrate(connection: Connection, address: PostgresAddress, steps: Sequence[St
         for step in steps[version:]:
             connection.execute(";".join(step).encode())
         connection.execute("UPDATE store_version SET version = %s", (len(steps),))
+
+
+def lock_commits(connection: Connection) -> None:
+    """Let no commit of another process begin before the end of the transaction, and wait for those in progress."""
+    connection.execute("LOCK TABLE store_version IN EXCLUSIVE MODE")
 
 
 def check_version(connection: Connection, address: PostgresAddress, steps: Sequence[Step] = STEPS) -> int:
