@@ -43,6 +43,7 @@ class Page:
         self._answers: dict[int, asyncio.Future[Any]] = {}
         self.problems: list[str] = []
         """What the console complained about: errors of scripts, and what the policy of the page forbade."""
+        self._complained = asyncio.Event()
         self.requests: list[str] = []
         self._reading = asyncio.create_task(self._read())
 
@@ -60,15 +61,27 @@ class Page:
             match value.get("method"):
                 case "Runtime.exceptionThrown":
                     thrown = details["exceptionDetails"]
-                    self.problems.append(thrown.get("exception", {}).get("description", thrown["text"]))
+                    self._complain(thrown.get("exception", {}).get("description", thrown["text"]))
                 case "Log.entryAdded" if details["entry"]["level"] == "error":
-                    self.problems.append(details["entry"]["text"])
+                    self._complain(details["entry"]["text"])
                 case "Network.requestWillBeSent":
                     self.requests.append(details["request"]["url"])
                 case "Page.javascriptDialogOpening":
-                    self.problems.append(f"dialog: {details['message']}")
+                    self._complain(f"dialog: {details['message']}")
                 case _:
                     pass
+
+    def _complain(self, text: str) -> None:
+        self.problems.append(text)
+        self._complained.set()
+
+    async def expected_problem(self) -> str:
+        """Wait for the only problem that a test expects, and take it away."""
+        await asyncio.wait_for(self._complained.wait(), 90)
+        self._complained.clear()
+        (text,) = self.problems
+        self.problems.clear()
+        return text
 
     async def send(self, method: str, **parameters: Any) -> Any:
         """Send a command of the protocol and wait for its answer."""
@@ -109,8 +122,8 @@ class Page:
             f"[...document.querySelectorAll({json.dumps(selector)})]"
             f".find((each) => each.textContent.includes({json.dumps(text)}))"
         )
-        await self.until(found)
-        await self.run(f"{found}.click()")
+        # One step: the page may draw the element anew between two.
+        await self.until(f"((each) => each && (each.click(), true))({found})")
 
     async def type(self, selector: str, text: str) -> None:
         """Write a text into a field."""

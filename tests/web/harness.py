@@ -48,11 +48,17 @@ class Site:
     def client(self) -> ReadOnlyClient:
         return ReadOnlyClient(self.retinue.supervisor)
 
-    async def parked(self, run_id: str) -> None:
-        """Wait until a call of the tree waits for a person."""
+    async def parked(self, run_id: str, number: int = 1) -> None:
+        """Wait until so many calls of the tree wait for a person."""
         async for item in self.retinue.events(run_id, tree=True):
-            if type(item.event).__name__ == "CallParked":
+            number -= type(item.event).__name__ == "CallParked"
+            if not number:
                 return
+
+    async def ended(self, run_id: str) -> None:
+        """Wait until the whole tree of a root has ended; children that are cancelled with it end after it."""
+        await self.retinue.wait(run_id)
+        await self.retinue.wait(*(view.run_id for view in await self.client.tree(run_id)))
 
     @property
     def url(self) -> str:

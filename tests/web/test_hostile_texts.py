@@ -21,20 +21,20 @@ globalThis.document = { createElement: made, createTextNode: made };
 
 
 def in_node(tmp_path: Path, code: str) -> str:
-    """What a program prints that may import the modules of the page; it has ten seconds."""
+    """What a program prints that may import the modules of the page; it has a minute."""
     for name in ("dom.js", "markdown.js"):
         (tmp_path / name).write_bytes((files("retinue.web") / "static" / name).read_bytes())
     (tmp_path / "package.json").write_text('{"type": "module"}')
     (tmp_path / "main.js").write_text(f'import {{ visible }} from "./dom.js";\n{DOCUMENT}{code}')
-    done = subprocess.run(["node", "main.js"], cwd=tmp_path, check=True, capture_output=True, text=True, timeout=10)
+    done = subprocess.run(["node", "main.js"], cwd=tmp_path, check=True, capture_output=True, text=True, timeout=60)
     return done.stdout
 
 
 def test_a_long_run_of_blanks_below_a_table_is_read_once(tmp_path: Path) -> None:
-    """It was tried as a line of a table from each of its blanks, which took half a minute."""
+    """It was tried as a line of a table from each of its blanks, which took minutes."""
     code = """
     const { markdown } = await import("./markdown.js");
-    for (const line of [" ".repeat(190000) + "x", "--" + " ".repeat(190000) + "x"]) markdown("a | b\\n" + line);
+    for (const line of [" ".repeat(500000) + "x", "--" + " ".repeat(500000) + "x"]) markdown("a | b\\n" + line);
     console.log("rendered");
     """
 
