@@ -48,6 +48,10 @@ class TreeListener(Protocol):
         """Read a live run, if it belongs to the tree."""
         ...
 
+    def join_placed(self, accepted: RunAccepted) -> None:
+        """Read a run that another process drives, if it belongs to the tree."""
+        ...
+
     def leave(self) -> None:
         """Read no run any more."""
         ...
@@ -112,6 +116,8 @@ class RunRegistry:
             is_parent = placed.ancestor == accepted.parent_id
             ancestor.children_created += is_parent
             ancestor.children[accepted.run_id] = is_parent and accepted.lifecycle.on_parent_end == "wait"
+        for listener in self._tree_listeners:
+            listener.join_placed(accepted)
 
     def remove_placed(self, run_id: RunId) -> PlacedRun | None:
         """Remove a placed run, because it has ended, was not created, or is driven here from now on."""

@@ -12,7 +12,7 @@ from retinue.core.events import Event, RunAccepted
 from retinue.core.history import History
 from retinue.core.ids import Key, RunId, SessionId
 from retinue.core.inbox import Item
-from retinue.core.ports import Store, tasks_of
+from retinue.core.ports import Store, log_lengths_of, tasks_of
 from retinue.core.run import HistoryRef
 from retinue.core.state import Run, fold
 from retinue.engine.context import EngineContext
@@ -57,6 +57,13 @@ class StoreReader:
                 if events and isinstance(accepted := events[0][1], RunAccepted):
                     found[run_id] = accepted.task
         return found
+
+    async def log_lengths(self, root_id: RunId) -> dict[RunId, int]:
+        """The number of the last event of each run of a tree."""
+        return await self._journal.read(log_lengths_of(self._store) or self._log_lengths, root_id)
+
+    def _log_lengths(self, root_id: RunId) -> dict[RunId, int]:
+        return {row.run_id: row.seq for row in self._store.runs(RunQuery(root_id=root_id))}
 
     async def inbox(self, run_id: RunId) -> list[Item]:
         return await self._journal.read(self._store.inbox, run_id)

@@ -59,6 +59,12 @@ from retinue.engine.stored import Handles, JournalKeyValue, OpenSessions, Replay
 from retinue.engine.tool_calls import answer_to, take_action
 from retinue.engine.tree_events import TreeReader
 
+LOOKED_BELOW = 100
+"""Runs of other processes in a list for which children are looked for that they wait for."""
+
+AWAITED_OF = 50
+"""Unfinished children, the newest ones, among which one is looked for that a run of another process waits for."""
+
 PRUNE_PAUSE = 0.005
 """Seconds between two steps of a prune: processes that wait for the store look for it every two milliseconds."""
 
@@ -471,13 +477,31 @@ class Supervisor:
         if (ended := self._registry.ended.get(run_id)) is not None:
             return ended.view
         row = await self.stored.run(run_id)
-        return None if row is None else view_of_row(row, alive=await self.is_driven(row))
+        if row is None:
+            return None
+        view = view_of_row(row, alive=await self.is_driven(row))
+        if view.state != "working":
+            return view
+        return view_of_row(row, alive=True, has_awaited_child=await self._has_awaited_child(run_id))
+
+    async def _has_awaited_child(self, run_id: RunId) -> bool:
+        below = commands.RunQuery(parent_id=run_id, unfinished_only=True, limit=AWAITED_OF)
+        return any(child.awaited for child in await self.stored.runs(below))
 
     async def list(self, query: commands.RunQuery) -> list[RunView]:
         """Runs as they stand now, newest first."""
         rows = await self.stored.runs(query)
         awaited = {row.parent_id for row in rows if row.awaited and row.progress.phase != "ended"}
         living = await self.drivers.living()
+        if query.root_id is None:  # children are not among these rows, or not all of them
+            elsewhere = [
+                row.run_id
+                for row in rows
+                if row.driver_id in living and row.progress.phase != "ended" and self._driven(row.run_id) is None
+            ]
+            for run_id in elsewhere[:LOOKED_BELOW]:
+                if run_id not in awaited and await self._has_awaited_child(run_id):
+                    awaited.add(run_id)
         return [
             live.view()
             if (live := self._driven(row.run_id)) is not None

@@ -11,25 +11,50 @@ from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 
-from retinue.core.commands import RunQuery, RunRow
+from msgspec.structs import replace
+
+from retinue.core.commands import Accepted, RunQuery, RunRow
 from retinue.core.errors import StoreError, UnknownName
 from retinue.core.events import Event, RunAccepted, RunEnded, TreeEvent
 from retinue.core.ids import RunId
 from retinue.core.messages import Delta, DiscardDelta, StartDelta
 from retinue.engine.driver_table import DriverTable
+from retinue.engine.journal_writer import CommitFuture
 from retinue.engine.live_run import LiveRun
 from retinue.engine.registry import RunRegistry
 from retinue.engine.stored import StoreReader
 
-POLL = 0.2
-"""Seconds between two looks at the store, while this process drives no run of the tree."""
+POLL = 0.05
+"""Seconds between two looks at the store, while other processes drive runs of the tree."""
+
+SHARE_OF_LOOKS = 8
+"""The pause after a look at the store, in lengths of a look: a large tree in a slow store is read less often."""
+
+LONGEST_PAUSE = 1.0
+"""Seconds between two looks at most."""
+
+DRIVERS_EVERY = 0.25
+"""Seconds between two looks at the drivers of the tree."""
 
 
 class _Birth:
-    """Stands in the queue for the acceptance of a run, which is read from the store: the store may have refused it."""
+    """Stands in the queue for the acceptance of a run until it is on disk: the store may refuse it."""
 
+    __slots__ = ("_acceptance", "_accepted")
 
-BIRTH = _Birth()
+    def __init__(self, accepted: RunAccepted, acceptance: CommitFuture) -> None:
+        self._accepted = accepted
+        self._acceptance = acceptance
+
+    async def event(self) -> RunAccepted | None:
+        """The acceptance as the store has it, with the handle that it gave; None if it was refused."""
+        try:
+            (answer,) = await self._acceptance.wait()
+        except StoreError:  # the run stops, and this reader with it
+            return None
+        if not isinstance(answer, Accepted) or answer.existed:
+            return None
+        return self._accepted if answer.handle is None else replace(self._accepted, handle=answer.handle)
 
 
 class _Seat:
@@ -65,6 +90,10 @@ class TreeReader:
         """The number of the last event that was read, by run."""
         self._members: dict[RunId, bool] = {}
         """The runs of the tree that are known, and whether their end was read."""
+        self._rows: dict[RunId, RunRow] = {}
+        """The rows of these runs, parents first, as they were when their last event was read from the store."""
+        self._outside: set[RunId] = set()
+        """Runs of the whole tree that are not below the top."""
 
     # Called by the registry and by live runs
 
@@ -76,8 +105,14 @@ class TreeReader:
         self._members[accepted.run_id] = False
         seat = self._seats[accepted.run_id] = _Seat(self, live)
         live.subscriptions.add(seat)
-        if is_new:
-            self.offer(seat, 1, BIRTH)
+        if is_new and live.acceptance is not None:
+            self.offer(seat, 1, _Birth(accepted, live.acceptance))
+
+    def join_placed(self, accepted: RunAccepted) -> None:
+        """Read a child that another process drives, if it belongs to the tree: the store has its events."""
+        if self._contains(accepted.run_id, accepted.parent_id):
+            self._members.setdefault(accepted.run_id, False)
+            self._ready.set()
 
     def _contains(self, run_id: RunId, parent_id: RunId | None) -> bool:
         return run_id == self._top_id or (self._whole and parent_id in self._members)
@@ -119,18 +154,27 @@ class TreeReader:
         """The events of the tree until all its runs have ended or have had no driver for `grace` seconds."""
         first: dict[RunId, int] | None = {run_id: seat.live.run.seq for run_id, seat in self._seats.items()}
         undriven_since: float | None = None
+        drivers_at = -DRIVERS_EVERY
+        clock = asyncio.get_running_loop().time
+        looks: deque[float] = deque(maxlen=5)  # the shortest one says what a look costs, also on a busy machine
+        is_whole = True
         while True:
             # Cleared before the store is read: what is recorded during that read may be missing from its answer.
             self._lagging = False
-            rows = await self._rows(stored)
+            began = clock()
+            rows = await (self._all_rows(stored) if is_whole else self._changed_rows(stored))
+            is_whole = False
             self._join_missing(registry)
-            for item in await self._news(stored, rows, first or {}):
+            news = await self._news(stored, rows, first or {})
+            looks.append(clock() - began)
+            pause = min(LONGEST_PAUSE, max(POLL, SHARE_OF_LOOKS * min(looks)))
+            for item in news:
                 yield item
             first = None
             self._drop_read()
             while not self._lagging or self._queue:
                 while self._queue:
-                    async for item in self._next(stored):
+                    if (item := await self._next()) is not None:
                         yield item
                 if self._lagging:
                     break
@@ -139,23 +183,35 @@ class TreeReader:
                 if self._error is not None:
                     raise self._error
                 self._ready.clear()
-                if any(run_id in registry.live for run_id, ended in self._members.items() if not ended):
+                unfinished = {run_id for run_id, ended in self._members.items() if not ended}
+                if unfinished <= registry.live.keys():
                     undriven_since = None
                     await self._ready.wait()
                     continue
-                now = asyncio.get_running_loop().time()
-                living = await drivers.living()
-                if any(row.progress.phase != "ended" and row.driver_id in living for row in rows):
+                now = clock()
+                if unfinished & registry.live.keys():
                     undriven_since = None
-                elif now - (undriven_since := undriven_since if undriven_since is not None else now) >= grace:
-                    return
+                elif now - drivers_at >= DRIVERS_EVERY:
+                    drivers_at = now
+                    if await self._is_driven(stored, drivers):
+                        undriven_since = None
+                    elif now - (undriven_since := undriven_since if undriven_since is not None else now) >= grace:
+                        return
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._ready.wait(), POLL)
+                    await asyncio.wait_for(self._ready.wait(), pause)
                 break  # the store may have more
 
     @property
     def _is_complete(self) -> bool:
         return bool(self._members) and all(self._members.values())
+
+    async def _is_driven(self, stored: StoreReader, drivers: DriverTable) -> bool:
+        """Whether a process drives a run of the tree, read anew: a run changes hands before that is an event."""
+        living = await drivers.living()
+        rows = list(self._rows.values())
+        if not any(row.progress.phase != "ended" and row.driver_id in living for row in rows):
+            rows = await self._all_rows(stored)
+        return any(row.progress.phase != "ended" and row.driver_id in living for row in rows)
 
     def _join_missing(self, registry: RunRegistry) -> None:
         """Join live runs whose parent had ended when this reader joined the others."""
@@ -163,25 +219,39 @@ class TreeReader:
             if (live := registry.live.get(run_id)) is not None:
                 self.join(live, is_new=False)
 
-    async def _rows(self, stored: StoreReader) -> list[RunRow]:
+    async def _all_rows(self, stored: StoreReader) -> list[RunRow]:
         """The rows of the tree, parents first; new ones become members."""
         top = await stored.run(self._top_id)
         if top is None:
             raise UnknownName("run", self._top_id)
-        rows = [top]
-        if self._whole:
-            rows = await stored.runs(RunQuery(root_id=top.root_id))
-            rows = sorted(rows, key=lambda row: (row.accepted_at, row.depth, row.run_id))
-            rows = [row for row in rows if self._contains_row(row)]
-        else:
-            self._contains_row(top)
-        return rows
+        return self._known(await stored.runs(RunQuery(root_id=top.root_id)) if self._whole else [top])
 
-    def _contains_row(self, row: RunRow) -> bool:
-        if self._contains(row.run_id, row.parent_id):
-            self._members.setdefault(row.run_id, False)
-            return True
-        return False
+    async def _changed_rows(self, stored: StoreReader) -> list[RunRow]:
+        """The rows of new runs and of those with events that were not read."""
+        if not self._whole:
+            return await self._all_rows(stored)
+        lengths = await stored.log_lengths(self._rows[self._top_id].root_id)
+        if self._top_id not in lengths:
+            raise UnknownName("run", self._top_id)
+        changed = [
+            run_id
+            for run_id, last in lengths.items()
+            if (last > self._read.get(run_id, 0) or run_id not in self._members) and run_id not in self._outside
+        ]
+        return self._known(await stored.runs(RunQuery(run_ids=tuple(changed)))) if changed else []
+
+    def _known(self, rows: list[RunRow]) -> list[RunRow]:
+        """The rows that belong to the tree, parents first; new ones become members."""
+        known: list[RunRow] = []
+        # By depth first: clocks of processes differ.
+        for row in sorted(rows, key=lambda row: (row.depth, row.accepted_at, row.run_id)):
+            if self._contains(row.run_id, row.parent_id):
+                self._members.setdefault(row.run_id, False)
+                self._rows[row.run_id] = row
+                known.append(row)
+            else:
+                self._outside.add(row.run_id)
+        return known
 
     async def _news(self, stored: StoreReader, rows: list[RunRow], upto: Mapping[RunId, int]) -> list[TreeEvent]:
         """The stored events that were not read, in the order of their times; of runs in `upto` those up to there.
@@ -214,29 +284,29 @@ class TreeReader:
             item for place, item in enumerate(self._queue) if place > known.get(item[0].live.run_id, -1)
         )
 
-    async def _next(self, stored: StoreReader) -> AsyncIterator[TreeEvent]:
-        """The next item of the queue; none if it was read already or if a birth came to nothing."""
+    async def _next(self) -> TreeEvent | None:
+        """The next item of the queue; None if it was read already or if a birth came to nothing."""
         seat, seq, what = self._queue.popleft()
         live = seat.live
         run_id = live.run_id
         read = self._read.get(run_id, 0)
         if seq and seq <= read:
-            return
+            return None
         if seq > read + 1:  # what an earlier driver recorded was not read yet
             self._lagging = True
-            return
+            return None
         if isinstance(what, _Birth):
-            events = await stored.events(run_id)
-            if not events:
+            born = await what.event()
+            if born is None:
                 self._members.pop(run_id, None)
-                return
-            what = events[0][1]
+                return None
+            what = born
         if isinstance(what, RunEnded):
             if live.last_write is not None:
                 await live.last_write.wait()  # like every waiter, a reader gets an end once it is on disk
             self._members[run_id] = True
         self._read[run_id] = seq or read
-        yield _of_acceptance(live.run.accepted, seq, what)
+        return _of_acceptance(live.run.accepted, seq, what)
 
 
 def _of_row(row: RunRow, seq: int, event: Event) -> TreeEvent:

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 import retinue
+from retinue.app.handle import RunHandle
 from retinue.core.commands import RunQuery, RunRow
-from retinue.core.events import CallReturned, RunAccepted, RunAdopted
+from retinue.core.events import CallReturned, RunAccepted, RunAdopted, TreeEvent
 from retinue.dispatch.worker import WorkerOptions
 from retinue.providers.scripted import Script, ScriptedProvider, calls, says, together
 from tests.dispatch.worker.stage import PATIENCE, RunningWorker, at, until, worker
@@ -130,6 +131,25 @@ async def test_hundreds_of_children_are_taken_in_groups_and_each_once(place: str
         asked = Counter((one.path, one.turn) for each in found for one in each.provider.asked)
         assert set(asked.values()) == {1}
         assert len(asked) == 2 * number + 2
+
+
+async def read_all(r: retinue.Retinue, run: RunHandle) -> list[TreeEvent]:
+    return [item async for item in r.events(run, tree=True)]
+
+
+async def test_a_reader_of_a_spread_tree_has_the_events_of_all_workers(place: str) -> None:
+    async with AsyncExitStack() as stack, client(place) as r:
+        found = await workers(stack, place, 3, lines())
+        run = await r.spawn("lead them", agent="lead", detached=True)
+        await until(lambda: any(one.agent == "lead" for each in found for one in each.provider.asked))
+        seen = await asyncio.gather(*(read_all(each.retinue, run) for each in found))
+        await run.wait(timeout=PATIENCE)
+        logs = {row.run_id: engine_of(r).store.events(row.run_id) for row in rows_of(r).values()}
+
+    assert len(logs) == CHILDREN + 1
+    for items in seen:
+        read = sorted((item.run, item.seq) for item in items if item.seq)
+        assert read == sorted((run_id, seq) for run_id, events in logs.items() for seq, _ in events)
 
 
 async def test_a_child_goes_to_a_worker_with_its_tags(place: str) -> None:

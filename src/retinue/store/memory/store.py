@@ -81,6 +81,11 @@ class MemoryStore:
             candidates = self._tables.runs[query.parent_id].children if query.parent_id in self._tables.runs else []
         return [run for run in candidates if _matches(run, query)]
 
+    def log_lengths(self, root_id: RunId) -> dict[RunId, int]:
+        """The number of the last event of each run of a tree; see `core.ports.LogLengths`."""
+        with self._lock:
+            return {run.accepted.run_id: len(run.events) for run in self._matching(RunQuery(root_id=root_id))}
+
     def events(self, run_id: RunId, after: int = 0) -> list[tuple[int, Event]]:
         with self._lock:
             run = self._tables.runs.get(run_id)

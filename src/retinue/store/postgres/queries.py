@@ -96,6 +96,10 @@ class PostgresQueries:
                     tasks[run_id] = accepted.task
         return tasks
 
+    def log_lengths(self, root_id: RunId) -> dict[RunId, int]:
+        """The number of the last event of each run of a tree; see `core.ports.LogLengths`."""
+        return dict(self.read("SELECT run_id, seq FROM runs WHERE root_id = %s", root_id))
+
     def run_spec(self, digest: str) -> RunSpec:
         (body,) = self._load([b"@" + digest.encode()])
         return self._codec.run_spec(body)

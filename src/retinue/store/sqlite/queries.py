@@ -107,6 +107,10 @@ class SqliteQueries:
                             tasks[run_id] = accepted.task
         return tasks
 
+    def log_lengths(self, root_id: RunId) -> dict[RunId, int]:
+        """The number of the last event of each run of a tree; see `core.ports.LogLengths`."""
+        return dict(self._fetch("SELECT run_id, seq FROM runs WHERE root_id = ?", root_id))
+
     def run_spec(self, digest: str) -> RunSpec:
         return self._codec.run_spec(self._blob(digest))
 

@@ -9,7 +9,7 @@ from retinue.core import commands
 from retinue.core.errors import Fenced, StoreCorrupt
 from retinue.core.events import CallReturned, MailTaken, RunEnded
 from retinue.core.inbox import ApprovalAnswer, Cancel, ChildEnded, Input, TextMessage
-from retinue.core.ports import Store
+from retinue.core.ports import Store, log_lengths_of
 from retinue.core.run import HandleRef, HistoryRef, Outcome
 from retinue.core.usage import Usage
 from retinue.testing.contracts.store import fixtures
@@ -32,6 +32,17 @@ class EventLogContract(fixtures.StoreTestCase):
         assert store.events("root", after=2) == log[2:]
         assert store.events("root", after=4) == []
         assert run_row(store, "root").seq == 4
+
+    def test_the_lengths_of_the_logs_of_a_tree_are_those_of_its_rows(self, store: Store) -> None:
+        log_lengths = log_lengths_of(store)
+        if log_lengths is None:
+            pytest.skip("the store has no method log_lengths")
+        fixtures.create_tree(store)
+        create_runs(store, accept("other"))
+        store.commit("alice", [record("two", 2, reply("a"), run_ended()), record("below", 2, reply("b"))])
+
+        assert log_lengths("root") == {"root": 1, "one": 1, "two": 3, "below": 2}
+        assert log_lengths("unknown") == {}
 
     def test_one_batch_may_record_several_runs(self, store: Store) -> None:
         create_runs(store, accept("root"), accept("other"))
