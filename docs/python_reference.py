@@ -90,7 +90,7 @@ PORT_GROUPS: Groups = {
     ),
     "Web pages": ("Fetcher", "Fetched", "Bounds", "Guard"),
     "Approvals, time and ids": ("Approver", "Clock", "Ids"),
-    "Stores": ("Store", "CommitAtOnce", "Write", "WriteResult"),
+    "Stores": ("Store", "CommitAtOnce", "LogLengths", "Write", "WriteResult"),
     "Writes of a store": (
         *("Accept", "Record", "Post", "CancelTree", "Retire", "Change", "Decide", "Decision", "RegisterDriver"),
         *("Heartbeat", "DeclareDead", "Adopt", "UnregisterDriver", "OpenSession", "CloseSession", "Prune", "Forget"),

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,8 @@ from retinue.app.read_only import ReadOnlyClient
 from retinue.app.retinue import Retinue
 from retinue.config.precedence import Flags
 from retinue.config.settings import Settings
+from retinue.dispatch.cron.daemon import jobs_on_request
+from retinue.dispatch.cron.table import CronTable
 from retinue.web.access import Tokens
 from retinue.web.server import application, listen, serve
 from retinue.web.service import Service
@@ -128,11 +131,12 @@ async def site(folder: Path, lines: Mapping[str, object]) -> AsyncGenerator[Site
         service = Service(
             client=ReadOnlyClient(retinue.supervisor), settings=settings, retinue=retinue, launch=launch, stopping=stop
         )
-        app = application(service, Tokens(ACT, READ), host="127.0.0.1")
-        serving = asyncio.create_task(serve(app, listener, stop))
-        try:
-            yield Site(listener.getsockname()[1], retinue, settings, session)
-        finally:
-            stop.set()
-            await serving
-            listener.close()
+        async with jobs_on_request(CronTable(service.client.key_value), lambda _: None) as run_job:
+            app = application(replace(service, run_job=run_job), Tokens(ACT, READ), host="127.0.0.1")
+            serving = asyncio.create_task(serve(app, listener, stop))
+            try:
+                yield Site(listener.getsockname()[1], retinue, settings, session)
+            finally:
+                stop.set()
+                await serving
+                listener.close()

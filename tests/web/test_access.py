@@ -62,6 +62,7 @@ ACTING = [
     "/api/v1/sessions/any/archive",
     "/api/v1/sessions/any/delete",
     "/api/v1/cron",
+    "/api/v1/cron/any/run-now",
     "/api/v1/cron/any/pause",
     "/api/v1/cron/any/resume",
     "/api/v1/cron/any/remove",

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from retinue.config.precedence import Flags
+from retinue.dispatch.cron.new_job import new_job
+from retinue.dispatch.cron.table import CronTable
+from retinue.providers.scripted import Line
+from retinue.testing import FakeChat, hangs, says
 from tests.web.harness import READ, Site, site
 
 pytestmark = pytest.mark.real_time
@@ -116,6 +122,54 @@ async def test_cron_jobs_are_added_listed_paused_resumed_and_removed(folder: Pat
         "0 2 * * *", "dig", "Dig.", True,
     )  # fmt: skip
     assert (executions.json["items"], missing, left) == ([], [404, 404], [])
+
+
+async def test_a_cron_job_is_run_now_once_and_its_schedule_stays(folder: Path) -> None:
+    hanging = asyncio.Event()
+
+    def answer(_: object) -> Line:
+        if hanging.is_set():
+            return says("Dug.")
+        hanging.set()
+        return hangs("Dig")
+
+    async with FakeChat(answer) as vendor, site(folder, LINES) as server:
+        (folder / "retinue.toml").write_text(
+            '[agents.dig]\ndescription = "Digs"\n'
+            f'[providers.mine]\nwire = "openai-chat"\nbase_url = "{vendor.base_url}"\napi_key_env = ""\n'
+        )
+        place = {"provider": "mine", "model": "m-1"}
+        job, _ = new_job("dig", every="9h", agent="dig", prompt="Dig.", flags=Flags(**place), uses_memory=False)
+        await CronTable(server.client.key_value).add(job)
+        before = (await server.get("/api/v1/cron")).json["items"][0]
+        refused = (await server.post("/api/v1/cron/dig/run-now", token=READ)).status
+        missing = (await server.post("/api/v1/cron/other/run-now")).status
+        first = await server.post("/api/v1/cron/dig/run-now")
+        await hanging.wait()
+        second = await server.post("/api/v1/cron/dig/run-now")
+        (running,) = (await server.get("/api/v1/cron/dig/executions")).json["items"]
+        listed = (await server.get("/api/v1/cron")).json["items"][0]
+        await server.post(f"/api/v1/runs/{running['run_id']}/cancel")
+        await over(server)
+        third = await server.post("/api/v1/cron/dig/run-now")
+        await over(server)
+        entries = (await server.get("/api/v1/cron/dig/executions")).json["items"]
+        after = (await server.get("/api/v1/cron")).json["items"][0]
+
+    assert (refused, missing, first.status, second.status, third.status) == (403, 404, 202, 409, 202)
+    assert second.json["error"] == "the job 'dig' is being executed, and is not started twice"
+    assert (running["status"], listed["last_status"]) == ("running", "running")
+    assert [(each["status"], each["due"]) for each in entries] == [("ok", None), ("failed", None)]
+    assert (after["next_run"], after["last_status"]) == (before["next_run"], "ok")
+
+
+async def over(server: Site) -> None:
+    """Wait until no job is executed."""
+    async with asyncio.timeout(120):
+        while True:
+            if not (await CronTable(server.client.key_value).table()).claims:
+                return
+            await asyncio.sleep(0.05)
 
 
 async def test_usage_is_summed_by_day_agent_and_model(folder: Path) -> None:

@@ -309,6 +309,9 @@ async def test_records_have_pages_of_their_own(folder: Path) -> None:
         await page.click("summary", text="1 earlier version")
         await page.until("document.querySelector('.diff .removed')?.textContent === '- the net\\n'")
         await go(page, "/cron")
+        await page.click("button", text="Run now")  # it fails: the settings name no model
+        await page.has("by hand", within="section[aria-label=Executions]")
+        await page.has("failed", within="section[aria-label=Executions]")
         await page.click("button", text="Pause")
         await page.has("paused", within="main table")
         await go(page, "/settings")

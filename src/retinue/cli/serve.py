@@ -125,13 +125,19 @@ def _tokens(token_env: str | None, read_token_env: str | None) -> tuple[Tokens, 
 async def _run(
     service: Service, tokens: Tokens, listener: socket.socket, stop: asyncio.Event, token: str | None
 ) -> None:
+    from dataclasses import replace
+
+    from retinue.dispatch.cron.daemon import jobs_on_request
+    from retinue.dispatch.cron.table import CronTable
     from retinue.web.server import application
     from retinue.web.server import serve as serve_application
 
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     say(f"http://{shown}:{port}/" + (f"?token={token}" if token is not None else ""))
-    await serve_application(application(service, tokens, host=host), listener, stop)
+    async with jobs_on_request(CronTable(service.client.key_value), say) as run_job:
+        app = application(replace(service, run_job=run_job), tokens, host=host)
+        await serve_application(app, listener, stop)
 
 
 async def _adopt(service: Service, retinue: Retinue) -> None:

@@ -107,6 +107,9 @@ class TreeReader:
         live.subscriptions.add(seat)
         if is_new and live.acceptance is not None:
             self.offer(seat, 1, _Birth(accepted, live.acceptance))
+        elif live.run.seq > self._read.get(accepted.run_id, 0):
+            self._lagging = True  # the store has what was recorded before
+            self._ready.set()
 
     def join_placed(self, accepted: RunAccepted) -> None:
         """Read a child that another process drives, if it belongs to the tree: the store has its events."""

@@ -109,6 +109,7 @@ OPERATIONS = (
         messages.CronExecutions,
         query=_EXECUTIONS,
     ),
+    Operation("post", f"{_JOB}/run-now", "run_job", "Execute a cron job now", messages.Done, status="202"),
     Operation("post", f"{_JOB}/pause", "pause_job", "Pause a cron job", messages.Done),
     Operation("post", f"{_JOB}/resume", "resume_job", "Resume a cron job", messages.Done),
     Operation("post", f"{_JOB}/remove", "remove_job", "Remove a cron job and its log", messages.Done),

@@ -348,6 +348,7 @@ class AdminRoutes:
             ("GET", "/api/v1/cron", self.list_jobs),
             ("POST", "/api/v1/cron", self.add_job),
             ("GET", f"{job}/executions", self.list_executions),
+            ("POST", f"{job}/run-now", self.run_job),
             ("POST", f"{job}/pause", self.pause_job),
             ("POST", f"{job}/resume", self.resume_job),
             ("POST", f"{job}/remove", self.remove_job),
@@ -413,6 +414,13 @@ class AdminRoutes:
         job = await self._cron.job(_name(request, "job"))
         rows = [entry_row(entry) for entry in await self._cron.history(job.name)]
         return as_json(messages.CronExecutions(items=msgspec.convert(rows[:limit], tuple[messages.CronExecution, ...])))
+
+    async def run_job(self, request: Request) -> Response:
+        name = _name(request, "job")
+        if self._service.run_job is None:
+            raise BadInput("this server executes no jobs")
+        await self._service.run_job(name)
+        return as_json(messages.Done(name=name), status=202)
 
     async def pause_job(self, request: Request) -> Response:
         await self._cron.pause(name := _name(request, "job"))

@@ -42,6 +42,8 @@ class Service:
     retinue: Retinue | None = None
     launch: Launch | None = None
     no_model: str = ""
+    run_job: Callable[[str], Awaitable[object]] | None = None
+    """Executes a cron job now, in a process of its own; None where jobs are only shown."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the server stops: its streams end then."""
 

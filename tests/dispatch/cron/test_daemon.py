@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 from retinue.core.commands import Change, Decide, WriteResult
 from retinue.core.ids import Key, SessionId
-from retinue.dispatch.cron.claims import MAX_CRASHES
-from retinue.dispatch.cron.daemon import GONE, LEASE, POLL, Daemon
-from retinue.dispatch.cron.jobs import AgentWork, Claim, HistoryEntry, Job, Owner, ShellWork, Work
+from retinue.dispatch.cron.claims import MAX_CRASHES, NO_OWNER
+from retinue.dispatch.cron.daemon import GONE, LEASE, NOTHING_DONE, POLL, Daemon
+from retinue.dispatch.cron.jobs import AgentWork, Claim, HistoryEntry, Job, Owner, ShellWork, Work, entry_of
 from retinue.dispatch.cron.schedule import Every
 from retinue.dispatch.cron.table import CronTable
 from retinue.engine import this_host, this_process
@@ -66,6 +66,41 @@ class DaemonHarness:
         await asyncio.sleep(seconds)
         self.daemon.stop()
         await running
+
+
+async def test_an_execution_by_hand_is_taken_over_by_a_daemon_with_the_same_entry() -> None:
+    harness = DaemonHarness()
+    await harness.add("a", 1000)
+    before = (await harness.cron_table.table()).jobs["a"]
+    claim = await harness.cron_table.claim_now(before, now=harness.clock.now(), owner=NO_OWNER)
+    assert claim is not None
+    await harness.cron_table.remember(entry_of(claim, owner=ELSEWHERE))
+
+    await harness.daemon.run_once()
+
+    table = await harness.cron_table.table()
+    assert harness.started == [("a", 0.0, 2)]
+    assert (table.claims, table.jobs["a"].next_run) == ({}, before.next_run)
+    (entry,) = await harness.cron_table.history("a")
+    assert (entry.due, entry.started_at) == (None, harness.begin)
+
+
+async def test_a_process_that_does_not_find_the_job_is_no_success() -> None:
+    harness = DaemonHarness()
+    await harness.add("a", 1000)
+
+    async def nothing(claim: Claim) -> str:
+        harness.started.append((claim.name, 0.0, claim.attempt))
+        return ""
+
+    daemon = Daemon(harness.cron_table, harness.clock, HERE, nothing, max_running=0)
+    await daemon.run_now("a")
+    await daemon.finish()
+
+    (entry,) = await harness.cron_table.history("a")
+    assert len(harness.started) == MAX_CRASHES
+    assert (entry.status, entry.error) == ("failed", f"it could not be started: {NOTHING_DONE}")
+    assert (await harness.cron_table.table()).claims == {}
 
 
 async def test_jobs_are_started_at_their_moments() -> None:

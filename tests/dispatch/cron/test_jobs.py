@@ -47,6 +47,32 @@ def claimed(before: Table, now: float, *, owner: Owner = HERE, max_running: int 
 # ---- due moments -----------------------------------------------------------------------------------------------------
 
 
+def test_a_job_is_claimed_by_hand_only_while_it_is_not_executed() -> None:
+    before = table(job(due=100.0))
+    after, first = claims.claim_now(before, before.jobs["a"], now=7.0, owner=HERE)
+    again, second = claims.claim_now(after, before.jobs["a"], now=8.0, owner=THERE)
+    over, _ = claims.finish(*claimed_as(after, first), "ok")
+    _, third = claims.claim_now(over, before.jobs["a"], now=9.0, owner=HERE)
+    removed, none = claims.claim_now(table(), before.jobs["a"], now=9.0, owner=HERE)
+
+    claim = Claim(name="a", born="a1", due=7.0, owner=HERE, by_hand=True)
+    assert (first, second, again) == (Verdicts(claims=(claim,)), Verdicts(), after)
+    assert (third.claims[0].due, over.jobs["a"].next_run) == (9.0, 100.0)
+    assert (removed, none) == (table(), Verdicts())
+
+
+def test_a_job_that_is_executed_by_hand_is_not_due_meanwhile() -> None:
+    before = table(job(due=10.0))
+    after, _ = claims.claim_now(before, before.jobs["a"], now=7.0, owner=HERE)
+
+    assert claimed(after, 10.0) == (after, Verdicts())
+    assert not claims.is_due(after, 10.0)
+
+
+def claimed_as(after: Table, verdicts: Verdicts) -> tuple[Table, Claim]:
+    return after, verdicts.claims[0]
+
+
 def test_a_due_job_is_claimed_once_and_is_due_again_later() -> None:
     before = table(job())
 

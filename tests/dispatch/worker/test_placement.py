@@ -139,7 +139,10 @@ async def read_all(r: retinue.Retinue, run: RunHandle) -> list[TreeEvent]:
 
 async def test_a_reader_of_a_spread_tree_has_the_events_of_all_workers(place: str) -> None:
     async with AsyncExitStack() as stack, client(place) as r:
-        found = await workers(stack, place, 3, lines())
+        # None is taken for dead on a busy machine: its reader would end with it.
+        opened = [worker(place, lines(), agents=AGENTS, lease=600.0) for _ in range(3)]
+        found = [await stack.enter_async_context(each) for each in opened]
+        await until(lambda: all(each.reports for each in found))
         run = await r.spawn("lead them", agent="lead", detached=True)
         await until(lambda: any(one.agent == "lead" for each in found for one in each.provider.asked))
         seen = await asyncio.gather(*(read_all(each.retinue, run) for each in found))

@@ -103,6 +103,18 @@ def _moment(job: Job, first: float, now: float) -> float | None:
     return recent if recent is not None and recent <= now else None
 
 
+def claim_now(table: Table, job: Job, *, now: float, owner: Owner) -> tuple[Table, Verdicts]:
+    """Claim a job because a person asks for it; its schedule stays.
+
+    Nothing is claimed while a process executes the job, or if the job was removed or replaced.
+    """
+    known = table.jobs.get(job.name)
+    if known is None or known.born != job.born or table.claim_of(known) is not None:
+        return table, Verdicts()
+    claim = Claim(name=job.name, born=job.born, due=now, owner=owner, by_hand=True)
+    return table.with_claim(claim), Verdicts(claims=(claim,))
+
+
 def take_over(table: Table, gone: Sequence[Claim], *, owner: Owner) -> tuple[Table, Verdicts]:
     """Take over the claims of dead processes."""
     claims: list[Claim] = []

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Literal, TypeAlias
 
-from retinue.core.errors import StoreError
+from retinue.core.errors import Refused, StoreError
 from retinue.core.ids import SystemClock
 from retinue.core.log_context import logger
 from retinue.core.ports import Clock
 from retinue.core.text import rfc3339
 from retinue.dispatch.cron import claims
 from retinue.dispatch.cron.claims import Verdicts, Wanted
-from retinue.dispatch.cron.jobs import Claim, HistoryEntry, Owner, Table
+from retinue.dispatch.cron.jobs import Claim, HistoryEntry, Owner, Table, entry_of
 from retinue.dispatch.cron.table import CronTable
 from retinue.dispatch.processes import Processes, supervise
 from retinue.engine import is_gone, this_host, this_process
@@ -35,7 +36,16 @@ LEASE = 60.0
 """Seconds without a heartbeat after which a process of another host counts as dead."""
 
 GONE = "its process died; the job may be partly done, and is not repeated"
+NOTHING_DONE = "its process found no such job in the store"
 GIVEN_UP = f"given up: its process died {claims.MAX_CRASHES} times"
+
+
+class AtWork(Refused):
+    """A job that is executed already: it is not started twice."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"the job {name!r} is being executed, and is not started twice")
+        self.name = name
 
 
 def this_owner() -> Owner:
@@ -52,6 +62,21 @@ async def serve(
     await supervise(stop, processes, work=[(daemon, daemon.run_once() if once else daemon.run())])
 
 
+@asynccontextmanager
+async def jobs_on_request(
+    cron_table: CronTable, report: Callable[[str], None]
+) -> AsyncGenerator[Callable[[str], Awaitable[Claim]]]:
+    """`Daemon.run_now` for the length of the block; processes that work at its end are stopped as by a daemon."""
+    processes = Processes()
+    daemon = job_daemon(cron_table, processes, report, max_running=0)
+    try:
+        yield daemon.run_now
+    finally:
+        daemon.stop()
+        await processes.stop()
+        await daemon.finish()
+
+
 def job_daemon(
     cron_table: CronTable, processes: Processes, report: Callable[[str], None], *, max_running: int
 ) -> Daemon:
@@ -59,7 +84,7 @@ def job_daemon(
 
     async def launch(claim: Claim) -> str:
         def started() -> None:
-            report(f"{claim.name}: started (due {rfc3339(claim.due)})")
+            report(f"{claim.name}: started ({'by hand' if claim.by_hand else f'due {rfc3339(claim.due)}'})")
 
         try:
             code = await processes.run("cron", "fire", claim.name, claim.born, str(claim.attempt), started=started)
@@ -107,7 +132,7 @@ class Daemon:
                 self._changed.clear()
                 await self._pause(await self._look_safely(None))
         finally:
-            await self._finish()
+            await self.finish()
 
     async def run_once(self) -> None:
         """Execute what is due now, take over the claims of dead processes, and wait for the end of all that."""
@@ -118,9 +143,22 @@ class Daemon:
             if not self._at_work and not claims.is_due(await self._cron_table.table(), by, self._wanted):
                 break
             await self._pause(wait)
-        await self._finish()
+        await self.finish()
 
-    async def _finish(self) -> None:
+    async def run_now(self, name: str) -> Claim:
+        """Begin to execute a job because a person asks for it, under the same rules as one that is due.
+
+        Its schedule stays. Raises `UnknownName`, and `AtWork` if a process executes the job already.
+        """
+        job = await self._cron_table.job(name)
+        claim = await self._cron_table.claim_now(job, now=self._clock.now(), owner=self._owner)
+        if claim is None:
+            raise AtWork(name)
+        self._begin((claim,))
+        return claim
+
+    async def finish(self) -> None:
+        """Wait for the current executions."""
         while self._at_work:
             await asyncio.wait(set(self._at_work))
 
@@ -168,19 +206,17 @@ class Daemon:
     async def _record_end(self, claim: Claim, status: Literal["interrupted", "failed"], why: str) -> None:
         log.warning("job %s of %s: %s", claim.name, rfc3339(claim.due), why)
         at = self._clock.now()
-        await self._cron_table.remember(
-            HistoryEntry(name=claim.name, due=claim.due, ended_at=at, status=status, error=why)
-        )
+        await self._cron_table.remember(entry_of(claim, ended_at=at, status=status, error=why))
 
     async def _execute(self, claim: Claim) -> None:
         try:
             error = await self._launch(claim)
             # A stopped process may have ended before it started the claim: the next daemon takes that over.
-            if error and not self._stopping:
+            if not self._stopping:
                 verdicts = await self._cron_table.begin_again(claim)
                 self._begin(verdicts.claims)
                 for each in verdicts.given_up:
-                    await self._record_end(each, "failed", f"it could not be started: {error}")
+                    await self._record_end(each, "failed", f"it could not be started: {error or NOTHING_DONE}")
         except StoreError as unstored:
             log.warning("job %s: %s", claim.name, unstored)
         except Exception:

@@ -39,7 +39,7 @@ from retinue.core.run import Outcome
 from retinue.dialects import registry
 from retinue.dialects.base import CronTexts
 from retinue.dispatch.cron.daemon import LEASE, this_owner
-from retinue.dispatch.cron.jobs import MAX_OUTPUT, AgentWork, Claim, HistoryEntry, Job, ShellWork
+from retinue.dispatch.cron.jobs import MAX_OUTPUT, AgentWork, Claim, HistoryEntry, Job, ShellWork, entry_of
 from retinue.dispatch.cron.table import CronTable
 from retinue.engine import Approver
 from retinue.tools.path_walk import change_to
@@ -146,7 +146,7 @@ async def run_claim(
         await cron_table.finish(claim, "interrupted")
         return None
     owner = this_owner()
-    record = Record(cron_table, HistoryEntry(name=name, due=claim.due, started_at=time.time(), owner=owner))
+    record = Record(cron_table, entry_of(claim, started_at=time.time(), owner=owner))
 
     async def begin(charges: Sequence[Charge], within: Sequence[CallLimit]) -> bool | WindowFull:
         answer = await cron_table.start(claim, owner=owner, now=time.time(), charges=charges, within=within)

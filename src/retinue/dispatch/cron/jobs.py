@@ -110,6 +110,8 @@ class Claim(Struct, frozen=True, kw_only=True):
     counted: bool = False
     """Whether it was charged as an action already."""
     beat: int = 0
+    by_hand: bool = False
+    """Whether a person asked for it, at the moment `due`; the schedule does not know of it."""
 
     @property
     def key(self) -> str:
@@ -248,6 +250,27 @@ class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def place(self) -> str:
         """Its name in the namespace; names sort by moment."""
         return f"{self.at:020.6f}/{'due' if self.due is not None else 'by hand'}"
+
+
+def entry_of(
+    claim: Claim,
+    *,
+    started_at: float | None = None,
+    ended_at: float | None = None,
+    status: Status = "running",
+    error: str = "",
+    owner: Owner | None = None,
+) -> HistoryEntry:
+    """The entry of a claim: the same one for every process that executes it."""
+    return HistoryEntry(
+        name=claim.name,
+        due=None if claim.by_hand else claim.due,
+        started_at=claim.due if claim.by_hand else started_at,
+        ended_at=ended_at,
+        status=status,
+        error=error,
+        owner=owner or Owner(),
+    )
 
 
 def history_space(name: str) -> str:

@@ -59,6 +59,11 @@ class CronTable:
             Verdicts,
         )
 
+    async def claim_now(self, job: Job, *, now: float, owner: Owner) -> Claim | None:
+        """Claim a job because a person asks for it; None if it is being executed or was removed."""
+        verdicts = await self._decide(lambda table: claims.claim_now(table, job, now=now, owner=owner), Verdicts)
+        return next(iter(verdicts.claims), None)
+
     async def take_over(self, gone: Sequence[Claim], *, owner: Owner) -> Verdicts:
         return await self._decide(lambda table: claims.take_over(table, gone, owner=owner), Verdicts)
 

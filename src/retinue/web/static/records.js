@@ -99,19 +99,31 @@ export async function sessionsPage(main, name) {
 
 export async function cronPage(main) {
   const log = element("section", { "aria-label": "Executions" });
+  let shown = "", logged = null, timer = 0, isLeft = false;
+  // While a job is at work the page looks again each second; what has not changed is not drawn anew.
+  function lookAgain(isAtWork) {
+    clearTimeout(timer);
+    if (isAtWork && !isLeft) timer = setTimeout(async () => { await show(); if (logged) await executions(logged); }, 1000);
+  }
   async function executions(job) {
+    logged = job;
     const page = await attempt(() => api("/cron/" + encodeURIComponent(job.name) + "/executions"));
     if (page) log.replaceChildren(element("h3", { text: "Executions of " + visible(job.name) }), table([{ title: "Due", cell: (row) => when(row.due) || "by hand" }, { title: "Status", cell: (row) => element("span", { class: "state " + ({ ok: "completed" }[row.status] || row.status), text: row.status }) }, { title: "Seconds", right: true, cell: (row) => row.seconds === null ? "" : row.seconds.toFixed(1) }, { title: "Run", cell: (row) => row.run_id ? element("a", { href: "#/runs/" + row.run_id, text: row.run_id.slice(-8) }) : "" }, { title: "What happened", cell: (row) => text(row.error || row.output) }], page.items, "no executions yet"));
   }
   async function show() {
     const page = await attempt(() => api("/cron"));
+    if (!page || isLeft) return;
+    lookAgain(page.items.some((job) => job.last_status === "running"));
+    const found = JSON.stringify(page.items);
+    if (found === shown) return;
+    shown = found;
     const act = (job, path) => attempt(async () => { await api("/cron/" + encodeURIComponent(job.name) + path, {}); await show(); });
     main.replaceChildren(element("h2", { text: "Cron jobs" }), table([{ title: "Job", cell: (job) => text(job.name) }, { title: "Schedule", cell: (job) => text(job.schedule + (job.tz ? " " + job.tz : "")) }, { title: "Next", cell: (job) => job.paused ? "paused" : when(job.next_run) || "never" }, { title: "Last", cell: (job) => when(job.last_run) }, { title: "Status", cell: (job) => text(job.last_status) }, { title: "What", cell: (job) => text(job.prompt !== null ? job.agent + ": " + job.prompt : "$ " + job.command).slice(0, 300) },
-      { title: "", cell: (job) => element("div", { class: "bar" }, button("Log", () => executions(job), { class: "small" }), button(job.paused ? "Resume" : "Pause", () => act(job, job.paused ? "/resume" : "/pause"), { class: "small" }), button("Remove", async () => { if (await ask({ title: "Remove " + job.name + "?", text: "Its log is removed, too.", yes: "Remove", danger: true })) await act(job, "/remove"); }, { class: "small danger" })) }],
-    page?.items || [], "No jobs yet: retinue cron add NAME --every 1h --agent A --prompt P."), log);
+      { title: "", cell: (job) => element("div", { class: "bar" }, button("Log", () => executions(job), { class: "small" }), button("Run now", async () => { await act(job, "/run-now"); await executions(job); }, { class: "small", title: "Execute it once, now; its schedule stays" }), button(job.paused ? "Resume" : "Pause", () => act(job, job.paused ? "/resume" : "/pause"), { class: "small" }), button("Remove", async () => { if (await ask({ title: "Remove " + job.name + "?", text: "Its log is removed, too.", yes: "Remove", danger: true })) await act(job, "/remove"); }, { class: "small danger" })) }],
+    page.items, "No jobs yet: retinue cron add NAME --every 1h --agent A --prompt P."), log);
   }
   await show();
-  return still;
+  return { leave() { isLeft = true; clearTimeout(timer); } };
 }
 
 export async function settingsPage(main) {
