@@ -5,7 +5,7 @@ Nothing here imports the SDK, whose import takes longer than some hosts wait for
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -31,7 +31,9 @@ TASKS = "io.modelcontextprotocol/tasks"
 """The extension for calls that a client polls."""
 
 CAPABILITIES: dict[str, Any] = {
+    "completions": {},
     "extensions": {TASKS: {}},
+    "logging": {},
     "prompts": {"listChanged": False},
     "resources": {"subscribe": True, "listChanged": False},
     "tools": {"listChanged": False},
@@ -95,6 +97,27 @@ def _object(text: str) -> dict[str, Any] | None:
         return msgspec.json.decode(text, type=dict[str, Any])
     except NOT_JSON:
         return None
+
+
+LOG_LEVELS = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+"""Levels of log messages of the protocol, from the least severe to the most."""
+
+
+def call_log(name: str, result: Mapping[str, Any], seconds: float) -> tuple[str, dict[str, Any]]:
+    """The level and the data of the log message about a call that has returned; contents are not logged."""
+    failed = bool(result["isError"])
+    return "warning" if failed else "info", {"tool": name, "failed": failed, "seconds": round(seconds, 3)}
+
+
+MAX_COMPLETIONS = 100
+"""The protocol allows no more values in an answer."""
+
+
+def completion(values: Sequence[str]) -> dict[str, Any]:
+    """The result of `completion/complete`."""
+    shown = list(values[:MAX_COMPLETIONS])
+    found = {"values": shown, "total": len(values), "hasMore": len(values) > len(shown)}
+    return {"completion": found, "resultType": "complete"}
 
 
 QUESTION_SCHEMA: dict[str, Any] = {

@@ -68,6 +68,8 @@ class Connection:
     ) -> None:
         self.sampling = sampling
         """Answers model requests with the model of the client; None where there are several clients."""
+        self.log_level: str | None = None
+        """The least severe level of log messages that the client asked for; it is sent none before that."""
         self._retinue = retinue
         self._surface = surface
         self._max_wait = max_wait
@@ -241,6 +243,14 @@ class Connection:
         if not arguments.get("task"):
             raise BadInput("The argument 'task' is missing.")
         return answers.prompt(agent, arguments["task"])
+
+    # Completion
+
+    async def completions(self, uri: str, argument: str, begun: str) -> dict[str, Any]:
+        """Ids of runs for the template `uri`; no values for all else: a task is free text."""
+        if not uri.startswith(SCHEME) or argument != "id":
+            return answers.completion(())
+        return answers.completion([view.run_id for view in await self._surface.runs() if view.run_id.startswith(begun)])
 
     # Resources
 

@@ -34,9 +34,20 @@ def make_server(find: Find) -> Server[Any]:
     async def list_tools(context: Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         return _model(types.ListToolsResult, (await find(context)).tool_list())
 
+    async def set_level(context: Context, params: types.SetLevelRequestParams) -> types.EmptyResult:
+        (await find(context)).log_level = params.level
+        return types.EmptyResult()
+
+    async def complete(context: Context, params: types.CompleteRequestParams) -> types.CompleteResult:
+        connection, argument = await find(context), params.argument
+        uri = params.ref.uri if isinstance(params.ref, types.ResourceTemplateReference) else ""
+        return _model(types.CompleteResult, await connection.completions(uri, argument.name, argument.value))
+
     async def call_tool(
         context: Context, params: types.CallToolRequestParams
     ) -> types.CallToolResult | types.InputRequiredResult | dict[str, Any]:
+        began = asyncio.get_running_loop().time()
+
         async def report(seconds: float, message: str) -> None:
             await context.session.report_progress(seconds, None, message)
 
@@ -54,6 +65,8 @@ def make_server(find: Find) -> Server[Any]:
         if isinstance(found, Pause):
             requests: types.InputRequests = {each.id: _question(each) for each in found.questions}
             return types.InputRequiredResult(input_requests=requests, request_state=found.token)
+        level, data = answers.call_log(params.name, found, asyncio.get_running_loop().time() - began)
+        await _log(connection, context, level, data)
         return _model(types.CallToolResult, found)
 
     async def subscribe(context: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
@@ -102,15 +115,18 @@ def make_server(find: Find) -> Server[Any]:
             return _model(types.GetPromptResult, connection.prompt(params.name, params.arguments or {}))
 
     async def get_task(context: Context, params: _TaskParams) -> dict[str, Any]:
+        _need_tasks(context)
         with _invalid_params():
             return await (await find(context)).task(params.task_id, asks=_can_ask(context))
 
     async def update_task(context: Context, params: _TaskAnswers) -> dict[str, Any]:
+        _need_tasks(context)
         with _invalid_params():
             await (await find(context)).answer_task(params.task_id, _given(params.input_responses))
         return {}
 
     async def cancel_task(context: Context, params: _TaskParams) -> dict[str, Any]:
+        _need_tasks(context)
         with _invalid_params():
             await (await find(context)).cancel_task(params.task_id)
         return {}
@@ -129,10 +145,13 @@ def make_server(find: Find) -> Server[Any]:
         on_subscriptions_listen=listen,
         on_list_prompts=list_prompts,
         on_get_prompt=get_prompt,
+        on_completion=complete,
     )
     server.extensions = {answers.TASKS: {}}
     # A call may be answered with the result of an extension, which the parameter of the constructor does not allow.
     server.add_request_handler("tools/call", types.CallToolRequestParams, call_tool)
+    # The constructor warns of the parameter for this one, which clients with a handshake still use.
+    server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, set_level)
     server.add_request_handler("tasks/get", _TaskParams, get_task)
     server.add_request_handler("tasks/update", _TaskAnswers, update_task)
     server.add_request_handler("tasks/cancel", _TaskParams, cancel_task)
@@ -159,6 +178,30 @@ def _invalid_params() -> Generator[None]:
 def _has_tasks(context: Context) -> bool:
     capabilities = context.session.client_capabilities
     return capabilities is not None and answers.TASKS in (capabilities.extensions or {})
+
+
+def _need_tasks(context: Context) -> None:
+    """Refuse a method of the extension for a client that has not announced it."""
+    if not _has_tasks(context):
+        needed = types.ClientCapabilities(extensions={answers.TASKS: {}})
+        data = types.MissingRequiredClientCapabilityErrorData(required_capabilities=needed)
+        raise MCPError(
+            types.MISSING_REQUIRED_CLIENT_CAPABILITY,
+            f"{context.method} needs the extension {answers.TASKS}, which the client has not announced",
+            data.model_dump(by_alias=True, mode="json", exclude_none=True),
+        )
+
+
+async def _log(connection: Connection, context: Context, level: str, data: dict[str, Any]) -> None:
+    """Send a log message if the client asked for its level: once by `logging/setLevel`, or with this request."""
+    if context.protocol_version in MODERN_PROTOCOL_VERSIONS:
+        least = (context.meta or {}).get(types.LOG_LEVEL_META_KEY)
+    else:
+        least = connection.log_level
+    if least in answers.LOG_LEVELS and answers.LOG_LEVELS.index(level) >= answers.LOG_LEVELS.index(str(least)):
+        fields = {"level": level, "logger": answers.NAME, "data": data}
+        message = types.LoggingMessageNotification(params=_model(types.LoggingMessageNotificationParams, fields))
+        await context.session.send_notification(message, related_request_id=context.request_id)
 
 
 def _offer_sampling(connection: Connection, context: Context) -> None:
