@@ -170,6 +170,8 @@ def main() -> None:
             case "session/new":
                 models = {"currentModelId": "m1", "availableModels": [{"modelId": "m1", "name": "One"}]}
                 send({"id": id, "result": {"sessionId": SESSION, "models": models}})
+            case "session/load" if abilities.get("_meta", {}).get("forgets"):
+                send({"id": id, "error": {"code": -32603, "message": "Internal error: no such session"}})
             case "session/load":
                 say("an old text that is repeated")
                 turns = json.loads(os.environ.get("RESUMED", "[]")) or turns

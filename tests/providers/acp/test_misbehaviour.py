@@ -89,6 +89,18 @@ async def test_an_agent_without_sessions_that_dies_ends_the_run_with_what_was_sa
     assert outcome.error.startswith("interrupted: helper was lost in the middle of its work")
 
 
+async def test_an_agent_that_has_lost_its_session_ends_the_run_with_what_was_said(scene: Scene, tmp_path: Path) -> None:
+    turn = [["say", "Half. "], ["do", "1", "look", "read", "x"], ["say", "lost"], ["die_once", str(tmp_path / "died")]]
+    async with scene.open(turn, abilities={"loadSession": True, "_meta": {"forgets": True}}) as r:
+        outcome = await r.run("Go.")
+
+    reason = (
+        "interrupted: helper was in the middle of its work, and its session could not be continued: helper answered "
+        "session/load with an error: Internal error: no such session"
+    )
+    assert (outcome.result, outcome.error, outcome.text) == ("failed", reason, "Half. ")
+
+
 async def test_files_and_programs_are_not_offered(scene: Scene) -> None:
     async with scene.open([["read", "/etc/passwd"]]) as r:
         outcome = await r.run("Read.")

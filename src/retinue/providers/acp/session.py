@@ -207,10 +207,18 @@ class AgentSession:
         await self._choose(model, answer)
 
     async def load(self, session_id: str, model: str) -> None:
-        """Continue a session of an earlier program; what the agent repeats of it is not recorded again."""
+        """Continue a session of an earlier program; what the agent repeats of it is not recorded again.
+
+        Raises `ProviderError` if the agent does not have the session any more.
+        """
         self.session_id, self._replays = session_id, True
         try:
             answer = await self._ask("session/load", {"sessionId": session_id, **self._place()}, START_SECONDS)
+        except ProviderError as error:
+            if error.fault == "auth":
+                raise
+            where = f"interrupted: {self.name} was in the middle of its work"
+            raise ProviderError(f"{where}, and its session could not be continued: {error}") from error
         finally:
             self._replays = False
         await self._choose(model, answer)
