@@ -1,7 +1,8 @@
 """Try retinue with real programs offline: MCP hosts delegate a task to it, and agent programs are its children.
 
 `make hosts` installs the pinned versions of these programs with npm into a cache folder, starts a model server on this
-machine that speaks the API of each, and prints one line for each trial. It is skipped where npm is missing::
+machine that speaks the API of each, and prints one line for each trial. It is skipped where npm is missing. The
+conformance suite of the Model Context Protocol, its inspector and FastMCP's client are tried, too (`mcp_clients.py`)::
 
     python scripts/hosts.py            # all
     python scripts/hosts.py codex      # the trials whose names contain one of these words
@@ -11,17 +12,22 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, TypeVar, cast
+
+import mcp_clients
 
 PACKAGES = {
     "claude": "@anthropic-ai/claude-code@2.1.327",
@@ -43,6 +49,13 @@ REPEATED = f"The agent says: {ANSWER}"
 
 PROMPT = f"Delegate this task with the tool {TOOL}, and repeat its answer: {TASK}"
 
+WRITING = "Write one line into the file"
+WRITTEN = "The file was dealt with."
+"""What the model says when it has read what became of its call."""
+
+WRITERS = ("write_file", "Write", "write")
+"""The tools of agent programs that write a file."""
+
 
 # ---- the model server ------------------------------------------------------------------------------------------------
 
@@ -50,8 +63,8 @@ PROMPT = f"Delegate this task with the tool {TOOL}, and repeat its answer: {TASK
 class ModelServer(ThreadingHTTPServer):
     """Speaks Anthropic's messages, OpenAI's responses and chat completions, and Gemini's API.
 
-    The model calls the delegation tool once, and then repeats what the tool has answered. Without that tool it answers
-    at once.
+    The model calls the delegation tool once, and then repeats what the tool has answered. Asked to write a file, it
+    calls the tool that writes, and then says that this is done. Else it answers at once.
     """
 
     daemon_threads = True
@@ -59,7 +72,14 @@ class ModelServer(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.requests: list[str] = []
+        self.after_calls: list[str] = []
+        """The bodies of requests with the result of a call that writes."""
+        self.is_held = False
+        """Whether such requests are left without an answer."""
         threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that was killed has closed its connection; that is no news."""
 
     @property
     def url(self) -> str:
@@ -72,21 +92,26 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
         pass
 
-    def _requests(self) -> list[str]:
+    @property
+    def _model(self) -> ModelServer:
         assert isinstance(self.server, ModelServer)
-        return self.server.requests
+        return self.server
 
     def do_GET(self) -> None:
-        self._requests().append(f"GET {self.path}")
+        self._model.requests.append(f"GET {self.path}")
         self._send(b'{"data":[]}', "application/json")
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        self._requests().append(f"POST {self.path}")
+        self._model.requests.append(f"POST {self.path}")
         try:
             request: dict[str, Any] = json.loads(body)
         except ValueError:
             request = {}
+        if _has_written(body.decode("utf-8", "replace")):
+            self._model.after_calls.append(body.decode("utf-8", "replace"))
+            while self._model.is_held:
+                time.sleep(0.1)
         streams = request.get("stream") or "streamGenerateContent" in self.path
         for end, speak in WIRES.items():
             if end in self.path:
@@ -114,18 +139,34 @@ class _Handler(BaseHTTPRequestHandler):
 
 @dataclass
 class Action:
-    """What the model does: say a text, or call the delegation tool under the name that the host gave it."""
+    """What the model does: say a text, or call a tool under the name that the program gave it."""
 
     text: str = ""
     tool: str = ""
+    arguments: dict[str, str] = field(default_factory=lambda: {"task": TASK})
 
 
 def _action(request: Mapping[str, Any]) -> Action:
     text = json.dumps(request)
-    tools = [name for name in _tool_names(request.get("tools")) if name.endswith(TOOL)]
+    names = list(_tool_names(request.get("tools")))
+    tools = [name for name in names if name.endswith(TOOL)]
+    writers = [name for name in WRITERS if name in names]
+    wanted = re.search(rf"{WRITING} (\S+\.txt)", text)
+    if wanted and writers:
+        path = wanted[1]
+        arguments = {"filePath" if writers[0] == "write" else "file_path": path, "content": "owls\n"}
+        return Action(text=WRITTEN) if _has_written(text) else Action(tool=writers[0], arguments=arguments)
     if ANSWER in text:
         return Action(text=REPEATED)
     return Action(tool=tools[0]) if tools and TASK in text else Action(text="Nothing to delegate.")
+
+
+def _has_written(text: str) -> bool:
+    """Whether a request has the result of a call that writes: a key of its JSON, not a word in a text."""
+    return (
+        WRITING in text
+        and re.search(r'"type": ?"tool_result"|"functionResponse": ?\{|"role": ?"tool"', text) is not None
+    )
 
 
 def _tool_names(tools: Any) -> Iterator[str]:
@@ -152,8 +193,8 @@ def anthropic(request: Mapping[str, Any], action: Action) -> Events:
     usage = {"input_tokens": 10, "output_tokens": 5}
     if action.tool:
         block: dict[str, Any] = {"type": "tool_use", "id": "toolu_1", "name": action.tool, "input": {}}
-        delta = {"type": "input_json_delta", "partial_json": json.dumps({"task": TASK})}
-        whole = {**block, "input": {"task": TASK}}
+        delta = {"type": "input_json_delta", "partial_json": json.dumps(action.arguments)}
+        whole = {**block, "input": action.arguments}
     else:
         block = {"type": "text", "text": ""}
         delta = {"type": "text_delta", "text": action.text}
@@ -178,7 +219,7 @@ def responses(request: Mapping[str, Any], action: Action) -> Events:
             "id": "fc_1",
             "call_id": "call_1",
             "name": action.tool,
-            "arguments": json.dumps({"task": TASK}),
+            "arguments": json.dumps(action.arguments),
             "status": "completed",
             **({"namespace": space} if space else {}),
         }
@@ -211,7 +252,7 @@ def _name_space(tools: Any, name: str) -> str:
 
 def chat(request: Mapping[str, Any], action: Action) -> Events:
     """The chunks of a chat completion; the last one is the whole completion."""
-    function = {"name": action.tool, "arguments": json.dumps({"task": TASK})}
+    function = {"name": action.tool, "arguments": json.dumps(action.arguments)}
     call = {"index": 0, "id": "call_1", "type": "function", "function": function}
     message = {"role": "assistant", "content": action.text or None, **({"tool_calls": [call]} if action.tool else {})}
     end = "tool_calls" if action.tool else "stop"
@@ -226,7 +267,8 @@ def chat(request: Mapping[str, Any], action: Action) -> Events:
 
 def gemini(request: Mapping[str, Any], action: Action) -> Events:
     """The one chunk of an answer, twice: streamed, and as the whole."""
-    part = {"functionCall": {"name": action.tool, "args": {"task": TASK}}} if action.tool else {"text": action.text}
+    call: dict[str, Any] = {"functionCall": {"name": action.tool, "args": action.arguments}}
+    part = call if action.tool else {"text": action.text}
     schema = request.get("generationConfig", {}).get("responseJsonSchema")
     if schema:  # Gemini CLI asks a small model first which model it shall use
         part = {"text": json.dumps({"reasoning": "simple", "model_choice": "flash", "complexity_score": 1})}
@@ -245,6 +287,8 @@ WIRES: dict[str, Callable[[Mapping[str, Any], Action], Events]] = {
 }
 
 
+V = TypeVar("V")
+
 # ---- trials ----------------------------------------------------------------------------------------------------------
 
 
@@ -253,8 +297,7 @@ class Trial:
     """A program with a home folder of its own, in an empty project."""
 
     folder: Path
-    model: str
-    """The address of the model server."""
+    model: ModelServer
     programs: Path
     """The folder of the installed programs."""
     variables: dict[str, str] = field(default_factory=dict[str, str])
@@ -296,6 +339,10 @@ class Trial:
             **self.variables,
         }
 
+    def repeats(self, *command: str) -> str:
+        """What is wrong with the output of a command that should repeat the answer."""
+        return "" if REPEATED in self.run(*command) else "the answer was not repeated"
+
     def run(self, *command: str) -> str:
         """What a command prints, at most so many seconds long."""
         ended = subprocess.run(
@@ -308,8 +355,35 @@ class Trial:
             timeout=SECONDS,
             check=False,
         )
-        self.write("output.txt", f"{ended.stdout}\n---\n{ended.stderr}")
+        with (self.folder / "output.txt").open("a") as file:
+            file.write(f"$ {' '.join(command)}\n{ended.stdout}\n---\n{ended.stderr}\n")
         return ended.stdout
+
+    @contextmanager
+    def started(self, *command: str) -> Generator[subprocess.Popen[str]]:
+        """A program at work, which is killed at the end of the block."""
+        with (self.folder / "output.txt").open("a") as errors:
+            process = subprocess.Popen(
+                command,
+                cwd=self.project,
+                env=self.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.communicate()
+
+    def eventually(self, look: Callable[[], V], process: subprocess.Popen[str]) -> V:
+        """What `look` returns as soon as it is not empty, or when the program has ended or the time is up."""
+        until = time.monotonic() + SECONDS
+        while not (found := look()) and process.poll() is None and time.monotonic() < until:
+            time.sleep(0.5)
+        return found
 
     def server(self) -> list[str]:
         """The command of the MCP server, whose sub-agents play one line."""
@@ -321,11 +395,15 @@ class Trial:
         return {name: self.environment()[name] for name in ("RETINUE_HOME", "RETINUE_CONFIG_HOME")}
 
 
+Work = Callable[[Trial], str]
+"""Makes a trial; the text says what was wrong, and is empty if it works."""
+
+
 def claude(trial: Trial) -> str:
     command, *arguments = trial.server()
     server = {"type": "stdio", "command": command, "args": arguments, "env": trial.kept_by_the_server()}
     trial.write("mcp.json", {"mcpServers": {"team": server}})
-    trial.variables |= {"ANTHROPIC_BASE_URL": trial.model, "ANTHROPIC_API_KEY": "sk-test"}
+    trial.variables |= {"ANTHROPIC_BASE_URL": trial.model.url, "ANTHROPIC_API_KEY": "sk-test"}
     allowed = [
         "--strict-mcp-config",
         "--mcp-config",
@@ -333,7 +411,7 @@ def claude(trial: Trial) -> str:
         "--allowedTools",
         f"mcp__team__{TOOL}",
     ]
-    return trial.run("claude", "-p", PROMPT, *allowed)
+    return trial.repeats("claude", "-p", PROMPT, *allowed)
 
 
 def codex(trial: Trial) -> str:
@@ -349,7 +427,7 @@ check_for_update_on_startup = false
 enabled = false
 [model_providers.fake]
 name = "fake"
-base_url = "{trial.model}/v1"
+base_url = "{trial.model.url}/v1"
 wire_api = "responses"
 env_key = "FAKE_KEY"
 [mcp_servers.team]
@@ -360,7 +438,7 @@ required = true
 """,
     )
     trial.variables |= {"FAKE_KEY": "sk-test", "CODEX_HOME": str(trial.home / ".codex")}
-    return trial.run("codex", "exec", "--skip-git-repo-check", PROMPT)
+    return trial.repeats("codex", "exec", "--skip-git-repo-check", PROMPT)
 
 
 def opencode(trial: Trial) -> str:
@@ -378,11 +456,11 @@ def opencode(trial: Trial) -> str:
             },
         },
     )
-    return trial.run("opencode", "run", "--model", "anthropic/claude-sonnet-4-5", PROMPT)
+    return trial.repeats("opencode", "run", "--model", "anthropic/claude-sonnet-4-5", PROMPT)
 
 
 def _opencode(trial: Trial) -> dict[str, Any]:
-    options = {"baseURL": f"{trial.model}/v1", "apiKey": "sk-test"}
+    options = {"baseURL": f"{trial.model.url}/v1", "apiKey": "sk-test"}
     return {
         "model": "anthropic/claude-sonnet-4-5",
         "small_model": "anthropic/claude-sonnet-4-5",
@@ -396,7 +474,7 @@ def gemini_cli(trial: Trial) -> str:
     command, *arguments = trial.server()
     server = {"command": command, "args": arguments, "env": trial.kept_by_the_server(), "trust": True}
     _gemini(trial, {"mcpServers": {"team": server}})
-    return trial.run("gemini", "--yolo", "--model", "gemini-2.5-flash", "-p", PROMPT)
+    return trial.repeats("gemini", "--yolo", "--model", "gemini-2.5-flash", "-p", PROMPT)
 
 
 def _gemini(trial: Trial, more: Mapping[str, Any]) -> None:
@@ -408,56 +486,171 @@ def _gemini(trial: Trial, more: Mapping[str, Any]) -> None:
         **more,
     }
     trial.write("home/.gemini/settings.json", settings)
-    trial.variables |= {"GEMINI_API_KEY": "test", "GOOGLE_GEMINI_BASE_URL": trial.model}
+    trial.variables |= {"GEMINI_API_KEY": "test", "GOOGLE_GEMINI_BASE_URL": trial.model.url}
 
 
-def _child(trial: Trial, command: Sequence[str], *variables: str) -> str:
-    """A run whose mind is an agent program."""
-    names = sorted({*variables, *trial.environment()} - {"PATH", "HOME", "LANG", "TERM"})
-    lines = ["[providers.child]", 'wire = "acp"', f"command = {json.dumps(command)}", f"env = {json.dumps(names)}"]
-    trial.write("settings/retinue.toml", "\n".join([*lines, "sandbox = false", ""]))
-    settings = str(trial.folder / "settings" / "retinue.toml")
-    return trial.run(sys.executable, "-m", "retinue", "run", "--json", "--config", settings, f"Say it: {ANSWER}")
+Prepare = Callable[[Trial], "Agent"]
 
 
-def gemini_acp(trial: Trial) -> str:
+class Agent(NamedTuple):
+    """An agent program that speaks the Agent Client Protocol."""
+
+    command: Sequence[str]
+    loses_sessions_for: float = 0
+    """Seconds after its begin in which a session that is loaded is lost, by a fault of the program."""
+
+
+def gemini_acp(trial: Trial) -> Agent:
     _gemini(trial, {})
-    return _child(trial, [str(trial.programs / "gemini"), "--acp", "--model", "gemini-2.5-flash"])
+    # Its file of a session is named after the minute, and overwritten by a session that is loaded in the same minute.
+    return Agent([str(trial.programs / "gemini"), "--acp", "--model", "gemini-2.5-flash"], loses_sessions_for=60)
 
 
-def opencode_acp(trial: Trial) -> str:
-    trial.write("project/opencode.json", _opencode(trial))
-    return _child(trial, [str(trial.programs / "opencode"), "acp"])
+def opencode_acp(trial: Trial) -> Agent:
+    trial.write("project/opencode.json", {**_opencode(trial), "permission": {"edit": "ask"}})
+    return Agent([str(trial.programs / "opencode"), "acp"])
 
 
-def claude_code_acp(trial: Trial) -> str:
-    trial.variables |= {"ANTHROPIC_BASE_URL": trial.model, "ANTHROPIC_API_KEY": "sk-test", "IS_SANDBOX": "1"}
-    return _child(trial, [str(trial.programs / "claude-code-acp")])
+def claude_code_acp(trial: Trial) -> Agent:
+    trial.variables |= {"ANTHROPIC_BASE_URL": trial.model.url, "ANTHROPIC_API_KEY": "sk-test", "IS_SANDBOX": "1"}
+    return Agent([str(trial.programs / "claude-code-acp")])
 
 
-TRIALS: dict[str, tuple[str, Callable[[Trial], str]]] = {
+def _child(trial: Trial, agent: Agent, task: str, *flags: str) -> list[str]:
+    """The command of a run whose mind is an agent program."""
+    names = sorted(trial.environment().keys() - {"PATH", "HOME", "LANG", "TERM"})
+    lines = [
+        "[providers.child]",
+        'wire = "acp"',
+        f"command = {json.dumps(agent.command)}",
+        f"env = {json.dumps(names)}",
+    ]
+    trial.write("settings/retinue.toml", "\n".join([*lines, "sandbox = false", ""]))
+    return _retinue(trial, "run", "--json", *flags, task)
+
+
+def _retinue(trial: Trial, *arguments: str) -> list[str]:
+    verb = [arguments[0], *([arguments[1]] if arguments[0] == "runs" else [])]
+    settings = ["--config", str(trial.folder / "settings" / "retinue.toml")] if verb[-1] in ("run", "resume") else []
+    return [sys.executable, "-m", "retinue", *verb, *settings, *arguments[len(verb) :]]
+
+
+def answers(prepare: Prepare) -> Work:
+    """The agent program is a child that answers."""
+
+    def work(trial: Trial) -> str:
+        return trial.repeats(*_child(trial, prepare(trial), f"Say it: {ANSWER}"))
+
+    return work
+
+
+def asks(prepare: Prepare) -> Work:
+    """The agent asks for permission; a person allows its call in one run, and refuses it in another."""
+
+    def work(trial: Trial) -> str:
+        agent = prepare(trial)
+        for verb, expected in (("approve", True), ("deny", False)):
+            file = trial.project / f"{verb}.txt"
+            with trial.started(*_child(trial, agent, f"{WRITING} {file}", "--approvals", "wait")) as run:
+                question = trial.eventually(
+                    lambda: json.loads(trial.run(*_retinue(trial, "approvals", "--json")) or "[]"), run
+                )
+                if not question:
+                    return f"no question was asked about {file.name}"
+                trial.run(*_retinue(trial, verb, question[0]["id"]))
+                said, _ = run.communicate(timeout=SECONDS)
+            if file.exists() is not expected:
+                return f"after {verb} the file {'exists' if file.exists() else 'does not exist'}"
+            outcome = json.loads(said or "{}")
+            if expected and WRITTEN not in outcome.get("text", ""):
+                return f"after {verb} the run ended with {said[:300]}"
+        return ""
+
+    return work
+
+
+def resumes(prepare: Prepare) -> Work:
+    """retinue is killed in the middle of a turn; the run goes on in its session, and the agent knows what it did."""
+
+    def work(trial: Trial) -> str:
+        agent = prepare(trial)
+        file = trial.project / "resume.txt"
+        trial.model.is_held = True
+        with trial.started(*_child(trial, agent, f"{WRITING} {file}", "--yes")) as run:
+            if not trial.eventually(lambda: trial.model.after_calls, run):
+                return "the agent did not call its tool"
+            run.send_signal(signal.SIGKILL)
+            run.wait()
+        trial.model.after_calls.clear()
+        trial.model.is_held = False
+        time.sleep(agent.loses_sessions_for)
+        (row,) = json.loads(trial.run(*_retinue(trial, "runs", "list", "--json")))
+        outcome = json.loads(trial.run(*_retinue(trial, "runs", "resume", "--json", "--yes", row["run_id"])) or "{}")
+        if not trial.model.after_calls:
+            return "after the crash the agent did not know what it had done"
+        return "" if outcome.get("status") == "completed" and WRITTEN in outcome["text"] else f"it ended with {outcome}"
+
+    return work
+
+
+def mcp_client(work: Callable[[mcp_clients.Place], str]) -> Work:
+    """A client of the MCP server that is no host."""
+
+    def place(trial: Trial) -> str:
+        return work(mcp_clients.Place(trial.folder, trial.server(), trial.environment(), trial.programs))
+
+    return place
+
+
+NODE, FASTMCP = "node", "fastmcp"
+"""Sets of programs besides `PACKAGES`."""
+
+TRIALS: dict[str, tuple[str, Work]] = {
     "Claude Code, retinue as MCP server": ("claude", claude),
     "Codex, retinue as MCP server": ("codex", codex),
     "OpenCode, retinue as MCP server": ("opencode", opencode),
     "Gemini CLI, retinue as MCP server": ("gemini", gemini_cli),
-    "gemini --acp, as a child of retinue": ("gemini", gemini_acp),
-    "opencode acp, as a child of retinue": ("opencode", opencode_acp),
-    "claude-code-acp, as a child of retinue": ("claude-code-acp", claude_code_acp),
+    "MCP conformance suite": (NODE, mcp_client(mcp_clients.conformance)),
+    "MCP inspector, all tools": (NODE, mcp_client(mcp_clients.inspector)),
+    "FastMCP's client, all tools": (FASTMCP, mcp_client(mcp_clients.fastmcp)),
+    "gemini --acp, as a child of retinue": ("gemini", answers(gemini_acp)),
+    "gemini --acp, asks for permission": ("gemini", asks(gemini_acp)),
+    "gemini --acp, after kill -9": ("gemini", resumes(gemini_acp)),
+    "opencode acp, as a child of retinue": ("opencode", answers(opencode_acp)),
+    "opencode acp, asks for permission": ("opencode", asks(opencode_acp)),
+    "opencode acp, after kill -9": ("opencode", resumes(opencode_acp)),
+    "claude-code-acp, as a child of retinue": ("claude-code-acp", answers(claude_code_acp)),
+    "claude-code-acp, asks for permission": ("claude-code-acp", asks(claude_code_acp)),
+    "claude-code-acp, after kill -9": ("claude-code-acp", resumes(claude_code_acp)),
 }
 
 
-def install(names: Sequence[str], cache: Path) -> Path:
+def install(packages: Sequence[str], cache: Path) -> Path:
     """Install packages that are missing in the cache; the folder of their programs."""
     cache.mkdir(parents=True, exist_ok=True)
     done = cache / "installed.json"
-    wanted = {PACKAGES[name] for name in names}
     present = set(json.loads(done.read_text())) if done.exists() else set[str]()
-    if missing := sorted(wanted - present):
+    if missing := sorted(set(packages) - present):
         print(f"installing {', '.join(missing)} in {cache}", flush=True)
         flags = ["--no-audit", "--no-fund", "--loglevel=error", "--prefix", str(cache)]
         subprocess.run(["npm", "install", *flags, *missing], check=True, stdout=subprocess.DEVNULL)
-        done.write_text(json.dumps(sorted(present | wanted)))
+        done.write_text(json.dumps(sorted(present | set(packages))))
     return cache / "node_modules" / ".bin"
+
+
+def programs_of(names: set[str], cache: Path) -> dict[str, Path]:
+    """Install what these names stand for; the folder of the programs of each."""
+    places: dict[str, Path] = {}
+    if hosts := names & PACKAGES.keys():
+        places |= dict.fromkeys(hosts, install([PACKAGES[name] for name in hosts], cache))
+    if NODE in names:
+        places[NODE] = install(mcp_clients.NODE_PACKAGES, cache / "clients")
+    if FASTMCP in names:
+        places[FASTMCP] = mcp_clients.install_fastmcp(cache)
+    return places
+
+
+VERSIONS = {**PACKAGES, NODE: ", ".join(mcp_clients.NODE_PACKAGES[1:]), FASTMCP: mcp_clients.FASTMCP}
 
 
 def main(words: Sequence[str]) -> int:
@@ -469,28 +662,29 @@ def main(words: Sequence[str]) -> int:
         title: trial for title, trial in TRIALS.items() if not words or any(word in title.lower() for word in words)
     }
     default = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "retinue-hosts"
-    programs = install(sorted({name for name, _ in chosen.values()}), Path(os.environ.get("HOSTS_CACHE") or default))
+    places = programs_of({name for name, _ in chosen.values()}, Path(os.environ.get("HOSTS_CACHE") or default))
     failed = 0
     for title, (name, work) in chosen.items():
         folder = Path(tempfile.mkdtemp(prefix="retinue-hosts-"))
         with ModelServer() as server:
-            trial = Trial(folder, server.url, programs)
+            trial = Trial(folder, server, places[name])
             for each in (trial.home, trial.project):
                 each.mkdir()
             began = time.monotonic()
             try:
-                said = work(trial)
+                wrong = work(trial)
             except subprocess.TimeoutExpired:
-                said = f"it did not end within {SECONDS} s"
-            works = REPEATED in said
-            failed += not works
-            state = "works " if works else "FAILED"
-            print(f"{state}  {title} ({PACKAGES[name]}, {time.monotonic() - began:.0f} s)", flush=True)
-            if works:
-                shutil.rmtree(folder, ignore_errors=True)
+                wrong = f"a program did not end within {SECONDS} s"
+            failed += bool(wrong)
+            state = "FAILED" if wrong else "works "
+            print(f"{state}  {title} ({VERSIONS[name]}, {time.monotonic() - began:.0f} s)", flush=True)
+            if wrong:
+                print(f"        {wrong}; requests: {server.requests[:6]}; output: {folder}/output.txt", flush=True)
             else:
-                print(f"        requests: {server.requests[:6]}; output: {folder}/output.txt", flush=True)
+                shutil.rmtree(folder, ignore_errors=True)
+            server.is_held = False
             server.shutdown()
+    print(f"{len(chosen) - failed} of {len(chosen)} trials work", flush=True)
     return failed
 
 
