@@ -75,6 +75,37 @@ def test_disallowed_tools_are_removed() -> None:
     assert agent.settings.tools == ("file_read",)
 
 
+@pytest.mark.parametrize(
+    ("removal", "excluded", "told"),
+    [
+        ("disallowedTools: Bash, mcp__github", ("shell", "mcp__github"), []),
+        ("disallowedTools: Bash(rm:*)", ("shell",), [(4, "'Bash(rm:*)' removes the whole tool Bash")]),
+        ("tools:\n  write: false\n  bash: false", ("file_write", "shell"), []),
+    ],
+)
+def test_tools_are_removed_from_those_that_an_agent_inherits(
+    removal: str, excluded: tuple[str, ...], told: list[tuple[int, str]]
+) -> None:
+    agent = read(f"---\nname: a\ndescription: b\n{removal}\n---\nx")
+
+    assert (agent.settings.tools, agent.settings.excluded_tools) == (None, excluded)
+    assert notes(agent) == told
+
+
+def test_rights_that_an_opencode_file_denies_are_taken() -> None:
+    agent = read("---\ndescription: b\npermission:\n  edit: deny\n  bash: ask\n---\nx", ".opencode/agent/a.md")
+
+    assert agent.settings.excluded_tools == ("file_edit", "file_write")
+    reason = "apart from tools that it denies, the settings and --approvals decide what an agent may do"
+    assert notes(agent) == [(3, f"permission is ignored: {reason}")]
+
+
+def test_a_server_is_removed_with_its_tools() -> None:
+    agent = read("---\nname: a\ndescription: b\ntools: Read, mcp__github__search\ndisallowedTools: mcp__github\n---\nx")
+
+    assert agent.settings.tools == ("file_read",)
+
+
 def test_a_tool_that_is_limited_to_commands_is_left_out_instead_of_widened() -> None:
     agent = read("---\nname: a\ndescription: b\ntools: Read, Bash(git add:*, git log:*)\n---\nx")
 
@@ -188,10 +219,79 @@ def test_fields_without_an_equal_are_named_with_their_lines() -> None:
     )
 
     assert notes(agent) == [
-        (4, "permissionMode is ignored: the settings and --approvals decide what an agent may do"),
+        (4, "permissionMode 'bypassPermissions' is ignored: the settings and --approvals decide what it may do"),
         (5, "hooks is ignored: hooks of files are not run"),
         (7, "mood is ignored"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("mode", "read_only", "is_told"),
+    [
+        ("plan", True, False),
+        ("default", False, False),
+        ("acceptEdits", False, True),
+        ("dontAsk", False, True),
+        ("bypassPermissions", False, True),
+        ("auto", False, True),
+    ],
+)
+def test_a_permission_mode_takes_rights_and_gives_none(mode: str, read_only: bool, is_told: bool) -> None:
+    agent = read(f"---\nname: a\ndescription: b\npermissionMode: {mode}\n---\nx")
+
+    assert agent.settings == AgentSettings(description="b", system_prompt="x", read_only=read_only)
+    told = f"permissionMode {mode!r} is ignored: the settings and --approvals decide what it may do"
+    assert notes(agent) == ([(4, told)] if is_told else [])
+
+
+def test_an_agent_of_the_background_is_read() -> None:
+    agent = read("---\nname: a\ndescription: b\nbackground: true\n---\nx")
+
+    assert (agent.settings.background, agent.settings.agent("a").background, agent.warnings) == (True, True, ())
+
+
+def test_memory_gives_an_agent_with_tools_the_tools_of_memory() -> None:
+    told = (5, "what the agent remembers is kept by memory_store and memory_recall, not in files")
+    agent = read("---\nname: a\ndescription: b\ntools: Read\nmemory: project\n---\nx")
+
+    assert agent.settings.tools == ("file_read", "memory_store", "memory_recall")
+    assert notes(agent) == [told]
+    assert read("---\nname: a\ndescription: b\nmemory: user\n---\nx").settings.tools is None
+
+
+def test_servers_of_a_file_are_those_of_the_settings_and_none_is_started_from_it() -> None:
+    named = read("---\nname: a\ndescription: b\ntools: Read\nmcpServers: [github, 'a b']\n---\nx")
+    inline = read("---\nname: a\ndescription: b\ntools: Read\nmcpServers:\n  - jira:\n      command: sh\n---\nx")
+    inherits = read("---\nname: a\ndescription: b\nmcpServers: github\n---\nx")
+
+    assert (named.settings.tools, named.warnings) == (("file_read", "mcp__github__*"), ())
+    assert inline.settings.tools == ("file_read", "mcp__jira__*")
+    assert notes(inline) == [(5, "no server is started from a file: declare jira in [mcp_servers.NAME]")]
+    assert inherits.settings.tools is None
+    assert notes(inherits) == [
+        (
+            4,
+            "mcpServers is ignored: without tools the agent has those of its caller; MCP servers are declared in the "
+            "settings",
+        )
+    ]
+
+
+def test_skills_hooks_and_the_other_fields_without_an_equal_are_told() -> None:
+    agent = read("---\nname: a\ndescription: b\nskills: [x]\nhooks:\n  Stop: []\ninitialPrompt: Go\n---\nx")
+
+    assert agent.settings == AgentSettings(description="b", system_prompt="x")
+    assert notes(agent) == [
+        (4, "skills is ignored: skills are not loaded"),
+        (5, "hooks is ignored: hooks of files are not run"),
+        (7, "initialPrompt is ignored: the task of the caller is the first message"),
+    ]
+
+
+def test_turns_and_effort_of_a_file_are_those_of_the_agent() -> None:
+    agent = read("---\nname: a\ndescription: b\nmaxTurns: 7\neffort: high\n---\nx")
+
+    assert (agent.settings.max_turns, agent.settings.effort, agent.warnings) == (7, "high", ())
 
 
 def test_isolation_is_read_if_it_is_a_worktree() -> None:
@@ -222,7 +322,16 @@ def test_codex_files_are_read() -> None:
 
     assert (agent.name, agent.source, agent.settings.system_prompt) == ("explorer", "codex", "You explore.")
     assert agent.settings.model == "openai-responses:gpt-5-mini"
-    assert notes(agent) == [(4, "sandbox_mode is ignored: the settings decide what an agent may do")]
+    assert notes(agent) == [
+        (4, "sandbox_mode 'danger-full-access' is ignored: the settings and --approvals decide what it may do")
+    ]
+    assert agent.settings.read_only is False
+
+
+def test_a_codex_file_for_reading_makes_an_agent_that_changes_nothing() -> None:
+    agent = read('name = "a"\ndescription = "b"\nsandbox_mode = "read-only"\ndeveloper_instructions = "x"\n', "a.toml")
+
+    assert (agent.settings.read_only, agent.warnings) == (True, ())
 
 
 def test_opencode_files_are_named_by_their_path() -> None:

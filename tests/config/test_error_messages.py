@@ -21,7 +21,8 @@ OPTIONS = (
 AGENT_OPTIONS = OPTIONS.replace("betas", "betas, batch_hours")
 AGENT_KEYS = (
     "description, system_prompt, tools, model, fallback, max_turns, model_provider, risk_profile, runtime_profile, "
-    f"think, {AGENT_OPTIONS}, extra_headers, tags, placement, isolation, enabled, workspace, memory, limits"
+    f"think, {AGENT_OPTIONS}, extra_headers, tags, placement, isolation, background, read_only, "
+    "excluded_tools, enabled, workspace, memory, limits"
 )
 LIMIT_KEYS = (
     "max_tokens, max_input_tokens, max_output_tokens, max_cost, max_calls, max_repeats, "

@@ -105,7 +105,8 @@ class ChildRuns:
         )
         policy, _ = dialects.grant(agent, context.policy)
         run_spec = replace(run_spec, output=caller.output, launch_config=caller.launch_config)
-        dialects.supervisor.change_agent(context.run_id, run_spec, policy or context.policy)
+        restricted = dialects.supervisor.rules.restricted(policy or context.policy, agent)
+        dialects.supervisor.change_agent(context.run_id, run_spec, restricted)
 
     def _offered(
         self, dialects: DialectContext, agent: Agent | None, context: CallContext, tools: Sequence[str] | None

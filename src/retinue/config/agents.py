@@ -170,6 +170,20 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
         Literal["worktree"] | None,
         Meta(description="As a sub-agent it works in a git worktree of its own.", examples=["worktree"]),
     ] = None
+    background: Annotated[
+        bool, Meta(description="As a sub-agent it works in the background, if the dialect has that.", examples=[False])
+    ] = False
+    read_only: Annotated[
+        bool,
+        Meta(description="Calls with effects are refused, whatever its profile and its caller allow.", examples=[True]),
+    ] = False
+    excluded_tools: Annotated[
+        tuple[Name, ...],
+        Meta(
+            description="Tools it may not use, whatever its profile and its caller allow; patterns for MCP servers.",
+            examples=[["shell", "mcp__github__*"]],
+        ),
+    ] = ()
     enabled: Annotated[bool, Meta(description="Whether it can be started at all.", examples=[True])] = True
     workspace: Annotated[WorkspaceSettings, Meta(description="Its workspace.")] = WorkspaceSettings()
     memory: Annotated[MemorySettings, Meta(description="Its memory.")] = MemorySettings()
@@ -217,6 +231,9 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
             tags=self.tags,
             placement=self.placement,
             isolation=self.isolation,
+            background=self.background,
+            read_only=self.read_only,
+            excluded_tools=self.excluded_tools,
         )
 
     def limits_over(self, base: Limits) -> Limits:

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from retinue.core.errors import BadInput
 from retinue.core.model_options import NO_OPTIONS, NO_REQUEST_OPTIONS, Effort, ModelOptions, RequestOptions
-from retinue.core.policy import Policy, RuntimeProfile
+from retinue.core.policy import Policy, Restriction, RuntimeProfile
 from retinue.core.run import Limits
 from retinue.core.text import quote_headers
 
@@ -106,7 +106,11 @@ class Agent(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `effort` is how much its model thinks, `max_output_tokens` the longest reply, and `options` has further options of
     requests. They hold for the agent wherever it runs. With `isolation` worktree it works in a git worktree of its own
-    when another run starts it, and hands back a branch.
+    when another run starts it, and hands back a branch. With `background` it works in the background where another run
+    starts it by a tool that can do both.
+
+    `read_only` and `excluded_tools` take rights from it: calls with effects, and tools, are refused
+    whatever its policy and its caller allow.
 
     >>> Agent(name="writer", description="Drafts reports", system_prompt="You write.").max_turns is None
     True
@@ -133,9 +137,12 @@ class Agent(Struct, frozen=True, kw_only=True, omit_defaults=True):
     tags: tuple[str, ...] = ()
     placement: Placement = "tree"
     isolation: Literal["worktree"] | None = None
+    background: bool = False
+    read_only: bool = False
+    excluded_tools: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("tools", "fallback", "memory_from", "tags"):
+        for name in ("tools", "fallback", "memory_from", "tags", "excluded_tools"):
             value: object = getattr(self, name)
             if not isinstance(value, tuple):  # callers pass lists
                 if isinstance(value, str) or not isinstance(value, Iterable):
@@ -148,6 +155,10 @@ class Agent(Struct, frozen=True, kw_only=True, omit_defaults=True):
         if self.effort is not None or self.max_output_tokens is not None:
             given = ModelOptions(effort=self.effort, max_output_tokens=self.max_output_tokens)
             msgspec.structs.force_setattr(self, "options", given.over(self.options))
+
+    @property
+    def restriction(self) -> Restriction:
+        return Restriction(self.read_only, self.excluded_tools)
 
     def limits_with(self, max_turns: int | None) -> Limits:
         return msgspec.structs.replace(self.limits, max_turns=max_turns)
@@ -163,6 +174,8 @@ _AGENT_TYPES: tuple[tuple[str, type | tuple[type, ...]], ...] = (
     ("policy", (Policy, NoneType)),
     ("runtime", RuntimeProfile),
     ("workspace", str),
+    ("background", bool),
+    ("read_only", bool),
 )
 
 

@@ -580,17 +580,42 @@ class RuntimeProfile(Struct, frozen=True, kw_only=True, omit_defaults=True):
     sandbox_enabled: bool = True
 
 
+class Restriction(Struct, frozen=True):
+    """What an agent may not do, whatever its policy and its caller allow."""
+
+    read_only: bool = False
+    excluded_tools: tuple[str, ...] = ()
+
+    def on(self, policy: Policy) -> Policy:
+        """The policy without what is restricted.
+
+        >>> restricted = Restriction(read_only=True, excluded_tools=("shell",)).on(Policy(excluded_tools=("fetch",)))
+        >>> restricted.autonomy, restricted.excluded_tools
+        (<Autonomy.READONLY: 'readonly'>, ('fetch', 'shell'))
+        """
+        return replace(
+            policy,
+            autonomy=Autonomy.READONLY if self.read_only else policy.autonomy,
+            excluded_tools=policy.excluded_tools + self.excluded_tools,
+        )
+
+
+NO_RESTRICTION = Restriction()
+
+
 class Rules(Struct, frozen=True, kw_only=True):
     """Configured policies: for all agents (`session`) and by agent name.
 
-    `memories` lists for each configured agent the agents whose memory it may read besides its own, `tags` the tags that
-    a worker must have for its runs. The runs of agents in `anywhere` need not be driven with their tree. On a store
-    that several machines reach, `machine` is the tag of this one, for runs with a tool of `folder_tools`, which work in
-    one of its folders.
+    `restrictions` take rights from agents, also from those without a policy of their own, which have that of their
+    caller. `memories` lists for each configured agent the agents whose memory it may read besides its own, `tags` the
+    tags that a worker must have for its runs. The runs of agents in `anywhere` need not be driven with their tree. On a
+    store that several machines reach, `machine` is the tag of this one, for runs with a tool of `folder_tools`, which
+    work in one of its folders.
     """
 
     session: Policy | None = None
     agents: Mapping[str, Policy] = {}
+    restrictions: Mapping[str, Restriction] = {}
     memories: Mapping[str, tuple[str, ...]] = {}
     tags: Mapping[str, tuple[str, ...]] = {}
     anywhere: frozenset[str] = frozenset()
@@ -611,7 +636,12 @@ class Rules(Struct, frozen=True, kw_only=True):
 
     def ceiling_of(self, agent: str) -> Policy:
         """The policy of a root run of the agent: the configured one, or the default."""
-        return self.policy_for(agent) or DEFAULT_POLICY
+        return self.restricted(self.policy_for(agent) or DEFAULT_POLICY, agent)
+
+    def restricted(self, policy: Policy, agent: str) -> Policy:
+        """The policy without what is restricted for the agent."""
+        restriction = self.restrictions.get(agent)
+        return policy if restriction is None else restriction.on(policy)
 
     def readable_memories(self, agent: str, memory_from: tuple[str, ...]) -> tuple[str, ...]:
         """Those of `memory_from` that the agent may read; all, if none are configured for it.

@@ -104,6 +104,7 @@ def admit(
         raise TooManyRunning(running=running, limit=spawn_request.max_running)
     # An independent run is bound by the tools of its tree, too.
     policy = within_tools(_anchored(inherit(ceiling, grant), spawn_request.run_spec), tool_ceiling)
+    policy = engine.rules.restricted(policy, spawn_request.run_spec.identity or spawn_request.agent)
     run_spec = spawn_request.run_spec
     if run_spec.tool_ceiling != tool_ceiling:
         run_spec = replace(run_spec, tool_ceiling=tool_ceiling)
@@ -219,7 +220,7 @@ async def current_policy(run: Run, known: dict[RunId, Policy], rules: Rules, rep
         for other in _extended_agents(each):
             if (theirs := rules.agents.get(other)) is not None:
                 policy = intersect(policy, theirs)
-        policy = _anchored(policy, each.run_spec)
+        policy = rules.restricted(_anchored(policy, each.run_spec), agent)
         known[each.run_id] = policy if above is None else intersect(policy, known[above])
     return known[run.run_id]
 

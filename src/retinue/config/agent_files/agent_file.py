@@ -8,7 +8,7 @@ tools and model are bound by those of the run that starts the agent: a file cann
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Literal, NamedTuple, TypeAlias, cast
 
@@ -96,17 +96,13 @@ _SILENT = frozenset(
 """Fields about the display or the place of an agent in its program, which mean nothing here."""
 
 _UNSUPPORTED: Mapping[str, str] = {
-    "permissionMode": "the settings and --approvals decide what an agent may do",
     "skills": "skills are not loaded",
     "hooks": "hooks of files are not run",
-    "mcpServers": "MCP servers are declared in the settings ([mcp_servers.NAME])",
-    "mcp_servers": "MCP servers are declared in the settings ([mcp_servers.NAME])",
-    "mcp-servers": "MCP servers are declared in the settings ([mcp_servers.NAME])",
-    "memory": "give the agent the tools memory_store and memory_recall instead",
-    "background": "the caller decides whether it waits",
     "initialPrompt": "the task of the caller is the first message",
-    "sandbox_mode": "the settings decide what an agent may do",
-    "permission": "the settings and --approvals decide what an agent may do",
+    "permission": "apart from tools that it denies, the settings and --approvals decide what an agent may do",
+    "mcpServers": "without tools the agent has those of its caller; MCP servers are declared in the settings",
+    "mcp_servers": "without tools the agent has those of its caller; MCP servers are declared in the settings",
+    "mcp-servers": "without tools the agent has those of its caller; MCP servers are declared in the settings",
 }
 
 
@@ -160,7 +156,12 @@ class _Reader:
         name, description = self._text("name"), self._text("description")
         if not name and not description:
             raise UnusableAgentFile("it has neither a name nor a description: this is not an agent")
+        excluded: tuple[str, ...] = ()
         tools = self._tools()
+        if tools is None:
+            excluded = tuple(self._removed())
+        else:
+            tools = list(dict.fromkeys((*tools, *self._server_tools(), *self._memory_tools())))
         settings = AgentSettings(
             description=description or self._guessed_description(body),
             system_prompt=body,
@@ -169,6 +170,9 @@ class _Reader:
             max_turns=self._max_turns(),
             effort=self._effort(),
             isolation=self._isolation(),
+            background=self._is_true("background"),
+            read_only=self._is_read_only(),
+            excluded_tools=excluded,
             enabled=not self._is_true("disable"),
         )
         named_by_path = source in ("opencode", "copilot") and not name
@@ -212,24 +216,71 @@ class _Reader:
         """The tools of Retinue, or None where the file lists none."""
         listed = self._listed("tools")
         if listed is None:
-            if self._listed("disallowedTools"):
-                self.warn("disallowedTools", "disallowedTools has no effect without tools: list the tools to keep")
             return None
-        forbidden = set(self._translated("disallowedTools", self._listed("disallowedTools") or (), told=False))
-        tools = [tool for tool in self._translated("tools", listed) if tool not in forbidden]
+        tools = _without(self._translated("tools", listed), self._removed())
         if listed and not tools:
             self.warn("tools", "none of its tools exists here: the agent has no tools")
             self._is_usable = False
         return tools
 
-    def _translated(self, key: str, names: list[str] | tuple[()], *, told: bool = True) -> list[str]:
+    def _translated(self, key: str, names: list[str]) -> list[str]:
         found: dict[str, None] = {}
         for name in names:
             translated = self._translation.tool(name)
             found.update(dict.fromkeys(translated.tools))
-            if translated.note and told:
+            if translated.note:
                 self.warn(key, translated.note)
         return list(found)
+
+    def _removed(self) -> list[str]:
+        """The tools that the file takes away, as names and patterns. A tool without an equal is none that there is."""
+        value = self._values.get("tools")
+        names = list(self._listed("disallowedTools") or ())
+        if isinstance(value, dict):
+            names += [name for name, item in list(value.items())[:MAX_LISTED] if str(item).lower() in _OFF]
+        rights = self._values.get("permission")
+        if isinstance(rights, dict):
+            denied = [name for name, item in list(rights.items())[:MAX_LISTED] if item == "deny" and name != "*"]
+            names += [*denied, *(["write"] if "edit" in denied else [])]
+        found: dict[str, None] = {}
+        for name in names:
+            whole, bracket, _ = name.partition("(")
+            if bracket:  # to remove less than the whole tool would widen what the file says
+                self.warn("disallowedTools", f"{name[:80]!r} removes the whole tool {whole.strip()}")
+            found.update(dict.fromkeys(self._translation.tool(whole).tools))
+        return list(found)
+
+    def _server_tools(self) -> list[str]:
+        """Patterns for the tools of the MCP servers that the file names; those of the settings alone are started."""
+        found: list[str] = []
+        for key in ("mcpServers", "mcp_servers", "mcp-servers"):
+            match self._values.get(key):
+                case list(items):
+                    names = [name for item in items for name in ([item] if isinstance(item, str) else _keys(item))]
+                    inline = any(isinstance(item, dict) for item in items)
+                case dict(items):
+                    names, inline = list(items), True
+                case str(text):
+                    names, inline = _split_names(text), False
+                case _:
+                    continue
+            names = [name.strip() for name in names[:MAX_LISTED] if re.fullmatch(r"\s*[A-Za-z0-9_-]{1,64}\s*", name)]
+            found += [f"mcp__{name}__*" for name in names]
+            if inline:
+                self.warn(key, f"no server is started from a file: declare {', '.join(names)} in [mcp_servers.NAME]")
+        return found
+
+    def _memory_tools(self) -> tuple[str, ...]:
+        return () if self._values.get("memory") is None else ("memory_store", "memory_recall")
+
+    def _is_read_only(self) -> bool:
+        """Whether the file wants the agent to change nothing; every other mode is up to the settings."""
+        mode = str(self._values.get("permissionMode") or "")
+        sandbox = str(self._values.get("sandbox_mode") or "")
+        for key, value in (("permissionMode", mode), ("sandbox_mode", sandbox)):
+            if value and value not in ("plan", "default", "read-only"):
+                self.warn(key, f"{key} {value[:40]!r} is ignored: the settings and --approvals decide what it may do")
+        return mode == "plan" or sandbox == "read-only"
 
     def _listed(self, key: str) -> list[str] | None:
         """The names in a list, in a text with commas, or those of a mapping that are true; None for all tools."""
@@ -242,8 +293,7 @@ class _Reader:
                 names = [item for item in value[:MAX_LISTED] if isinstance(item, str)]
             case dict():
                 names = [name for name, item in list(value.items())[:MAX_LISTED] if str(item).lower() not in _OFF]
-                if all(str(item).lower() in _OFF for item in value.values()):
-                    self.warn(key, f"{key} only removes tools, which has no effect: list the tools to keep")
+                if not names:  # it only removes tools
                     return None
             case _:
                 return None
@@ -289,6 +339,13 @@ class _Reader:
     def _other_fields(self) -> None:
         used = {"isolation", "name", "description", "tools", "disallowedTools", "model", "disable"}
         used |= {"maxTurns", "max_turns", "steps", "maxSteps", "effort", "model_reasoning_effort"}
+        used |= {"permissionMode", "sandbox_mode", "background"}
+        if self._values.get("memory") is not None:
+            self.warn("memory", "what the agent remembers is kept by memory_store and memory_recall, not in files")
+            used.add("memory")
+        servers = {"mcpServers", "mcp_servers", "mcp-servers"}
+        if self._values.get("tools") is not None:
+            used |= servers
         for key in self._values:
             if key in used or key in _SILENT or self._values[key] is None:
                 continue
@@ -326,6 +383,21 @@ def _split_names(text: str) -> list[str]:
     return [name.strip("\"'") for name in (*names, text[start:])]
 
 
+def _without(tools: Sequence[str], removed: Sequence[str]) -> list[str]:
+    """The tools that are not removed, by name or, for those of MCP servers, by server or the begin of a pattern.
+
+    >>> _without(["grep", "mcp__github__search", "mcp__jira__find"], ["glob", "mcp__github", "mcp__jira__f*"])
+    ['grep']
+    """
+    names, servers = set(removed), [name for name in removed if name.startswith("mcp__")]
+    begins = tuple(name.partition("*")[0] if "*" in name else f"{name}__" for name in servers)
+    return [tool for tool in tools if tool not in names and not tool.startswith(begins)]
+
+
+def _keys(value: Value) -> list[str]:
+    return list(value) if isinstance(value, dict) else []
+
+
 def _slug(name: str) -> str:
     """The name as a name of the settings.
 
@@ -361,7 +433,7 @@ def _codex(path: str, document: Document, translation: Translation) -> AgentFile
     texts: dict[str, Value] = {
         key: value
         for key, value in values.items()
-        if isinstance(value, str) and key in ("name", "description", "model", "model_reasoning_effort")
+        if isinstance(value, str) and key in ("name", "description", "model", "model_reasoning_effort", "sandbox_mode")
     }
     reader = _Reader(texts, lambda key: document.line_of((key,)), translation)
     body = values["developer_instructions"]

@@ -33,6 +33,12 @@ def _table(agent: AgentFile) -> Iterator[str]:
         yield f"effort = {_text(settings.effort)}"
     if settings.isolation is not None:
         yield f"isolation = {_text(settings.isolation)}"
+    if settings.background:
+        yield "background = true"
+    if settings.read_only:
+        yield "read_only = true"
+    if settings.excluded_tools:
+        yield f"excluded_tools = [{', '.join(map(_text, settings.excluded_tools))}]"
     if not settings.enabled:
         yield "enabled = false"
 

@@ -16,6 +16,7 @@ from retinue.core.inbox import TextMessage
 from retinue.core.policy import Autonomy, Policy
 from retinue.core.ports import CallContext, Tool, ToolResult
 from retinue.core.run import Lifecycle, Outcome
+from retinue.dialects.agent_names import agent_named
 from retinue.dialects.arguments import arguments_of, compact
 from retinue.dialects.base import Dialect, DialectTool
 from retinue.dialects.claude import NAME, answers, requests
@@ -121,6 +122,9 @@ class AgentTool(ClaudeTool):
 
     async def _answer(self, arguments: str, context: CallContext) -> JsonObject:
         request = arguments_of(self._name, arguments, AgentArguments)
+        kind = agent_named(request.subagent_type or "", self._dialect_context.agents)
+        if kind is not None and kind.background:
+            request = replace(request, run_in_background=True)
         row = await self._dialect_context.begun(context)
         run_id = await self._start(request, context) if row is None else row.run_id
         if not request.run_in_background:

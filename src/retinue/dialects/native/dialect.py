@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
+from msgspec.structs import replace
+
 from retinue.core.agent import Agent, ToolKind, ToolSpec
 from retinue.core.errors import BadInput, Refused, RunIsOver
 from retinue.core.events import RunAccepted
@@ -13,6 +15,7 @@ from retinue.core.inbox import TextMessage
 from retinue.core.policy import Policy
 from retinue.core.ports import CallContext, Tool, ToolResult
 from retinue.core.run import Lifecycle, Limits, Outcome
+from retinue.dialects.agent_names import agent_named
 from retinue.dialects.arguments import arguments_of, compact
 from retinue.dialects.base import Dialect, DialectTool
 from retinue.dialects.context import DialectContext
@@ -106,7 +109,7 @@ class RunTool(NativeTool):
         return requests.specs(self._agent_names(), self._tool_names(offered, policy))[self.tool]
 
     async def _answer(self, arguments: str, context: CallContext) -> JsonObject:
-        request = arguments_of(self.tool, arguments, RunArguments)
+        request = self._in_background(arguments_of(self.tool, arguments, RunArguments))
         if request.key is not None and context.host is not None and not context.host.identified:
             raise CallRefused(answers.NO_IDENTITY)
         run_id = await self._begun(request, context)
@@ -128,6 +131,11 @@ class RunTool(NativeTool):
         elif cache:
             answer["cache"] = cache
         return answers.with_next(answer, named.view, announced=context.host is None)
+
+    def _in_background(self, request: RunArguments) -> RunArguments:
+        """The request, in the background if its agent always works there."""
+        agent = agent_named(request.agent or "", self._dialect_context.agents)
+        return request if agent is None or not agent.background else replace(request, background=True)
 
     async def _begun(self, request: RunArguments, context: CallContext) -> RunId | None:
         """The run that this call started before a crash, or an earlier call with the same idempotency key."""
