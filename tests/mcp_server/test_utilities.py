@@ -79,7 +79,7 @@ async def test_ids_of_runs_are_completed_and_all_else_has_no_values(tmp_path: Pa
             await values({"type": "ref/prompt", "name": "reader"}, "task", "Re"),
         ]
 
-    none = {"values": [], "total": 0, "hasMore": False}
+    none: dict[str, Any] = {"values": [], "total": 0, "hasMore": False}
     assert completed == [{"values": [run], "total": 1, "hasMore": False}] * 2 + [none]
     assert others == [none] * 3
 
@@ -91,6 +91,6 @@ async def test_methods_of_tasks_are_refused_to_a_client_that_has_not_announced_t
             for verb in ("get", "update", "cancel")
         ]
 
-    extensions = {"io.modelcontextprotocol/tasks": {}}
+    extensions: dict[str, Any] = {"io.modelcontextprotocol/tasks": {}}
     assert [error["code"] for error in refused] == [-32021] * 3
     assert [error["data"] for error in refused] == [{"requiredCapabilities": {"extensions": extensions}}] * 3
