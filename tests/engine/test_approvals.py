@@ -69,7 +69,7 @@ async def test_without_an_approver_a_gated_call_is_refused_and_names_the_setting
         assert heard[0][-1] == ToolMessage(
             "write",
             f"Security policy: 'write': {NEEDED} "
-            "Nobody can be asked here: open retinue with approvals='wait' or a callback, or use --approvals on the "
+            "There is no approver here: open retinue with approvals='wait' or a callback, or use --approvals on the "
             "command line.",
             failed=True,
         )

@@ -54,7 +54,7 @@ async def test_gated_calls_of_a_run_that_denies_them_are_refused(folder: Path) -
 
     (result,) = [entry for entry in transcript if entry["kind"] == "result"]
     assert result["failed"]
-    assert "Nobody can be asked here" in result["text"]
+    assert "There is no approver here" in result["text"]
     assert (questions, (folder / "a.txt").exists()) == ([], False)
 
 

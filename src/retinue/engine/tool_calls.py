@@ -47,7 +47,7 @@ GRANTED = ToolResult("")
 """A marker, not a result: the call may be made."""
 
 NO_APPROVER = (
-    "Nobody can be asked here: open retinue with approvals='wait' or a callback, or use --approvals on the "
+    "There is no approver here: open retinue with approvals='wait' or a callback, or use --approvals on the "
     "command line."
 )
 

@@ -101,7 +101,7 @@ class TodoList:
 
         Args:
             subject: what there is to do, in a line
-            description: details that whoever does it needs
+            description: details that the work needs
             priority: how urgent it is
             labels: words to find it by
             blocks: ids of tasks that cannot begin before this one is over
@@ -187,7 +187,7 @@ class TodoList:
         Args:
             id: the task
             subject: what there is to do, in a line
-            description: details that whoever does it needs
+            description: details that the work needs
             status: how far it is
             priority: how urgent it is
             labels: the labels that it has from now on

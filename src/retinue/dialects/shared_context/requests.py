@@ -204,7 +204,7 @@ def _patterns(fields: Fields, name: str) -> tuple[str, ...] | None:
 
 
 KEY_NAMESPACE = """\
-Shared context is the working memory of this session. Everyone who has the shared_context tool reads and writes the same
+Shared context is the working memory of this session. All agents with the shared_context tool read and write the same
 entries. Conventional keys:
 
   State
@@ -217,7 +217,7 @@ entries. Conventional keys:
     constraints          what has to be respected
   Findings
     findings_summary     what was found out, in short
-    open_questions       what nobody could answer yet
+    open_questions       what has no answer yet
     decisions_made       what was decided, and why
   Output
     deliverables_status  how far each result is
