@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from retinue.core.text import MAX_JSON_VALUES
 from retinue.net.json_rpc import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
     MAX_GARBAGE,
     MAX_REQUESTS,
-    MAX_VALUES,
     METHOD_NOT_FOUND,
     PARSE_ERROR,
     ConnectionGone,
@@ -139,10 +139,10 @@ async def test_only_so_many_requests_are_worked_on_and_none_outlives_the_connect
 async def test_a_message_of_too_many_values_is_not_decoded() -> None:
     side = Side()
     peer = Peer(side, side.send, strict=True)
-    huge = b'{"method":"note","params":{"x":[' + b"[]," * (MAX_VALUES // 2) + b"1]}}\n"
+    huge = b'{"method":"note","params":{"x":[' + b"[]," * (MAX_JSON_VALUES // 2) + b"1]}}\n"
 
     await peer.serve(lines([huge, {"method": "note", "params": {"x": 1}}]))
 
     assert side.noted == [("note", {"x": 1})]
-    error = {"code": INVALID_REQUEST, "message": f"the message has more than {MAX_VALUES} values"}
+    error = {"code": INVALID_REQUEST, "message": f"the message has more than {MAX_JSON_VALUES} values"}
     assert side.sent == [{"jsonrpc": "2.0", "id": None, "error": error}]

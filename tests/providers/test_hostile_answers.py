@@ -76,7 +76,7 @@ ENDLESS: dict[tuple[str, str], list[Event]] = {
 
 
 class EndlessServer:
-    """Sends `first`, and then `again` without end; `sent` counts the bytes that a client has taken."""
+    """Sends `first`, then `again` without end unless it is empty; `sent` counts the bytes that a client has taken."""
 
     def __init__(self, first: bytes, again: bytes) -> None:
         self.first, self.again, self.sent = first, again, 0
@@ -102,7 +102,7 @@ class EndlessServer:
         try:
             await reader.readuntil(b"\r\n\r\n")
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + self.first)
-            while True:
+            while self.again:
                 writer.write(self.again)
                 await writer.drain()
                 self.sent += len(self.again)
@@ -145,6 +145,18 @@ async def test_a_body_without_end_that_is_no_stream_is_stopped_too() -> None:
         assert "the answer was stopped" in await refusal_of("chat", server, max_output=10)
     async with EndlessServer(b"", b": comment\n\n" * 10_000) as server:
         assert "the answer was stopped" in await refusal_of("gemini", server, max_output=10)
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize(("beginning", "end"), [(b"data: {", b"}\n\n"), (b"{", b"}")], ids=["event", "body"])
+async def test_json_of_very_many_values_is_not_decoded(wire: str, beginning: bytes, end: bytes) -> None:
+    many = beginning + b'"error":[' + b"[]," * 500_000 + b"1]" + end
+
+    async with EndlessServer(many, b"") as server:
+        text = await refusal_of(wire, server, max_output=10_000)
+
+    assert "a part of the answer has more than 1000000 values" in text
 
 
 def test_the_longest_answers_of_vendors_fit() -> None:

@@ -14,6 +14,9 @@ Unit = Literal["characters", "bytes"]
 NOT_JSON = (msgspec.DecodeError, UnicodeError, RecursionError)
 """Exceptions of decoding invalid or unexpected JSON, including lone surrogates and too deep nesting."""
 
+MAX_JSON_VALUES = 1_000_000
+"""Commas, lists and objects in JSON of another program that is decoded: each of its values takes time and memory."""
+
 _NEVER_PRINTED = (
     r"\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f"
     r"\u3164\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff"
@@ -252,6 +255,15 @@ def middle_cut(text: str, limit: int) -> str:
     end = room // 2
     start = room - end
     return f"{text[:start]}… {len(text) - room} more …{text[len(text) - end :]}"
+
+
+def values_in(json: bytes) -> int:
+    """At least the number of values in JSON; characters of texts count, too.
+
+    >>> values_in(b'[1, {"a": []}]')
+    4
+    """
+    return json.count(b",") + json.count(b"[") + json.count(b"{")
 
 
 def plural(number: int, thing: str) -> str:

@@ -27,10 +27,9 @@ from pydantic import FileUrl
 from retinue.core.errors import BadInput, ToolError
 from retinue.core.policy import WorkspaceRights
 from retinue.core.ports import Ended, Talk
-from retinue.core.text import clean_line
+from retinue.core.text import clean_line, values_in
 from retinue.local.programs import on_path
 from retinue.mcp_client.server_config import Converse, McpServer
-from retinue.net.json_rpc import values_in
 from retinue.version import __version__
 
 MAX_MESSAGE = 16 * 1024 * 1024

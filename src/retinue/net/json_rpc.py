@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 import msgspec
 
 from retinue.core.log_context import logger
-from retinue.core.text import NOT_JSON, clean_line
+from retinue.core.text import MAX_JSON_VALUES, NOT_JSON, clean_line, values_in
 
 log = logger("retinue.net")
 
@@ -25,9 +25,6 @@ MAX_REQUESTS = 64
 
 MAX_GARBAGE = 1000
 """Lines in a row that are no messages, before the connection is given up."""
-
-MAX_VALUES = 1_000_000
-"""Commas, lists and objects of one message: decoding takes time and memory for each of its values."""
 
 BREATH = 100
 """Messages in a row after which other tasks have their turn."""
@@ -151,8 +148,8 @@ class Peer:
 
     async def _take(self, line: bytes) -> bool:
         """Handle one line; False if it is no message."""
-        if values_in(line) > MAX_VALUES:
-            return self._reject(INVALID_REQUEST, f"the message has more than {MAX_VALUES} values")
+        if values_in(line) > MAX_JSON_VALUES:
+            return self._reject(INVALID_REQUEST, f"the message has more than {MAX_JSON_VALUES} values")
         try:
             message: object = msgspec.json.decode(line)
         except NOT_JSON as error:
@@ -226,11 +223,6 @@ class Peer:
             self.refuse(id, INTERNAL_ERROR, f"internal error: {type(error).__name__}")
         else:
             self._write({"jsonrpc": "2.0", "id": id, "result": result})
-
-
-def values_in(message: bytes) -> int:
-    """At least the number of values of a message of JSON; characters of texts count, too."""
-    return message.count(b",") + message.count(b"[") + message.count(b"{")
 
 
 def _is_id(id: object) -> bool:

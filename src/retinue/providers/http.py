@@ -20,6 +20,7 @@ from retinue.core.errors import BadInput, ProviderError
 from retinue.core.messages import Reply, StartDelta
 from retinue.core.model_options import NO_OPTIONS, NO_REQUEST_OPTIONS
 from retinue.core.ports import Publish, Request
+from retinue.core.text import MAX_JSON_VALUES, values_in
 from retinue.core.usage import NO_USAGE
 from retinue.net.encryption import check_encrypted
 from retinue.net.http import CONNECT_SECONDS, Http, ProxyFailed, UnknownProxy
@@ -328,6 +329,9 @@ def max_bytes(max_output: int | None) -> int:
     return ANSWER_BYTES + TOKEN_BYTES * (USUAL_MAX_OUTPUT if max_output is None else max_output)
 
 
+MAX_UNCOUNTED = MAX_JSON_VALUES
+"""Bytes of an event whose values are not counted, because they are no more."""
+
 EVENT_STREAM = "application/vnd.amazon.eventstream"
 
 
@@ -382,6 +386,8 @@ async def _read(
         while not decoder.done:
             deltas = ()
             for payload in reader.feed(chunk) if chunk else reader.end():
+                if len(payload) > MAX_UNCOUNTED:
+                    _check_values(payload)
                 deltas = decoder.feed(payload)
                 if not has_events:  # the first event of every vendor has the id of the response
                     has_events = True
@@ -432,7 +438,15 @@ async def _rest(content: Content, beginning: bytes) -> bytes:
         size += len(piece)
         if size > MAX_EVENT_BYTES:
             raise ProviderError(f"the answer has more than {MAX_EVENT_BYTES} bytes", fault="internal")
-    return b"".join(pieces)
+    answer = b"".join(pieces)
+    _check_values(answer)
+    return answer
+
+
+def _check_values(payload: bytes) -> None:
+    """Raise `ProviderError` for JSON of very many values, which would stop other runs for seconds."""
+    if values_in(payload) > MAX_JSON_VALUES:
+        raise ProviderError(f"a part of the answer has more than {MAX_JSON_VALUES} values", fault="internal")
 
 
 async def _drain(content: Content) -> None:
