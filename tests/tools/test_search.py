@@ -26,9 +26,9 @@ from retinue.core.ports import CallRisk
 from retinue.tools.coding import CodingPreset
 from retinue.tools.files.paths import FileAccess
 from retinue.tools.search import search_tools
-from retinue.tools.search.fallback import GitIgnore, RipgrepScan, Scan, compiled, walk
 from retinue.tools.search.ripgrep import MatchCollector, SearchLimits, matches
 from retinue.tools.search.ripgrep_arguments import LEFT_OUT, Query, query_of
+from retinue.tools.search.search_program import GitIgnore, RipgrepScan, Scan, compiled, walk
 from tests.conftest import STRESS
 from tests.tools.tool_calls import ToolCaller, dependencies
 
@@ -405,7 +405,7 @@ def children() -> list[str]:
             fields = status.read_text().rpartition(")")[2].split()
             if int(fields[1]) == os.getpid() and fields[0] != "Z":
                 command = status.with_name("cmdline").read_bytes().decode()
-                found += [command] if "fallback.py" in command else []
+                found += [command] if "search_program.py" in command else []
     return found
 
 

@@ -18,7 +18,7 @@ __all__ = [
     "precedence",
     "profiles",
     "providers",
-    "root",
+    "root_defaults",
     "section_type",
     "settings",
     "store",

@@ -20,7 +20,7 @@ from retinue.config.memory import MEMORY, MemoryDefaults, backend_issues
 from retinue.config.other_programs import LenientDocument, Translate, translated
 from retinue.config.profiles import RISK_PROFILES, RUNTIME_PROFILES, RiskSettings, RuntimeSettings, unsupported_options
 from retinue.config.providers import ProviderSettings
-from retinue.config.root import ROOT, RootDefaults
+from retinue.config.root_defaults import ROOT, RootDefaults
 from retinue.config.section_type import Section
 from retinue.config.store import SQLITE, STORE
 from retinue.config.toml import read_toml

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from retinue.core.run import Outcome
     from retinue.core.state import Run
     from retinue.dialects.context import DialectContext, ProviderHost
-    from retinue.dialects.translation import Translation
+    from retinue.dialects.settings_translation import Translation
     from retinue.engine import RunView, Supervisor
 
 T = TypeVar("T")

@@ -32,7 +32,7 @@ from retinue.core.state import Run
 from retinue.core.workspace import is_address
 from retinue.engine.context import EngineContext
 from retinue.engine.live_run import LiveRun
-from retinue.engine.stored import Replay
+from retinue.engine.store_access import Replay
 
 
 class SpawnRequest(Struct, frozen=True, kw_only=True):

@@ -66,7 +66,7 @@ from retinue.engine.rate_limiter import SYNC_SECONDS, RateLimiters, SharedRateLi
 from retinue.engine.registry import EndedRun, RunRegistry
 from retinue.engine.request_gate import RequestGate
 from retinue.engine.run_view import view_of_row
-from retinue.engine.stored import Handles, OpenSessions, Replay
+from retinue.engine.store_access import Handles, OpenSessions, Replay
 from retinue.engine.supervisor import Supervisor
 
 log = logger("retinue.engine")

@@ -52,7 +52,7 @@ from retinue.engine.live_run import LiveRun, ToolSet, Work, are_payloads_logged,
 from retinue.engine.model_call import ask
 from retinue.engine.registry import EndedRun, PlacedRun, RunRegistry
 from retinue.engine.run_view import view_of_row
-from retinue.engine.stored import Replay
+from retinue.engine.store_access import Replay
 from retinue.engine.tool_calls import cut_place, perform, request_approvals
 
 

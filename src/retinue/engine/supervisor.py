@@ -55,7 +55,7 @@ from retinue.engine.live_run import LiveRun, ToolSet
 from retinue.engine.loop import Executor
 from retinue.engine.registry import RunRegistry
 from retinue.engine.run_view import LiveView, RunView, view_of_row
-from retinue.engine.stored import Handles, JournalKeyValue, OpenSessions, Replay, StoreReader
+from retinue.engine.store_access import Handles, JournalKeyValue, OpenSessions, Replay, StoreReader
 from retinue.engine.tool_calls import answer_to, take_action
 from retinue.engine.tree_events import TreeReader
 

@@ -22,7 +22,7 @@ from retinue.engine.driver_table import DriverTable
 from retinue.engine.journal_writer import CommitFuture
 from retinue.engine.live_run import LiveRun
 from retinue.engine.registry import RunRegistry
-from retinue.engine.stored import StoreReader
+from retinue.engine.store_access import StoreReader
 
 POLL = 0.05
 """Seconds between two looks at the store, while other processes drive runs of the tree."""

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from retinue.version import __version__
-from retinue.web import messages
+from retinue.web import bodies
 
 _REFUSALS = {
     "400": "The request is not valid.",
@@ -60,65 +60,63 @@ _TREE: tuple[tuple[str, dict[str, object]], ...] = (("tree", {"type": "string", 
 _RUN, _SESSION, _JOB = "/api/v1/runs/{run_id}", "/api/v1/sessions/{session_id}", "/api/v1/cron/{job}"
 
 OPERATIONS = (
-    Operation("get", "/healthz", "health", "Whether the server answers", messages.Health),
-    Operation("get", "/api/v1/runs", "list_runs", "List root runs, newest first", messages.Runs, query=_LIST),
-    Operation("post", "/api/v1/runs", "start_run", "Start a run", messages.Started, messages.NewRun, "201"),
-    Operation("get", _RUN, "show_run", "Show a run", messages.RunDetails),
-    Operation("get", f"{_RUN}/tree", "show_tree", "Show a run and its descendants", messages.Tree),
-    Operation("get", f"{_RUN}/transcript", "show_transcript", "Show a conversation", messages.Transcript),
-    Operation("get", f"{_RUN}/timeline", "show_timeline", "Show where the time of a tree went", messages.Timeline),
+    Operation("get", "/healthz", "health", "Whether the server answers", bodies.Health),
+    Operation("get", "/api/v1/runs", "list_runs", "List root runs, newest first", bodies.Runs, query=_LIST),
+    Operation("post", "/api/v1/runs", "start_run", "Start a run", bodies.Started, bodies.NewRun, "201"),
+    Operation("get", _RUN, "show_run", "Show a run", bodies.RunDetails),
+    Operation("get", f"{_RUN}/tree", "show_tree", "Show a run and its descendants", bodies.Tree),
+    Operation("get", f"{_RUN}/transcript", "show_transcript", "Show a conversation", bodies.Transcript),
+    Operation("get", f"{_RUN}/timeline", "show_timeline", "Show where the time of a tree went", bodies.Timeline),
     Operation("get", f"{_RUN}/events", "stream_events", "Follow a run as it works", query=_TREE),
     Operation("get", f"{_RUN}/changes", "stream_changes", "Follow the rows of a tree and one conversation"),
-    Operation("post", f"{_RUN}/messages", "send_message", "Send a message", messages.Started, messages.Message),
-    Operation("post", f"{_RUN}/cancel", "cancel_run", "Cancel a run", messages.Cancelled),
-    Operation("post", f"{_RUN}/resume", "resume_run", "Resume a run", messages.Started),
-    Operation("post", f"{_RUN}/fork", "fork_run", "Continue from a turn", messages.Started, messages.Fork, "201"),
-    Operation("get", "/api/v1/approvals", "list_approvals", "List approval requests", messages.ApprovalRequests),
+    Operation("post", f"{_RUN}/messages", "send_message", "Send a message", bodies.Started, bodies.Message),
+    Operation("post", f"{_RUN}/cancel", "cancel_run", "Cancel a run", bodies.Cancelled),
+    Operation("post", f"{_RUN}/resume", "resume_run", "Resume a run", bodies.Started),
+    Operation("post", f"{_RUN}/fork", "fork_run", "Continue from a turn", bodies.Started, bodies.Fork, "201"),
+    Operation("get", "/api/v1/approvals", "list_approvals", "List approval requests", bodies.ApprovalRequests),
     Operation(
         "post",
         "/api/v1/approvals/{approval_id}",
         "answer_approval",
         "Answer an approval request",
-        messages.Answered,
-        messages.Answer,
+        bodies.Answered,
+        bodies.Answer,
     ),
-    Operation("get", "/api/v1/search", "search_texts", "Search all conversations", messages.SearchHits, query=_SEARCH),
-    Operation("get", "/api/v1/sessions", "list_sessions", "List sessions", messages.Sessions, query=_ALL),
-    Operation(
-        "post", "/api/v1/sessions", "create_session", "Create a session", messages.Done, messages.NewSession, "201"
-    ),
-    Operation("get", _SESSION, "show_context", "Show a session's shared context", messages.SharedContext),
+    Operation("get", "/api/v1/search", "search_texts", "Search all conversations", bodies.SearchHits, query=_SEARCH),
+    Operation("get", "/api/v1/sessions", "list_sessions", "List sessions", bodies.Sessions, query=_ALL),
+    Operation("post", "/api/v1/sessions", "create_session", "Create a session", bodies.Done, bodies.NewSession, "201"),
+    Operation("get", _SESSION, "show_context", "Show a session's shared context", bodies.SharedContext),
     Operation(
         "post",
         f"{_SESSION}/snapshots",
         "take_snapshot",
         "Store the shared context under a label",
-        messages.Snapshot,
-        messages.NewSnapshot,
+        bodies.Snapshot,
+        bodies.NewSnapshot,
         "201",
     ),
-    Operation("post", f"{_SESSION}/archive", "archive_session", "Make a session read-only", messages.Done),
-    Operation("post", f"{_SESSION}/delete", "delete_session", "Delete a session and its context", messages.Done),
-    Operation("get", "/api/v1/cron", "list_jobs", "List cron jobs", messages.CronJobs),
-    Operation("post", "/api/v1/cron", "add_job", "Add a cron job", messages.Done, messages.NewCronJob, "201"),
+    Operation("post", f"{_SESSION}/archive", "archive_session", "Make a session read-only", bodies.Done),
+    Operation("post", f"{_SESSION}/delete", "delete_session", "Delete a session and its context", bodies.Done),
+    Operation("get", "/api/v1/cron", "list_jobs", "List cron jobs", bodies.CronJobs),
+    Operation("post", "/api/v1/cron", "add_job", "Add a cron job", bodies.Done, bodies.NewCronJob, "201"),
     Operation(
         "get",
         f"{_JOB}/executions",
         "list_executions",
         "List executions of a cron job",
-        messages.CronExecutions,
+        bodies.CronExecutions,
         query=_EXECUTIONS,
     ),
-    Operation("post", f"{_JOB}/run-now", "run_job", "Execute a cron job now", messages.Done, status="202"),
-    Operation("post", f"{_JOB}/pause", "pause_job", "Pause a cron job", messages.Done),
-    Operation("post", f"{_JOB}/resume", "resume_job", "Resume a cron job", messages.Done),
-    Operation("post", f"{_JOB}/remove", "remove_job", "Remove a cron job and its log", messages.Done),
+    Operation("post", f"{_JOB}/run-now", "run_job", "Execute a cron job now", bodies.Done, status="202"),
+    Operation("post", f"{_JOB}/pause", "pause_job", "Pause a cron job", bodies.Done),
+    Operation("post", f"{_JOB}/resume", "resume_job", "Resume a cron job", bodies.Done),
+    Operation("post", f"{_JOB}/remove", "remove_job", "Remove a cron job and its log", bodies.Done),
     Operation(
-        "get", "/api/v1/usage", "show_usage", "Sum usage by day, agent and model", messages.UsageReport, query=_DAYS
+        "get", "/api/v1/usage", "show_usage", "Sum usage by day, agent and model", bodies.UsageReport, query=_DAYS
     ),
-    Operation("get", "/api/v1/agents", "list_agents", "List the agents of the settings", messages.Agents),
-    Operation("get", "/api/v1/models", "list_models", "List the models of all providers", messages.Models),
-    Operation("get", "/api/v1/settings", "show_settings", "Show the settings as they were read", messages.SettingsRead),
+    Operation("get", "/api/v1/agents", "list_agents", "List the agents of the settings", bodies.Agents),
+    Operation("get", "/api/v1/models", "list_models", "List the models of all providers", bodies.Models),
+    Operation("get", "/api/v1/settings", "show_settings", "Show the settings as they were read", bodies.SettingsRead),
 )
 
 
@@ -126,7 +124,7 @@ def document() -> dict[str, Any]:
     """The OpenAPI document, version 3.1."""
     types = [each for operation in OPERATIONS for each in (operation.answer, operation.body) if each is not None]
     _, components = msgspec.json.schema_components(
-        [*dict.fromkeys(types), messages.Problem], ref_template="#/components/schemas/{name}"
+        [*dict.fromkeys(types), bodies.Problem], ref_template="#/components/schemas/{name}"
     )
     paths: dict[str, dict[str, object]] = {}
     for operation in OPERATIONS:
@@ -169,7 +167,7 @@ def _operation(operation: Operation) -> dict[str, object]:
     refusals = {"421": _REFUSALS["421"]} if operation.path == "/healthz" else _REFUSALS
     described["responses"] = {
         operation.status: answer,
-        **{code: {"description": text, "content": _content(messages.Problem)} for code, text in refusals.items()},
+        **{code: {"description": text, "content": _content(bodies.Problem)} for code, text in refusals.items()},
     }
     if operation.path == "/healthz":
         described["security"] = []

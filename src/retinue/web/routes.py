@@ -32,7 +32,7 @@ from retinue.dispatch.cron.new_job import new_job
 from retinue.dispatch.cron.rows import entry_row, job_row
 from retinue.dispatch.cron.table import CronTable
 from retinue.version import __version__
-from retinue.web import messages
+from retinue.web import bodies
 from retinue.web.live import LiveTrees, tree_row
 from retinue.web.service import EventStream, RouteRow, Service, as_cursor, as_json, as_run, body_of, integer, place_of
 
@@ -129,10 +129,10 @@ class RunRoutes:
                     is_last = is_last and place == len(views) - 1
                     break
         cursor = None if is_last or before is None else as_cursor(before)
-        return self._remembered(request, as_json(messages.Runs(items=tuple(map(as_run, found)), next=cursor)))
+        return self._remembered(request, as_json(bodies.Runs(items=tuple(map(as_run, found)), next=cursor)))
 
     async def start_run(self, request: Request) -> Response:
-        asked = await body_of(request, messages.NewRun)
+        asked = await body_of(request, bodies.NewRun)
         retinue, launch = self._service.driver()
         if asked.agent is not None and asked.agent not in self._service.settings.agents:
             raise UnknownName("agent", asked.agent, tuple(self._service.settings.agents))
@@ -160,12 +160,12 @@ class RunRoutes:
             "model": run.run_spec.model if run is not None else "",
             "provider": run.run_spec.provider if run is not None else "",
         }
-        return as_json(msgspec.convert(details, messages.RunDetails))
+        return as_json(msgspec.convert(details, bodies.RunDetails))
 
     async def show_tree(self, request: Request) -> Response:
         top = await self._found(request)
         rows = [tree_row(self._client, view) for view in await self._below(top)]
-        return as_json(messages.Tree(items=msgspec.convert(rows, tuple[messages.TreeRun, ...])))
+        return as_json(bodies.Tree(items=msgspec.convert(rows, tuple[bodies.TreeRun, ...])))
 
     async def _below(self, top: RunView) -> list[RunView]:
         """A run and its descendants, parents first."""
@@ -179,7 +179,7 @@ class RunRoutes:
     async def show_transcript(self, request: Request) -> Response:
         view = await self._found(request)
         items = msgspec.to_builtins(entries(await self._client.events(view.run_id)))
-        return as_json(messages.Transcript(items=msgspec.convert(items, tuple[messages.Entry, ...])))
+        return as_json(bodies.Transcript(items=msgspec.convert(items, tuple[bodies.Entry, ...])))
 
     async def show_timeline(self, request: Request) -> Response:
         top = await self._found(request)
@@ -196,8 +196,8 @@ class RunRoutes:
             for view, events in [(view, await self._client.events(view.run_id)) for view in views]
         ]
         spans = await asyncio.to_thread(timeline, runs)
-        items = (messages.TimelineSpan(**msgspec.structs.asdict(span)) for span in spans)
-        return as_json(messages.Timeline(items=tuple(items)))
+        items = (bodies.TimelineSpan(**msgspec.structs.asdict(span)) for span in spans)
+        return as_json(bodies.Timeline(items=tuple(items)))
 
     async def stream_changes(self, request: Request) -> Response:
         view = await self._found(request)
@@ -243,7 +243,7 @@ class RunRoutes:
 
     async def send_message(self, request: Request) -> Response:
         view = await self._found(request)
-        await self._handle(view.run_id).send((await body_of(request, messages.Message)).text)
+        await self._handle(view.run_id).send((await body_of(request, bodies.Message)).text)
         return as_json(await self._started(view.run_id))
 
     async def cancel_run(self, request: Request) -> Response:
@@ -251,7 +251,7 @@ class RunRoutes:
         if view.outcome is not None and view.outcome.result != "cancelled":
             raise RunIsOver(view.run_id, view.outcome.result)
         cancelled = await self._client.cancel(view.run_id, note="cancelled by hand")
-        return as_json(messages.Cancelled(run_id=view.run_id, cancelled=cancelled))
+        return as_json(bodies.Cancelled(run_id=view.run_id, cancelled=cancelled))
 
     async def resume_run(self, request: Request) -> Response:
         view = await self._found(request)
@@ -260,15 +260,15 @@ class RunRoutes:
         return as_json(await self._started(view.run_id))
 
     async def fork_run(self, request: Request) -> Response:
-        asked = await body_of(request, messages.Fork)
+        asked = await body_of(request, bodies.Fork)
         view = await self._found(request)
         retinue, _ = self._service.driver()
         handle = await retinue.fork(view.run_id, asked.task, turn=asked.turn)
         return as_json(await self._started(handle.run_id), status=201)
 
-    async def _started(self, run_id: RunId) -> messages.Started:
+    async def _started(self, run_id: RunId) -> bodies.Started:
         view = await self._client.look(run_id)
-        return messages.Started(run_id=run_id, state=view.state)
+        return bodies.Started(run_id=run_id, state=view.state)
 
     async def _found(self, request: Request) -> RunView:
         return await self._client.find(str(request.path_params["run_id"])[:100])
@@ -282,7 +282,7 @@ class RunRoutes:
         if (known := self._known(request)) is not None:
             return known
         items = [
-            messages.ApprovalRequest(
+            bodies.ApprovalRequest(
                 id=each.id,
                 run_id=each.run_id,
                 path=each.path,
@@ -293,7 +293,7 @@ class RunRoutes:
             )
             for each in await self._client.approvals.open()
         ]
-        return self._remembered(request, as_json(messages.ApprovalRequests(items=tuple(items))))
+        return self._remembered(request, as_json(bodies.ApprovalRequests(items=tuple(items))))
 
     async def _details(self, question: Approval) -> str:
         """The arguments to read; `readable` opens files of the run's workspace alone."""
@@ -302,10 +302,10 @@ class RunRoutes:
         return await asyncio.to_thread(readable, question.tool, question.arguments, workspace)
 
     async def answer_approval(self, request: Request) -> Response:
-        answer = await body_of(request, messages.Answer)
+        answer = await body_of(request, bodies.Answer)
         question = await self._client.approvals.find(str(request.path_params["approval_id"])[:200])
         first = await self._client.approvals.answer(question, allow=answer.allow, note=answer.note)
-        return as_json(messages.Answered(id=question.id, first=first))
+        return as_json(bodies.Answered(id=question.id, first=first))
 
     # ---- search ------------------------------------------------------------------------------------------------------
 
@@ -317,11 +317,11 @@ class RunRoutes:
         limit = integer(query.get("limit"), HITS, "limit", MAX_PAGE)
         found = await search(self._client, words, before=place_of(query.get("cursor")), limit=limit)
         items = (
-            messages.SearchHit(run=as_run(hit.view), kind=hit.entry.kind, turn=hit.entry.turn, excerpt=hit.excerpt)
+            bodies.SearchHit(run=as_run(hit.view), kind=hit.entry.kind, turn=hit.entry.turn, excerpt=hit.excerpt)
             for hit in found.hits
         )
         cursor = None if found.before is None else as_cursor(found.before)
-        return as_json(messages.SearchHits(items=tuple(items), next=cursor, runs_read=found.runs_read))
+        return as_json(bodies.SearchHits(items=tuple(items), next=cursor, runs_read=found.runs_read))
 
 
 class AdminRoutes:
@@ -332,7 +332,7 @@ class AdminRoutes:
         self._client = service.client
         self._sessions = service.client.sessions
         self._cron = CronTable(service.client.key_value)
-        self._models: tuple[float, messages.Models] | None = None
+        self._models: tuple[float, bodies.Models] | None = None
         self._asking = asyncio.Lock()
 
     def routes(self) -> tuple[RouteRow, ...]:
@@ -363,12 +363,12 @@ class AdminRoutes:
     async def list_sessions(self, request: Request) -> Response:
         everyone = request.query_params.get("all", "0") not in ("", "0", "false")
         rows = await self._sessions.list(everyone=everyone)
-        return as_json(messages.Sessions(items=msgspec.convert(rows, tuple[messages.Session, ...])))
+        return as_json(bodies.Sessions(items=msgspec.convert(rows, tuple[bodies.Session, ...])))
 
     async def create_session(self, request: Request) -> Response:
-        asked = await body_of(request, messages.NewSession)
+        asked = await body_of(request, bodies.NewSession)
         await self._sessions.create(asked.session_id)
-        return as_json(messages.Done(name=asked.session_id), status=201)
+        return as_json(bodies.Done(name=asked.session_id), status=201)
 
     async def show_context(self, request: Request) -> Response:
         name = _name(request, "session_id")
@@ -377,62 +377,62 @@ class AdminRoutes:
             {"key": key, "versions": versions} for key, versions in (await self._sessions.histories(name)).items()
         ]
         shown = {"snapshots": (), **context, "entries": entries}
-        return as_json(msgspec.convert(shown, messages.SharedContext))
+        return as_json(msgspec.convert(shown, bodies.SharedContext))
 
     async def take_snapshot(self, request: Request) -> Response:
-        asked = await body_of(request, messages.NewSnapshot)
+        asked = await body_of(request, bodies.NewSnapshot)
         entries = await self._sessions.snapshot(_name(request, "session_id"), asked.label)
-        return as_json(messages.Snapshot(label=asked.label, entries=entries), status=201)
+        return as_json(bodies.Snapshot(label=asked.label, entries=entries), status=201)
 
     async def archive_session(self, request: Request) -> Response:
         name = _name(request, "session_id")
         await self._sessions.archive(name)
-        return as_json(messages.Done(name=name))
+        return as_json(bodies.Done(name=name))
 
     async def delete_session(self, request: Request) -> Response:
         name = _name(request, "session_id")
         await self._sessions.delete(name)
-        return as_json(messages.Done(name=name))
+        return as_json(bodies.Done(name=name))
 
     # ---- cron jobs ---------------------------------------------------------------------------------------------------
 
     async def list_jobs(self, request: Request) -> Response:
         table = await self._cron.table()
         rows = [job_row(table, table.jobs[name]) for name in sorted(table.jobs)]
-        return as_json(messages.CronJobs(items=msgspec.convert(rows, tuple[messages.CronJob, ...])))
+        return as_json(bodies.CronJobs(items=msgspec.convert(rows, tuple[bodies.CronJob, ...])))
 
     async def add_job(self, request: Request) -> Response:
-        asked = msgspec.structs.asdict(await body_of(request, messages.NewCronJob))
+        asked = msgspec.structs.asdict(await body_of(request, bodies.NewCronJob))
         source = self._service.settings.source
         config = None if source is None else str(source)
         job, _ = await asyncio.to_thread(lambda: new_job(asked.pop("name"), **asked, config=config))
         await self._cron.add(job)
-        return as_json(messages.Done(name=job.name), status=201)
+        return as_json(bodies.Done(name=job.name), status=201)
 
     async def list_executions(self, request: Request) -> Response:
         limit = integer(request.query_params.get("limit"), EXECUTIONS, "limit", 100)
         job = await self._cron.job(_name(request, "job"))
         rows = [entry_row(entry) for entry in await self._cron.history(job.name)]
-        return as_json(messages.CronExecutions(items=msgspec.convert(rows[:limit], tuple[messages.CronExecution, ...])))
+        return as_json(bodies.CronExecutions(items=msgspec.convert(rows[:limit], tuple[bodies.CronExecution, ...])))
 
     async def run_job(self, request: Request) -> Response:
         name = _name(request, "job")
         if self._service.run_job is None:
             raise BadInput("this server executes no jobs")
         await self._service.run_job(name)
-        return as_json(messages.Done(name=name), status=202)
+        return as_json(bodies.Done(name=name), status=202)
 
     async def pause_job(self, request: Request) -> Response:
         await self._cron.pause(name := _name(request, "job"))
-        return as_json(messages.Done(name=name))
+        return as_json(bodies.Done(name=name))
 
     async def resume_job(self, request: Request) -> Response:
         await self._cron.resume(name := _name(request, "job"), now=time.time())
-        return as_json(messages.Done(name=name))
+        return as_json(bodies.Done(name=name))
 
     async def remove_job(self, request: Request) -> Response:
         await self._cron.remove(name := _name(request, "job"))
-        return as_json(messages.Done(name=name))
+        return as_json(bodies.Done(name=name))
 
     # ---- usage, agents, models and settings --------------------------------------------------------------------------
 
@@ -443,12 +443,12 @@ class AdminRoutes:
             msgspec.structs.asdict(row) | {"usage": usage_row(row.usage), "cost": dollars(row.cost)}
             for row in report.rows
         ]
-        items = msgspec.convert(rows, tuple[messages.UsageOf, ...])
-        return as_json(messages.UsageReport(items=items, complete=report.is_complete))
+        items = msgspec.convert(rows, tuple[bodies.UsageOf, ...])
+        return as_json(bodies.UsageReport(items=items, complete=report.is_complete))
 
     async def list_agents(self, request: Request) -> Response:
         items = [
-            messages.AgentInfo(
+            bodies.AgentInfo(
                 name=name,
                 description=agent.description,
                 model=agent.qualified_model or None,
@@ -457,20 +457,20 @@ class AdminRoutes:
             for name, agent in self._service.settings.agents.items()
             if agent.enabled
         ]
-        return as_json(messages.Agents(items=tuple(items)))
+        return as_json(bodies.Agents(items=tuple(items)))
 
     async def list_models(self, request: Request) -> Response:
         async with self._asking:  # many requests at once ask the servers once
             if self._models is None or time.monotonic() - self._models[0] > MODELS_SECONDS:
                 rows = [provider_row(each) for each in await ask_providers(self._service.settings)]
                 rows = [row | {"base_url": without_credentials(str(row["base_url"]))} for row in rows]
-                models = messages.Models(items=msgspec.convert(rows, tuple[messages.ProviderModels, ...]))
+                models = bodies.Models(items=msgspec.convert(rows, tuple[bodies.ProviderModels, ...]))
                 self._models = (time.monotonic(), models)
             return as_json(self._models[1])
 
     async def show_settings(self, request: Request) -> Response:
         view = settings_view(self._service.settings, os.environ)
-        return as_json(msgspec.convert(msgspec.to_builtins(view), messages.SettingsRead))
+        return as_json(msgspec.convert(msgspec.to_builtins(view), bodies.SettingsRead))
 
 
 async def resume(service: Service, retinue: Retinue, view: RunView) -> None:
@@ -484,7 +484,7 @@ async def resume(service: Service, retinue: Retinue, view: RunView) -> None:
 
 async def healthz(request: Request) -> Response:
     """That the server answers; needs no token and says nothing about runs."""
-    return as_json(messages.Health(version=__version__))
+    return as_json(bodies.Health(version=__version__))
 
 
 def _matches(view: RunView, wanted: list[str], words: list[str]) -> bool:

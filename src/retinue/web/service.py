@@ -23,7 +23,7 @@ from retinue.app.retinue import Retinue
 from retinue.config.settings import Settings
 from retinue.core.errors import BadInput, NotAdoptable, Refused, RetinueError, RunIsOver, StoreError, UnknownName
 from retinue.core.ids import RunId
-from retinue.web import messages
+from retinue.web import bodies
 from retinue.web.access import BodyTooLarge
 
 B = TypeVar("B", bound=Struct)
@@ -54,8 +54,8 @@ class Service:
         return self.retinue, self.launch
 
 
-def as_run(view: RunView) -> messages.Run:
-    return msgspec.convert(run_row(view), messages.Run)
+def as_run(view: RunView) -> bodies.Run:
+    return msgspec.convert(run_row(view), bodies.Run)
 
 
 def as_cursor(place: tuple[float, RunId]) -> str:
@@ -123,16 +123,16 @@ def answering(handler: Handler) -> Handler:
         try:
             return await handler(request)
         except UnknownName as error:
-            return as_json(messages.Problem(error=str(error)), status=404)
+            return as_json(bodies.Problem(error=str(error)), status=404)
         except BodyTooLarge:
-            return as_json(messages.Problem(error="the body is too large"), status=413)
+            return as_json(bodies.Problem(error="the body is too large"), status=413)
         except (TimeoutError, ClientDisconnect):
-            return as_json(messages.Problem(error="the body did not arrive"), status=408)
+            return as_json(bodies.Problem(error="the body did not arrive"), status=408)
         except (RunIsOver, NotAdoptable, Refused) as error:
-            return as_json(messages.Problem(error=str(error)), status=409)
+            return as_json(bodies.Problem(error=str(error)), status=409)
         except StoreError as error:
-            return as_json(messages.Problem(error=str(error)), status=503)
+            return as_json(bodies.Problem(error=str(error)), status=503)
         except RetinueError as error:
-            return as_json(messages.Problem(error=str(error)), status=400)
+            return as_json(bodies.Problem(error=str(error)), status=400)
 
     return answer

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import retinue
-from retinue.engine.stored import Handles, JournalKeyValue
+from retinue.engine.store_access import Handles, JournalKeyValue
 from retinue.providers.scripted import ScriptedReply, says, together
 from tests.dialects.spec.harness import ROOT, Answer, SpecHarness, answers, context, other_work, subagent
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from retinue.core.key_paths import ROOT_DEFAULTS, KeyPath
 from retinue.dialects.meerkat.settings import DEFAULT_MODELS, SECTION
-from retinue.dialects.translation import Translation, as_table, vendor_variable, with_version
+from retinue.dialects.settings_translation import Translation, as_table, vendor_variable, with_version
 
 MODEL_NAMES = {
     "claude": "anthropic",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from retinue.core.key_paths import ROOT_DEFAULTS
-from retinue.dialects.translation import Translation, vendor_variable, with_version
+from retinue.dialects.settings_translation import Translation, vendor_variable, with_version
 
 WIRES = {"ollama": "ollama", "openai": "openai-chat"}
 """The tables of providers that have a counterpart, each with its wire: that program speaks chat completions only."""

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
 from retinue.core.key_paths import ROOT_DEFAULTS, KeyPath
-from retinue.dialects.translation import Translation, as_table, vendor_variable, with_version
+from retinue.dialects.settings_translation import Translation, as_table, vendor_variable, with_version
 from retinue.providers.catalog import ALIASES, WIRES, canonical_name
 
 

@@ -333,7 +333,7 @@ class _Rows:
         return [(seq, self._codec.event(self._load(body))) for seq, body in rows]
 
     def _fold(self, run_id: str, upto: int | None) -> Run:
-        """Fold a run as `engine.stored.Replay` does: from the oldest inherited history on."""
+        """Fold a run as `engine.store_access.Replay` does: from the oldest inherited history on."""
         logs = [(run_id, upto, self._events(run_id, upto))]
         inherited: History | None = None
         while (origin := _accepted(logs[-1][2], logs[-1][0]).inherits) is not None:

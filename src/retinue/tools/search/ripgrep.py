@@ -1,4 +1,4 @@
-"""Search of file contents: runs `fallback.py`, with ripgrep where there is one, and collects one page of matches.
+"""Search of file contents: runs `search_program.py`, with ripgrep where there is one, and collects one page of matches.
 
 The program runs in the opened folder and prints only the positions of matches. It reaches files by descriptors, and so
 does what reads the text of a line here: a folder that is swapped for a link during the search reveals nothing, whatever
@@ -28,8 +28,8 @@ from retinue.core.errors import ToolError
 from retinue.local.programs import find_program
 from retinue.tools.files import FileAccess, OpenPath
 from retinue.tools.pagination import page_limit
-from retinue.tools.search.fallback import DESCRIPTORS, gitignore_text
 from retinue.tools.search.ripgrep_arguments import LEFT_OUT, Query
+from retinue.tools.search.search_program import DESCRIPTORS, gitignore_text
 from retinue.tools.threads import in_thread
 
 MAX_COMPLAINT = 4000
@@ -45,7 +45,7 @@ MAX_ABOVE = 16 * 1024
 SHOWN = 500
 """Characters of a matching line that are returned."""
 
-_FALLBACK = str(Path(__file__).with_name("fallback.py"))
+_PROGRAM = str(Path(__file__).with_name("search_program.py"))
 _POSITION = re.compile(rb"(\d+)([:-])(\d+)[:-]")
 _BINARY = b": WARNING: stopped searching binary file"
 
@@ -172,7 +172,7 @@ def _argv(query: Query, closed: Sequence[tuple[str, ...]], ripgrep: str) -> list
     left_out = () if query.only else LEFT_OUT
     program = ripgrep if os.path.isdir(DESCRIPTORS) else ""
     request = json.dumps({"query": asdict(query), "closed": closed, "left_out": left_out, "ripgrep": program})
-    return [sys.executable, "-I", "-S", "-B", _FALLBACK, request]
+    return [sys.executable, "-I", "-S", "-B", _PROGRAM, request]
 
 
 async def _run(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from retinue.core.errors import ToolError
-from retinue.tools.search.fallback import literal, tidied
+from retinue.tools.search.search_program import literal, tidied
 
 LEFT_OUT = (".git", ".hg", ".svn", ".tox", ".venv", "__pycache__", "node_modules")
 """Folders that are not searched, except when one of them is the path to search."""

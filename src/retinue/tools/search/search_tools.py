@@ -25,9 +25,9 @@ from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.files import AccessDenied, FileAccess
 from retinue.tools.function import as_text, tool
 from retinue.tools.pagination import NOTICE_CHARS, fitting, page_limit, page_text
-from retinue.tools.search.fallback import Entry, GitIgnore, walk
 from retinue.tools.search.ripgrep import LIMITS, SearchLimits, SearchPage, SearchTimedOut, ignores_above, matches
 from retinue.tools.search.ripgrep_arguments import check_lengths, query_of, split
+from retinue.tools.search.search_program import Entry, GitIgnore, walk
 from retinue.tools.threads import in_thread
 
 DEADLINE = LIMITS.seconds + 10
