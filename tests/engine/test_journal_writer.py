@@ -226,6 +226,28 @@ async def test_few_writes_are_committed_on_the_loop_if_the_store_can() -> None:
     await journal.close()
 
 
+async def test_a_lone_caller_has_its_answer_at_once_and_several_share_a_commit() -> None:
+    store = PromptStore()
+    journal = Journal(store)
+
+    async def commit_together(name: str) -> list[int]:
+        before = len(store.batches)
+        await asyncio.gather(*(journal.commit(note(f"{name} {number}")) for number in range(10)))
+        return [len(batch) for batch in store.batches[before:]]
+
+    alone = journal.commit(note("a"))
+    with pytest.raises(StopIteration) as answered:
+        alone.send(None)
+    assert answered.value.value == [b"0"]
+
+    await asyncio.sleep(0)
+    assert await commit_together("first") == [1, 9]  # the first one cannot know of the others
+    assert await commit_together("second") == [10]
+    await journal.commit(note("b"))
+    assert await commit_together("third") == [1, 9]
+    await journal.close()
+
+
 async def test_a_refusal_on_the_loop_breaks_the_journal() -> None:
     store = PromptStore()
     journal = Journal(store)

@@ -106,6 +106,8 @@ class CommitFuture:
     async def wait_done(self) -> None:
         if not self.is_done:
             self._journal.commit_soon()
+            if self._answers is not None:
+                return
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             if self._waiting is None:
                 self._waiting = []
@@ -169,7 +171,12 @@ class Journal:
         self._committing: asyncio.Future[list[WriteResult]] | None = None
         self._began_at = 0.0
         """When the current commit began."""
-        self._urgent = False
+        self._callers = 0
+        """How many callers wait for the next commit."""
+        self._is_shared = False
+        """Whether several callers waited for the last commit that was made for a caller."""
+        self._was_hurried = False
+        """Whether a commit was made in this iteration of the loop, before it was known who else waits."""
         self._singly = 0
         """How many of the queued groups are committed one by one, because their common commit failed."""
         self._latest: CommitFuture | None = None
@@ -232,16 +239,24 @@ class Journal:
         return await self.write(*writes).wait()
 
     def commit_soon(self) -> None:
-        """Commit the queue as soon as the writer is free: a caller waits for it."""
+        """Commit the queue as soon as the writer is free: a caller waits for it.
+
+        One iteration of the loop later, so that callers that are about to wait share the commit. While each caller is
+        alone, as in a single run, the first one of an iteration need not wait for others: two iterations less a commit.
+        """
         self.awaited += 1
-        if self._urgent:
+        self._callers += 1
+        if self._callers > 1 or self._committing is not None:
             return
-        self._urgent = True
-        if self._committing is None:
-            if self._timer is not None:
-                self._timer.cancel()
-            # One iteration of the loop later, so that callers that are about to wait share the commit.
-            self._timer = asyncio.get_running_loop().call_soon(self._flush)
+        if self._timer is not None:
+            self._timer.cancel()
+        loop = asyncio.get_running_loop()
+        if self._is_shared or self._was_hurried or self._commit_at_once is None:
+            self._timer = loop.call_soon(self._flush)
+        else:
+            self._was_hurried = True
+            loop.call_soon(self._end_iteration)
+            self._flush()
 
     async def flush(self) -> None:
         """Wait until everything queued so far is on disk; raises the error with which the store refused."""
@@ -295,40 +310,57 @@ class Journal:
             self.broken = self.broken or StoreUnavailable("this retinue was closed")
             self._closed = True
 
+    def _end_iteration(self) -> None:
+        self._was_hurried = False
+
     def _flush(self) -> None:
         self._timer = None
         if self._queue and self._committing is None:
             self._commit_queue()
         else:
-            self._urgent = False
+            self._callers = 0
 
     def _commit_queue(self) -> None:
         size = 1 if self._singly else len(self._queue)
         batch, self._queue = self._queue[:size], self._queue[size:]
         self._singly = max(0, self._singly - 1)
-        self._urgent = self._urgent and bool(self._queue)
+        if self._callers:
+            self._is_shared = self._callers > 1
+            if not self._queue:
+                self._callers = 0
         writes = [write for group, _ in batch for write in group]
         self._began_at = perf_counter()
-        if len(writes) <= MAX_INLINE_WRITES and sum(future.size for _, future in batch) <= MAX_INLINE_BYTES:
-            self._committing = self._commit_inline(writes)
+        is_small = len(writes) <= MAX_INLINE_WRITES and sum(future.size for _, future in batch) <= MAX_INLINE_BYTES
+        if is_small and self._commit_inline(batch, writes):
+            return
         if self._committing is None:
             self._committing = asyncio.get_running_loop().run_in_executor(self._writer, self._store_commit, writes)
         self._committing.add_done_callback(partial(self._committed, batch))
 
-    def _commit_inline(self, writes: list[Write]) -> asyncio.Future[list[WriteResult]] | None:
-        """The answers, if the store can commit at once: switching to a thread and back takes longer."""
+    def _commit_inline(self, batch: list[tuple[tuple[Write, ...], CommitFuture]], writes: list[Write]) -> bool:
+        """Commit on the loop, if the store can do so at once: switching to a thread and back takes longer.
+
+        Whether the batch was committed and answered. A refusal is kept as the result of the commit, to be answered in
+        the next iteration of the loop: it stops tasks, perhaps the one that waits.
+        """
         if self._commit_at_once is None:
-            return None
-        commit: asyncio.Future[list[WriteResult]] = asyncio.get_running_loop().create_future()
+            return False
         try:
             answers = self._commit_at_once(self.driver_id, writes, durable=self._durable)
         except Exception as error:
-            commit.set_exception(error)
-        else:
-            if answers is None:
-                return None
-            commit.set_result(answers)
-        return commit
+            self._committing = asyncio.get_running_loop().create_future()
+            self._committing.set_exception(error)
+            return False
+        if answers is None:
+            return False
+        self._succeeded(batch, answers)
+        self._go_on()
+        return True
+
+    def _succeeded(self, batch: list[tuple[tuple[Write, ...], CommitFuture]], answers: list[WriteResult]) -> None:
+        self.commits += 1
+        self.commit_times.add(perf_counter() - self._began_at)
+        self._answer(batch, answers, None)
 
     def _committed(
         self, batch: list[tuple[tuple[Write, ...], CommitFuture]], commit: asyncio.Future[list[WriteResult]]
@@ -338,20 +370,22 @@ class Journal:
             return  # the loop is being closed, and no task waits any more
         match commit.exception():
             case None:
-                self.commits += 1
-                self.commit_times.add(perf_counter() - self._began_at)
-                self._answer(batch, commit.result(), None)
+                self._succeeded(batch, commit.result())
             case StoreError() as refusal:
                 self._answer(batch, [], refusal)
             case Exception() as bug:
                 self._isolate(batch, bug)
             case worse:
                 raise worse
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Plan the commit of what was queued meanwhile."""
         if not self._queue:
-            self._urgent = False  # every write for which a caller waits has been answered
+            self._callers = 0  # every write for which a caller waits has been answered
         elif self._timer is None:
             loop = asyncio.get_running_loop()
-            at_once = self._urgent or self._singly
+            at_once = self._callers or self._singly
             self._timer = loop.call_soon(self._flush) if at_once else loop.call_later(self._commit_delay, self._flush)
 
     def _isolate(self, batch: list[tuple[tuple[Write, ...], CommitFuture]], bug: Exception) -> None:
