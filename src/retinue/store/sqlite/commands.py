@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence, Set
-from itertools import groupby, repeat
+from itertools import groupby
 from types import MappingProxyType
 from typing import Any, Final, assert_never, cast
 
@@ -67,12 +67,11 @@ INSERT_EVENT: Final = "INSERT INTO events (run_no, seq, body, crc) VALUES (?, ?,
 # One statement checks every condition of a record and updates the row; only a rejection needs further queries.
 _IF_NEXT: Final = "WHERE no = ? AND run_id = ? AND driver_id IS ? AND seq = ? AND ended = 0"
 _MOVE_SEQ: Final = f"UPDATE runs SET seq = ? {_IF_NEXT}"
-_PROGRESS: Final = """
-    seq = ?, phase = ?, turns = ?, input = ?, output = ?, cached = ?, reasoning = ?, cost = ?, outcome = ?,
-    ended_at = ?, progress_crc = ?
-"""
-_MOVE: Final = f"UPDATE runs SET {_PROGRESS} {_IF_NEXT}"
-_MOVE_AND_END: Final = f"UPDATE runs SET ended = 1, {_PROGRESS} {_IF_NEXT}"
+_COUNTS: Final = "seq = ?, phase = ?, turns = ?, input = ?, output = ?, cached = ?, reasoning = ?, cost = ?"
+_PROGRESS: Final = f"{_COUNTS}, outcome = ?, ended_at = ?, progress_crc = ?"
+# A run that has not ended has no outcome, and binding None costs as much as ten numbers.
+_MOVE: Final = f"UPDATE runs SET {_COUNTS}, progress_crc = ? {_IF_NEXT}"
+_MOVE_TO_OUTCOME: Final = f"UPDATE runs SET ended = ?, {_PROGRESS} {_IF_NEXT}"
 _END: Final = f"UPDATE runs SET ended = 1, {_PROGRESS} WHERE no = ?"
 _MAX_CACHED_NUMBERS: Final = 20_000
 
@@ -92,10 +91,14 @@ class EventLog:
         """The row number of a run, by which its events and inbox items are stored."""
         no = self._numbers.get(run_id)
         if no is None and (row := self._execute("SELECT no FROM runs WHERE run_id = ?", (run_id,)).fetchone()):
-            if len(self._numbers) >= _MAX_CACHED_NUMBERS:
-                self._numbers.clear()
-            no = self._numbers[run_id] = int(row[0])
+            no = int(row[0])
+            self.keep_number(run_id, no)
         return no
+
+    def keep_number(self, run_id: RunId, no: int) -> None:
+        if len(self._numbers) >= _MAX_CACHED_NUMBERS:
+            self._numbers.clear()
+        self._numbers[run_id] = no
 
     def clear_numbers(self) -> None:
         self._numbers.clear()
@@ -107,7 +110,7 @@ class EventLog:
         records of its run.
         """
         moves: dict[RunId, _Move] = {}
-        rows: list[tuple[int | None, int, bytes, int]] = []
+        rows: list[tuple[int | None, int, bytearray, int]] = []
         for record in records:
             move = moves.get(record.run_id)
             if move is not None and not move.is_followed_by(record):
@@ -120,7 +123,8 @@ class EventLog:
             move.progress = rules.progress_after(record) or move.progress
             for seq, event in enumerate(record.events, record.seq):
                 body = self._blobs.store(event)
-                rows.append((move.no, seq, body, event_checksum(record.run_id, seq, body)))
+                # The module sqlite3 looks for an adapter of bytes, which takes longer than a copy as a bytearray.
+                rows.append((move.no, seq, bytearray(body), event_checksum(record.run_id, seq, body)))
         self._move_rows(driver_id, moves.values())
         self._executemany(INSERT_EVENT, rows)
 
@@ -140,16 +144,21 @@ class EventLog:
 
     def _move_rows(self, driver_id: DriverId | None, moves: Iterable[_Move]) -> None:
         for move in moves:
-            first, progress = move.first, move.progress
-            follows = (move.no, first.run_id, driver_id, first.seq - 1)
-            if progress is None:
-                moved = self._execute(_MOVE_SEQ, (move.last, *follows))
-            elif progress.phase == "ended":
-                moved = self._execute(_MOVE_AND_END, (*self._values(first.run_id, move.last, progress), *follows))
-            else:
-                moved = self._execute(_MOVE, (*self._values(first.run_id, move.last, progress), *follows))
-            if moved.rowcount != 1:
+            statement, values = self._update_of(move)
+            first = move.first
+            if self._execute(statement, (*values, move.no, first.run_id, driver_id, first.seq - 1)).rowcount != 1:
                 raise self._sequence_error(driver_id, first)
+
+    def _update_of(self, move: _Move) -> tuple[str, tuple[object, ...]]:
+        """The statement that updates the row of a run, and its values but for the conditions."""
+        progress = move.progress
+        if progress is None:
+            return _MOVE_SEQ, (move.last,)
+        values, ended = self._values(move.first.run_id, move.last, progress), progress.phase == "ended"
+        if ended or progress.outcome is not None or progress.ended_at is not None:
+            return _MOVE_TO_OUTCOME, (int(ended), *values)
+        *counts, _, _, crc = values
+        return _MOVE, (*counts, crc)
 
     def _values(self, run_id: RunId, seq: int, progress: Progress) -> tuple[object, ...]:
         usage, outcome, ended_at = progress.usage, progress.outcome, progress.ended_at
@@ -277,9 +286,7 @@ _CHARGE: Final = """
 
 
 def _only_appends(write: commands.Write) -> bool:
-    if type(write) is not commands.Record or write.known is not None:
-        return False
-    return not (write.taken or write.posts or write.charges)
+    return type(write) is commands.Record and not (write.taken or write.posts or write.charges)
 
 
 class SqliteCommands:
@@ -291,6 +298,8 @@ class SqliteCommands:
         self._codec = codec
         self._blobs = BlobTable(connection, codec)
         self._event_log = EventLog(connection, codec, self._blobs)
+        self._admitted: set[tuple[SessionId, RunId | None, str]] = set()
+        """Session, parent and run spec of the runs that the last writes of this transaction have accepted."""
         register_function(connection)
 
     def rolled_back(self) -> None:
@@ -301,19 +310,35 @@ class SqliteCommands:
         return self._one("SELECT 1 FROM drivers WHERE driver_id = ? AND dead = 0", driver_id) is not None
 
     def write_all(self, driver_id: DriverId | None, writes: Sequence[commands.Write]) -> list[commands.WriteResult]:
+        self._admitted.clear()
         if len(writes) == 1:
             return [self.write(driver_id, writes[0])]
         results: list[commands.WriteResult] = []
         for only_events, group in groupby(writes, _only_appends):
             if only_events:
-                records = cast("list[commands.Record]", list(group))
-                self._event_log.add(driver_id, records)
-                results.extend(repeat(None, len(records)))
+                results.extend(self._append(driver_id, cast("Iterable[commands.Record]", group)))
             else:
                 results.extend(self.write(driver_id, write) for write in group)
         return results
 
+    def _append(self, driver_id: DriverId | None, records: Iterable[commands.Record]) -> list[commands.WriteResult]:
+        """Add the events of records that change no other table, but for those whose run has unread items."""
+        self._admitted.clear()
+        appended: list[commands.Record] = []
+        results: list[commands.WriteResult] = []
+        for record in records:
+            unread = record.known is not None and self._unread(self._event_log.number(record.run_id), {*record.known})
+            if unread:
+                results.append(commands.Unread(unread))
+            else:
+                results.append(None)
+                appended.append(record)
+        self._event_log.add(driver_id, appended)
+        return results
+
     def write(self, driver_id: DriverId | None, write: commands.Write) -> commands.WriteResult:
+        if type(write) is not commands.Accept:
+            self._admitted.clear()
         match write:
             case commands.Record():
                 return self._record(driver_id, write)
@@ -361,13 +386,17 @@ class SqliteCommands:
         accepted = write.accepted
         if accepted.key is not None and (before := self._by_key(accepted.key)):
             return before
-        if refusal := self._rejection(accepted) or self._too_many(write):
+        # A reply may start a hundred runs: what was found for the first holds for the others, until something else is
+        # written.
+        alike = (accepted.session_id, accepted.parent_id, accepted.run_spec)
+        is_first = alike not in self._admitted
+        if refusal := (self._rejection(accepted) if is_first else None) or self._too_many(write):
             return refusal
-        if self._one("SELECT 1 FROM runs WHERE run_id = ?", accepted.run_id):
-            raise rules.duplicate_run(accepted.run_id)
-        if not self._one("SELECT 1 FROM blobs WHERE digest = ?", accepted.run_spec):
-            rules.check_run_spec(write)
-            self._blobs.put_blob(accepted.run_spec, self._codec.encode(write.run_spec))
+        if is_first:
+            if not self._one("SELECT 1 FROM blobs WHERE digest = ?", accepted.run_spec):
+                rules.check_run_spec(write)
+                self._blobs.put_blob(accepted.run_spec, self._codec.encode(write.run_spec))
+            self._admitted.add(alike)
         if handle := self._handle(write):
             accepted = replace(accepted, handle=handle)
         run_id, phase = accepted.run_id, rules.initial_progress(accepted, write.driver_id).phase
@@ -381,7 +410,14 @@ class SqliteCommands:
             *(*identity, checksum(*identity), write.driver_id, checksum(run_id, write.driver_id, None)),
             *(phase, checksum(run_id, 0, phase, *_INITIAL)),
         )
-        no = self._execute(_INSERT_RUN, values).lastrowid
+        try:
+            no = self._execute(_INSERT_RUN, values).lastrowid
+        except sqlite3.IntegrityError as error:
+            if self._one("SELECT 1 FROM runs WHERE run_id = ?", run_id) is None:
+                raise
+            raise rules.duplicate_run(run_id) from error
+        assert no is not None
+        self._event_log.keep_number(run_id, no)
         body = self._blobs.store(accepted)
         self._execute(INSERT_EVENT, (no, 1, body, event_checksum(run_id, 1, body)))
         return commands.Accepted(accepted.run_id, handle)

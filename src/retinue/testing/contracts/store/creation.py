@@ -111,6 +111,24 @@ class CreationContract(fixtures.StoreTestCase):
         assert store.run("late") is None
         assert store.handles("s", "tasks") == []
 
+    def test_no_run_is_created_after_a_cancel_or_an_end_in_its_batch(self, store: Store) -> None:
+        fixtures.create_tree(store)
+        cancel = commands.CancelTree(run_id="two", item=Cancel(key="c"), at=20.0)
+        end = fixtures.record("below", 2, fixtures.run_ended())
+
+        answers = store.commit(
+            "alice",
+            [
+                *(accept("first", parent="two"), accept("second", parent="two")),
+                *(cancel, accept("third", parent="two"), accept("fourth", parent="below")),
+                *(end, accept("fifth", parent="below")),
+            ],
+        )
+
+        assert answers[:2] == [Accepted("first"), Accepted("second")]
+        assert answers[3:5] == [NotCreated("cancelled", "two"), Accepted("fourth")]
+        assert answers[5:] == [None, NotCreated("cancelled", "below")]
+
     def test_the_nearest_cancelled_ancestor_is_reported(self, store: Store) -> None:
         fixtures.create_tree(store)
         end_run(store, "one")

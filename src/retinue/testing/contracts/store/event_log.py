@@ -249,6 +249,21 @@ class EventLogContract(fixtures.StoreTestCase):
         late = TextMessage(key="d", text="d")
         assert commit_one(store, commands.Post(run_id="root", item=late), "bob") == "ended"
 
+    def test_a_refused_end_does_not_hinder_the_other_records_of_its_batch(self, store: Store) -> None:
+        create_runs(store, accept("root"), accept("other"), accept("third"))
+        word = TextMessage(key="a", text="a")
+        commit_one(store, commands.Post(run_id="other", item=word), "bob")
+        end = [replace(record(run_id, 3, run_ended()), known=()) for run_id in ("root", "other", "third")]
+
+        answers = store.commit(
+            "alice", [write for each in end for write in (record(each.run_id, 2, reply("hm")), each)]
+        )
+
+        assert answers == [None, None, None, commands.Unread((word,)), None, None]
+        assert [len(store.events(run_id)) for run_id in ("root", "other", "third")] == [3, 2, 3]
+        phases = [run_row(store, run_id).progress.phase for run_id in ("root", "other", "third")]
+        assert phases == ["ended", "queued", "ended"]
+
     def test_a_rolled_back_take_keeps_the_items(self, store: Store) -> None:
         create_runs(store, accept("root"))
         message = TextMessage(key="a", text="one")
