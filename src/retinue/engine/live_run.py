@@ -539,11 +539,11 @@ class LiveRun:
 
     def start(self, index: int, work: Work, next_work: NextWork) -> None:
         """Start a tool call, or with MODEL the model call; the task continues with what `next_work` returns."""
-        self.in_flight[index] = asyncio.get_running_loop().create_task(self._perform(index, work, next_work))
+        self.in_flight[index] = self._engine.timeouts.loop.create_task(self._perform(index, work, next_work))
 
     async def _perform(self, index: int, work: Work, next_work: NextWork) -> None:
         """Do the work, then what follows, until the loop has to decide: most turns need no second task."""
-        task = asyncio.current_task()
+        task = asyncio.current_task(self._engine.timeouts.loop)
         assert task is not None
         ticks = self._engine.ticks
         tick = ticks.current()
@@ -609,7 +609,7 @@ class LiveRun:
 
     async def wait(self, waiting_for: WaitingFor | None = None) -> None:
         """Sleep until `wake`; meanwhile the run is shown as waiting for that."""
-        self._wake = asyncio.get_running_loop().create_future()
+        self._wake = self._engine.timeouts.loop.create_future()
         self.waiting_for = waiting_for
         try:
             await self._wake

@@ -398,7 +398,7 @@ class Executor:
 
     def start(self, live: LiveRun, *, handle_space: str | None) -> None:
         self._registry.add(live, handle_space)
-        live.task = asyncio.get_running_loop().create_task(self._drive(live), name=f"run {live.run_id}")
+        live.task = self._engine.timeouts.loop.create_task(self._drive(live), name=f"run {live.run_id}")
 
     async def _drive(self, live: LiveRun) -> None:
         begin_run_log(lambda: self._engine.log_fields(live.run))

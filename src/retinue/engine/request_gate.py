@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from retinue.engine.journal_writer import CommitFuture, Journal
+from retinue.engine.timeouts import KnownLoop
 
 LOOK_INTERVAL = 0.05
 """Seconds between two looks whether a heartbeat was committed."""
@@ -27,16 +28,16 @@ class RequestGate:
         """Model requests that are being answered."""
         self.calls = 0
         """Tool calls at work, without those that wait for other runs."""
-        self._time = asyncio.get_running_loop
+        self._clock = KnownLoop()
 
     def begin_lease(self, seconds: float) -> None:
         """Count the lease from now on; without a lease the gate is open until it is closed."""
         self._lease = seconds
-        self._renewed_at = self._time().time()
+        self._renewed_at = self._clock.time()
 
     def renew(self, heartbeat: CommitFuture) -> None:
         """The lease counts from now on, once this heartbeat is committed."""
-        self._renewals.append((self._time().time(), heartbeat))
+        self._renewals.append((self._clock.time(), heartbeat))
 
     def close(self) -> None:
         """Let nothing pass any more: this process is about to leave."""
@@ -56,7 +57,7 @@ class RequestGate:
         """The seconds since the last committed heartbeat was sent, by this process's own clock."""
         if self._renewals:
             self._count_renewals()
-        return self._time().time() - self._renewed_at
+        return self._clock.time() - self._renewed_at
 
     def _count_renewals(self) -> None:
         waiting: list[tuple[float, CommitFuture]] = []

@@ -26,7 +26,7 @@ from retinue.engine.foreign_errors import is_recordable, type_and_message_of
 from retinue.engine.live_run import LiveRun
 from retinue.engine.rate_limiter import RateLimiter
 from retinue.engine.run_view import Pause
-from retinue.engine.timeouts import RESOLUTION, Timeout, Timeouts, clock_of
+from retinue.engine.timeouts import RESOLUTION, Timeout, Timeouts
 
 log = logger("retinue.engine")
 
@@ -68,7 +68,7 @@ async def reply_with_retries(
     An overloaded model is called for as long as the limit `retry_for` of the run says, unless another model follows.
     """
     accepted = live.run.accepted
-    overload = _Overload(accepted.limits.retry_for if is_last_model else 0.0)
+    overload = _Overload(accepted.limits.retry_for if is_last_model else 0.0, engine.timeouts.time)
     failed: Usage = NO_USAGE
     failed_cost: int | None = 0
     attempt, throttled, successes = 1, 0, rate_limiter.successes
@@ -128,9 +128,9 @@ class _Overload:
 
     __slots__ = ("_began", "_seconds", "_time")
 
-    def __init__(self, seconds: float) -> None:
-        self._time = clock_of(asyncio.get_running_loop())
-        self._began = self._time()
+    def __init__(self, seconds: float, time: Callable[[], float]) -> None:
+        self._time = time
+        self._began = time()
         self._seconds = seconds
 
     def allows(self, attempts: int, pause: float) -> bool:
@@ -261,7 +261,7 @@ class _AttemptTimeout(Timeout):
     def __init__(self, timeouts: Timeouts, limits: Limits, publish: Callable[[Delta], None]) -> None:
         # The shorter limit: after the first delta it may be the one that counts, and no timer is set for that.
         super().__init__(timeouts, min(limits.model_seconds, limits.idle_seconds))
-        self._time = clock_of(asyncio.get_running_loop())
+        self._time = timeouts.time
         self._idle = limits.idle_seconds
         self.silence = max(limits.first_seconds, limits.idle_seconds)
         """Seconds that the model may be silent now."""

@@ -22,12 +22,42 @@ def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
     return monotonic if type(loop).time is asyncio.BaseEventLoop.time else loop.time
 
 
-class Timeouts:
+class KnownLoop:
+    """The event loop that runs when it is first asked for, and its clock.
+
+    On Python 3.11 `asyncio.get_running_loop` makes a system call, and a turn would use it some twenty times.
+    """
+
+    __slots__ = ("_loop", "_time")
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._time: Callable[[], float] = monotonic
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self._loop or self._find()
+
+    @property
+    def time(self) -> Callable[[], float]:
+        """The clock of the loop."""
+        if self._loop is None:
+            self._find()
+        return self._time
+
+    def _find(self) -> asyncio.AbstractEventLoop:
+        self._loop = asyncio.get_running_loop()
+        self._time = clock_of(self._loop)
+        return self._loop
+
+
+class Timeouts(KnownLoop):
     """The pending timeouts of one event loop."""
 
     __slots__ = ("_pending", "_timer", "_timer_at", "_unbounded")
 
     def __init__(self) -> None:
+        super().__init__()
         self._unbounded = Timeout(self, None)
         self._pending: dict[Timeout, None] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -52,10 +82,10 @@ class Timeouts:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_at = at
-        self._timer = asyncio.get_running_loop().call_at(at, self._fire) if at < inf else None
+        self._timer = self.loop.call_at(at, self._fire) if at < inf else None
 
     def _fire(self) -> None:
-        now = asyncio.get_running_loop().time() + RESOLUTION
+        now = self.time() + RESOLUTION
         try:
             for timeout in [each for each in self._pending if each.due <= now]:
                 timeout.is_due()
@@ -84,11 +114,12 @@ class Timeout:
 
     def __enter__(self) -> Self:
         if self._seconds is not None:
-            self._task = asyncio.current_task()
+            timeouts = self._timeouts
+            self._task = asyncio.current_task(timeouts.loop)
             assert self._task is not None
             self._cancels_before = self._task.cancelling()
-            self.due = asyncio.get_running_loop().time() + self._seconds
-            self._timeouts.add(self)
+            self.due = timeouts.time() + self._seconds
+            timeouts.add(self)
         return self
 
     def __exit__(
@@ -108,12 +139,13 @@ class Timeout:
             self._task.cancel()
 
 
-class LoopTicks:
+class LoopTicks(KnownLoop):
     """Detects event-loop iterations, so that a task that never blocks yields once per turn."""
 
     __slots__ = ("_count", "_counting")
 
     def __init__(self) -> None:
+        super().__init__()
         self._count = 0
         self._counting = False
 
@@ -121,7 +153,7 @@ class LoopTicks:
         """The number of this iteration; another number later means that every other ready task has run in between."""
         if not self._counting:
             self._counting = True
-            asyncio.get_running_loop().call_soon(self._end)
+            self.loop.call_soon(self._end)
         return self._count
 
     def _end(self) -> None:

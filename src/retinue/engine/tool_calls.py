@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections.abc import Callable
 from typing import cast
 
 from msgspec.structs import replace
@@ -59,7 +60,7 @@ async def perform(live: LiveRun, index: int, engine: EngineContext) -> None:
     call, prepared = live.run.open[index], live.prepared(index)
     at_work = 0 if prepared is not None and prepared.waits else 1
     engine.gate.calls += at_work
-    stopwatch = Stopwatch()
+    stopwatch = Stopwatch(engine.timeouts.time)
     try:
         result, crashed, acts = await _outcome(live, call, engine, stopwatch)
     finally:
@@ -106,19 +107,20 @@ def with_checked_attachments(result: ToolResult) -> ToolResult:
 
 
 class Stopwatch:
-    """The seconds between start and stop by the loop's clock; None if it was not started."""
+    """The seconds between start and stop by a clock; None if it was not started."""
 
-    __slots__ = ("_began", "seconds")
+    __slots__ = ("_began", "_time", "seconds")
 
-    def __init__(self) -> None:
+    def __init__(self, time: Callable[[], float]) -> None:
+        self._time = time
         self._began = 0.0
         self.seconds: float | None = None
 
     def __enter__(self) -> None:
-        self._began = asyncio.get_running_loop().time()
+        self._began = self._time()
 
     def __exit__(self, *_: object) -> None:
-        self.seconds = round(asyncio.get_running_loop().time() - self._began, 6)
+        self.seconds = round(self._time() - self._began, 6)
 
 
 async def _outcome(
