@@ -33,6 +33,8 @@ MAX_LENGTH_DIGITS: Final = 18
 MAX_SIZE_DIGITS: Final = 16
 PAUSE_BYTES: Final = 256 * 1024
 """Bytes of an answer that wait to be read, from which the server has to wait."""
+RECEIVE_BYTES: Final = 256 * 1024
+"""Most bytes that are received at once."""
 INFLATED_BYTES: Final = 256 * 1024
 """Most bytes that one read makes of a compressed answer."""
 
@@ -90,6 +92,7 @@ class _Answer:
         "_size",
         "_waiter",
         "complete",
+        "content_type",
         "error",
         "reason",
         "status",
@@ -98,6 +101,7 @@ class _Answer:
     def __init__(self, connection: Connection) -> None:
         self.status = 0
         self.reason = ""
+        self.content_type = ""
         self.complete = False
         self.error: Exception | None = None
         self._connection = connection
@@ -110,10 +114,6 @@ class _Answer:
     @property
     def headers(self) -> Mapping[str, str]:
         return CIMultiDictProxy(CIMultiDict(self._head))
-
-    @property
-    def content_type(self) -> str:
-        return self.headers.get("Content-Type", "application/octet-stream").partition(";")[0].strip().lower()
 
     @property
     def content(self) -> _Answer:
@@ -149,7 +149,7 @@ class _Answer:
 
     async def changed(self) -> None:
         """Wait until the connection has changed something."""
-        self._waiter = asyncio.get_running_loop().create_future()
+        self._waiter = self._connection.loop.create_future()
         try:
             await self._waiter
         finally:
@@ -206,8 +206,12 @@ class _Inflate:
             raise BadResponse(f"the compressed answer is damaged: {error}") from None
 
 
-class Connection(asyncio.Protocol):
-    """One connection to a server: sends a request, and parses the answer into `_Answer` while it arrives."""
+class Connection(asyncio.BufferedProtocol):
+    """One connection to a server: sends a request, and parses the answer into `_Answer` while it arrives.
+
+    All connections of a pool receive into one buffer, from which each piece is copied at once. A plain protocol gets
+    pieces in new memory of 256 KB each, which the system maps and unmaps for every one of them.
+    """
 
     __slots__ = (
         "_answer",
@@ -220,11 +224,13 @@ class Connection(asyncio.Protocol):
         "_rest",
         "_transport",
         "idle_since",
+        "loop",
         "place",
     )
 
     def __init__(self, pool: Pool, place: Place) -> None:
         self.place = place
+        self.loop = pool.loop
         self.idle_since = 0.0
         self._pool = pool
         self._transport: asyncio.Transport | None = None
@@ -293,7 +299,13 @@ class Connection(asyncio.Protocol):
                 answer.error = _closed()
             answer.wake()
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._pool.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._receive(bytes(self._pool.buffer[:nbytes]))
+
+    def _receive(self, data: bytes) -> None:
         answer = self._answer
         if answer is None or answer.complete or answer.error is not None:
             self._keeps = False
@@ -343,7 +355,7 @@ class Connection(asyncio.Protocol):
         if status < 200 and status != 101:
             return  # the answer follows
         headers: list[tuple[str, str]] = []
-        length, encoding, connection, compression = "", "", "", ""
+        length, encoding, connection, compression, content_type = "", "", "", "", ""
         for line in lines:
             name, colon, value = line.partition(":")
             if not colon or not name or name != name.strip():
@@ -361,6 +373,8 @@ class Connection(asyncio.Protocol):
                     connection = value.lower()
                 case "content-encoding":
                     compression = value.lower()
+                case "content-type":
+                    content_type = content_type or value
                 case _:
                     pass
         self._chunked = encoding == "chunked"
@@ -373,6 +387,7 @@ class Connection(asyncio.Protocol):
         self._in_trailer = False
         stays = connection != "close" if version == "HTTP/1.1" else connection == "keep-alive"
         self._keeps = stays and self._expected is not None and status != 101
+        answer.content_type = (content_type or "application/octet-stream").partition(";")[0].strip().lower()
         answer.begin(status, reason, headers, compression)
 
     def _continue(self, answer: _Answer, data: bytes) -> None:
@@ -497,7 +512,8 @@ class Pool:
         self._lookups: dict[tuple[str, int], asyncio.Task[Sequence[_AddressInfo]]] = {}
         self._heads: dict[tuple[str, URL, tuple[tuple[str, str], ...]], bytes] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
+        self.buffer = memoryview(bytearray(RECEIVE_BYTES))
 
     def post(self, url: URL, body: bytes, headers: Mapping[str, str]) -> Exchange:
         """Send `body`; the `async with` block has the response, and leaving it early closes the connection."""
@@ -527,10 +543,10 @@ class Pool:
         return await self._connect(place)
 
     def keep(self, connection: Connection) -> None:
-        connection.idle_since = self._loop.time()
+        connection.idle_since = self.loop.time()
         self._idle.setdefault(connection.place, {})[connection] = None
         if self._timer is None:
-            self._timer = self._loop.call_later(KEEPALIVE_SECONDS, self._close_old)
+            self._timer = self.loop.call_later(KEEPALIVE_SECONDS, self._close_old)
 
     def forget(self, connection: Connection) -> None:
         self._open.discard(connection)
@@ -546,14 +562,14 @@ class Pool:
             self._timer.cancel()
             self._timer = None
         self._idle.clear()
-        if not self._loop.is_closed():
+        if not self.loop.is_closed():
             for connection in tuple(self._open):
                 connection.close()
             await asyncio.sleep(0)  # the transports close their sockets in the next iteration
 
     def _close_old(self) -> None:
         self._timer = None
-        now = self._loop.time()
+        now = self.loop.time()
         oldest = now
         for idle in tuple(self._idle.values()):
             for connection in tuple(idle):
@@ -563,7 +579,7 @@ class Pool:
                     oldest = min(oldest, connection.idle_since)
                     break  # those behind it were kept later
         if any(self._idle.values()):
-            self._timer = self._loop.call_at(oldest + KEEPALIVE_SECONDS, self._close_old)
+            self._timer = self.loop.call_at(oldest + KEEPALIVE_SECONDS, self._close_old)
 
     async def _connect(self, place: Place) -> Connection:
         import aiohappyeyeballs
@@ -572,10 +588,10 @@ class Pool:
         async with asyncio.timeout(self._connect_seconds):
             addresses = await self._find(host, port)
             server = await aiohappyeyeballs.start_connection(  # pyright: ignore[reportUnknownMemberType] untyped tuples
-                addresses, happy_eyeballs_delay=HAPPY_EYEBALLS_SECONDS, interleave=1, loop=self._loop
+                addresses, happy_eyeballs_delay=HAPPY_EYEBALLS_SECONDS, interleave=1, loop=self.loop
             )
             try:
-                _, connection = await self._loop.create_connection(
+                _, connection = await self.loop.create_connection(
                     lambda: Connection(self, place),
                     sock=server,
                     ssl=tls_context() if scheme == "https" else None,
@@ -591,19 +607,19 @@ class Pool:
         """The addresses of a host; many connections that begin together share one look-up."""
         name = (host, port)
         known = self._addresses.get(name)
-        if known is not None and known[0] > self._loop.time():
+        if known is not None and known[0] > self.loop.time():
             return known[1]
         lookup = self._lookups.get(name)
         if lookup is None:
-            lookup = self._lookups[name] = self._loop.create_task(self._look_up(name))
+            lookup = self._lookups[name] = self.loop.create_task(self._look_up(name))
         return await asyncio.shield(lookup)
 
     async def _look_up(self, name: tuple[str, int]) -> Sequence[_AddressInfo]:
         try:
             host, port = name
             flags = socket.AI_ADDRCONFIG if not _is_address(host) else socket.AI_NUMERICHOST
-            found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
-            self._addresses[name] = self._loop.time() + ADDRESS_SECONDS, found
+            found = await self.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+            self._addresses[name] = self.loop.time() + ADDRESS_SECONDS, found
             return found
         finally:
             self._lookups.pop(name, None)
