@@ -35,6 +35,7 @@ PACKAGES = {
     "opencode": "opencode-ai@1.18.33",
     "gemini": "@google/gemini-cli@0.61.0",
     "claude-code-acp": "@zed-industries/claude-code-acp@0.16.2",
+    "codex-acp": "@zed-industries/codex-acp@0.16.0",
 }
 """The package of each program. Without a version, npm on an older Node installs an old one without a word."""
 
@@ -53,8 +54,13 @@ WRITING = "Write one line into the file"
 WRITTEN = "The file was dealt with."
 """What the model says when it has read what became of its call."""
 
-WRITERS = ("write_file", "Write", "write")
-"""The tools of agent programs that write a file."""
+WRITERS: Mapping[str, Callable[[str], dict[str, str]]] = {
+    "write_file": lambda path: {"file_path": path, "content": "owls\n"},
+    "Write": lambda path: {"file_path": path, "content": "owls\n"},
+    "write": lambda path: {"filePath": path, "content": "owls\n"},
+    "exec_command": lambda path: {"cmd": f"echo owls > {path}", "sandbox_permissions": "require_escalated"},
+}
+"""The tools of agent programs that write a file, and the arguments for a path."""
 
 
 # ---- the model server ------------------------------------------------------------------------------------------------
@@ -153,8 +159,7 @@ def _action(request: Mapping[str, Any]) -> Action:
     writers = [name for name in WRITERS if name in names]
     wanted = re.search(rf"{WRITING} (\S+\.txt)", text)
     if wanted and writers:
-        path = wanted[1]
-        arguments = {"filePath" if writers[0] == "write" else "file_path": path, "content": "owls\n"}
+        arguments = WRITERS[writers[0]](wanted[1])
         return Action(text=WRITTEN) if _has_written(text) else Action(tool=writers[0], arguments=arguments)
     if ANSWER in text:
         return Action(text=REPEATED)
@@ -165,7 +170,8 @@ def _has_written(text: str) -> bool:
     """Whether a request has the result of a call that writes: a key of its JSON, not a word in a text."""
     return (
         WRITING in text
-        and re.search(r'"type": ?"tool_result"|"functionResponse": ?\{|"role": ?"tool"', text) is not None
+        and re.search(r'"type": ?"(tool_result|function_call_output)"|"functionResponse": ?\{|"role": ?"tool"', text)
+        is not None
     )
 
 
@@ -417,9 +423,23 @@ def claude(trial: Trial) -> str:
 def codex(trial: Trial) -> str:
     command, *arguments = trial.server()
     variables = ", ".join(f"{name} = {json.dumps(value)}" for name, value in trial.kept_by_the_server().items())
+    server = f"""
+[mcp_servers.team]
+command = {json.dumps(command)}
+args = {json.dumps(arguments)}
+env = {{ {variables} }}
+required = true
+"""
+    _codex(trial, "", server)
+    return trial.repeats("codex", "exec", "--skip-git-repo-check", PROMPT)
+
+
+def _codex(trial: Trial, keys: str, sections: str) -> None:
+    """The settings of Codex with the model server."""
     trial.write(
         "home/.codex/config.toml",
         f"""
+{keys}
 model = "fake"
 model_provider = "fake"
 check_for_update_on_startup = false
@@ -430,15 +450,10 @@ name = "fake"
 base_url = "{trial.model.url}/v1"
 wire_api = "responses"
 env_key = "FAKE_KEY"
-[mcp_servers.team]
-command = {json.dumps(command)}
-args = {json.dumps(arguments)}
-env = {{ {variables} }}
-required = true
+{sections}
 """,
     )
     trial.variables |= {"FAKE_KEY": "sk-test", "CODEX_HOME": str(trial.home / ".codex")}
-    return trial.repeats("codex", "exec", "--skip-git-repo-check", PROMPT)
 
 
 def opencode(trial: Trial) -> str:
@@ -514,6 +529,11 @@ def opencode_acp(trial: Trial) -> Agent:
 def claude_code_acp(trial: Trial) -> Agent:
     trial.variables |= {"ANTHROPIC_BASE_URL": trial.model.url, "ANTHROPIC_API_KEY": "sk-test", "IS_SANDBOX": "1"}
     return Agent([str(trial.programs / "claude-code-acp")])
+
+
+def codex_acp(trial: Trial) -> Agent:
+    _codex(trial, 'approval_policy = "on-request"\nsandbox_mode = "read-only"', "")
+    return Agent([str(trial.programs / "codex-acp")])
 
 
 def _child(trial: Trial, agent: Agent, task: str, *flags: str) -> list[str]:
@@ -622,6 +642,9 @@ TRIALS: dict[str, tuple[str, Work]] = {
     "claude-code-acp, as a child of retinue": ("claude-code-acp", answers(claude_code_acp)),
     "claude-code-acp, asks for permission": ("claude-code-acp", asks(claude_code_acp)),
     "claude-code-acp, after kill -9": ("claude-code-acp", resumes(claude_code_acp)),
+    "codex-acp, as a child of retinue": ("codex-acp", answers(codex_acp)),
+    "codex-acp, asks for permission": ("codex-acp", asks(codex_acp)),
+    "codex-acp, after kill -9": ("codex-acp", resumes(codex_acp)),
 }
 
 

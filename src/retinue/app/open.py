@@ -36,7 +36,7 @@ from retinue.core.commands import DEFAULT_LEASE
 from retinue.core.errors import BadInput
 from retinue.core.ids import RandomIds, RunId, SessionId, SystemClock
 from retinue.core.log_context import logger
-from retinue.core.policy import NO_RESTRICTION, Policy, Rules, WorkspaceRights, intersect
+from retinue.core.policy import Policy, Restriction, Rules, WorkspaceRights, intersect
 from retinue.core.ports import Clock, Ended, Hooks, Ids, KeyValue, Provider, Store, Talk, Tool, ToolLike
 from retinue.core.workspace import host_tag
 from retinue.dialects.base import Dialect
@@ -184,7 +184,11 @@ def open(
     rules = Rules(
         session=policy,
         agents={agent.name: agent.policy for agent in agents if agent.policy is not None},
-        restrictions={agent.name: agent.restriction for agent in agents if agent.restriction != NO_RESTRICTION},
+        restrictions={
+            agent.name: Restriction(agent.read_only, agent.excluded_tools)
+            for agent in agents
+            if agent.read_only or agent.excluded_tools
+        },
         memories={agent.name: agent.memory_from for agent in agents},
         tags={agent.name: agent.tags for agent in agents if agent.tags},
         anywhere=frozenset(agent.name for agent in agents if agent.placement == "anywhere"),

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from retinue.core.errors import BadInput
 from retinue.core.model_options import NO_OPTIONS, NO_REQUEST_OPTIONS, Effort, ModelOptions, RequestOptions
-from retinue.core.policy import Policy, Restriction, RuntimeProfile
+from retinue.core.policy import Policy, RuntimeProfile
 from retinue.core.run import Limits
 from retinue.core.text import quote_headers
 
@@ -155,10 +155,6 @@ class Agent(Struct, frozen=True, kw_only=True, omit_defaults=True):
         if self.effort is not None or self.max_output_tokens is not None:
             given = ModelOptions(effort=self.effort, max_output_tokens=self.max_output_tokens)
             msgspec.structs.force_setattr(self, "options", given.over(self.options))
-
-    @property
-    def restriction(self) -> Restriction:
-        return Restriction(self.read_only, self.excluded_tools)
 
     def limits_with(self, max_turns: int | None) -> Limits:
         return msgspec.structs.replace(self.limits, max_turns=max_turns)

@@ -600,9 +600,6 @@ class Restriction(Struct, frozen=True):
         )
 
 
-NO_RESTRICTION = Restriction()
-
-
 class Rules(Struct, frozen=True, kw_only=True):
     """Configured policies: for all agents (`session`) and by agent name.
 
