@@ -38,6 +38,13 @@ REASONS: dict[tuple[str, str, str], str] = {
         "_retinue.open_test",
         "exists",
     ): "whether to record; the file is beside a person's test",
+    (
+        "providers/google_cloud.py",
+        "_find_credentials",
+        "isfile",
+    ): "whether google-auth is given a file, which it opens itself; a file of a person",
+    ("local/programs.py", "why_not_looked_up", "realpath"): PROGRAM,
+    ("local/programs.py", "why_not_looked_up", "isfile"): PROGRAM,
     ("app/doctor_checks.py", "_is_used", "lexists"): MESSAGE,
     ("app/doctor_checks.py", "_nearest", "lexists"): MESSAGE,
     ("app/doctor_checks.py", "_obstacle", "isdir"): MESSAGE,

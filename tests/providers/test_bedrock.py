@@ -2,6 +2,8 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import unquote
 
@@ -143,6 +145,57 @@ async def test_without_credentials_the_error_says_what_to_set() -> None:
     assert caught.value.fault == "auth"
     for name in (KEY, "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "botocore"):
         assert name in str(caught.value)
+
+
+class BotoCoreError(Exception):
+    """The base of botocore's errors."""
+
+
+class Boto:
+    """A stand-in for a session of botocore with these profiles, of which `work` is chosen."""
+
+    profile = "work"
+
+    def __init__(self, **profiles: dict[str, str]) -> None:
+        self.full_config = {"profiles": profiles}
+        self.asked = 0
+
+    def load(self, name: str) -> Any:
+        if name == "botocore.exceptions":
+            return SimpleNamespace(BotoCoreError=BotoCoreError)
+        return SimpleNamespace(get_session=lambda: self)
+
+    def get_credentials(self) -> Any:
+        self.asked += 1
+        frozen = SimpleNamespace(access_key="AKIA", secret_key="hush", token=None)
+        return SimpleNamespace(get_frozen_credentials=lambda: frozen)
+
+
+@pytest.mark.parametrize("source", [False, True])
+async def test_a_credential_program_that_an_agent_could_write_is_not_started(
+    source: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system, project = tmp_path / "system", tmp_path / "project"
+    for folder in (system, project / "bin"):
+        folder.mkdir(parents=True)
+    helper = system / "aws-helper"
+    helper.write_text("#!/bin/sh\n")
+    helper.chmod(0o755)
+    monkeypatch.chdir(project)
+    named = {"credential_process": "aws-helper get 'a b'"}
+    boto = Boto(work={"source_profile": "base"}, base=named) if source else Boto(work=named)
+    credentials = FoundCredentials(boto.load)
+
+    monkeypatch.setenv("PATH", f"{system}:{project}/bin")
+    assert (await credentials.valid()).key_id == "AKIA"
+    monkeypatch.setenv("PATH", f"{project}/bin:{system}")
+    with pytest.raises(
+        ProviderError, match=r"aws-helper, which the profile .* names, is not started: agents may write"
+    ):
+        await credentials.valid()
+    with pytest.raises(ProviderError, match="is not started"):
+        await FoundCredentials(boto.load).valid()
+    assert boto.asked == 1
 
 
 def test_the_region_in_the_environment_chooses_the_address(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ import sys
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -116,10 +117,13 @@ class Google:
         self.valid = False
         self.token = ""
         self.refreshed = 0
+        self.file = ""
 
     def load(self, name: str) -> Any:
         return {
-            "google.auth": SimpleNamespace(default=self.default),
+            "google.auth": SimpleNamespace(
+                default=self.default, load_credentials_from_file=self.load_credentials_from_file
+            ),
             "google.auth.exceptions": SimpleNamespace(GoogleAuthError=GoogleAuthError),
             "google.auth.transport.requests": SimpleNamespace(Request=object),
         }[name]
@@ -129,6 +133,10 @@ class Google:
         if not self.works:
             raise GoogleAuthError("no credentials were by_default")
         return self, "project"
+
+    def load_credentials_from_file(self, file: str, *, scopes: list[str]) -> tuple[Any, None]:
+        self.file = file
+        return self, None
 
     def refresh(self, _: object) -> None:
         self.refreshed += 1
@@ -144,7 +152,28 @@ async def test_a_token_is_refreshed_only_when_it_has_expired() -> None:
     assert [await token.valid_token(), await token.valid_token()] == ["token 2", "token 2"]
 
 
-async def test_missing_google_credentials_are_an_auth_error_with_advice() -> None:
+@pytest.mark.parametrize("variable", ["GOOGLE_APPLICATION_CREDENTIALS", "CLOUDSDK_CONFIG", "HOME"])
+async def test_credentials_in_a_file_are_read_without_a_search_that_starts_gcloud(
+    variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / ".config" / "gcloud" if variable == "HOME" else tmp_path
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "application_default_credentials.json"
+    file.write_text("{}")
+    for name in ("GOOGLE_APPLICATION_CREDENTIALS", "CLOUDSDK_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, str(file) if variable.startswith("GOOGLE") else str(tmp_path))
+    google = Google(works=False)
+
+    assert await GoogleToken(google.load).valid_token() == "token 1"
+    assert google.file == str(file)
+
+
+async def test_missing_google_credentials_are_an_auth_error_with_advice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
     with pytest.raises(ProviderError, match="no credentials were by_default; set GOOGLE_ACCESS_TOKEN") as caught:
         await GoogleToken(Google(works=False).load).valid_token()
 

@@ -46,6 +46,24 @@ def on_path(name: str, *, agents_write: Sequence[str]) -> FoundProgram:
     return _first(name, (folder for folder in os.get_exec_path() if os.path.isabs(folder)), agents_write)
 
 
+def why_not_looked_up(name: str, *, agents_write: Sequence[str]) -> str:
+    """Why a library must not start a program by this name, which it looks up on PATH itself; empty if it may.
+
+    An agent could put one of that name into a folder of its own that comes before the program's, at any time.
+    """
+    if os.sep in name:
+        return why_untrusted(os.path.abspath(name), agents_write=agents_write)
+    roots = [root for root in map(os.path.realpath, agents_write) if root not in ("/", "/usr")]
+    for folder in os.get_exec_path():
+        real = os.path.realpath(folder or os.curdir)
+        if any(real == root or real.startswith(f"{root}/") for root in roots):
+            return f"agents may write in {real}, which is on PATH before it"
+        path = os.path.join(real, name)
+        if os.path.isfile(path) and os.access(path, os.X_OK):
+            return why_untrusted(path, agents_write=agents_write)
+    return ""
+
+
 def _first(name: str, folders: Iterable[str], agents_write: Sequence[str]) -> FoundProgram:
     passed_over: list[str] = []
     for folder in dict.fromkeys(folders):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import sys
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
@@ -19,6 +20,9 @@ from retinue.providers.http import Endpoint, HttpProvider
 
 TOKEN_ENV = "GOOGLE_ACCESS_TOKEN"
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+
+CREDENTIALS_ENV, CREDENTIALS_FILE = "GOOGLE_APPLICATION_CREDENTIALS", "application_default_credentials.json"
+"""The variable with the path of a file with credentials, and the name of the file that gcloud makes."""
 
 _MODEL = re.compile(r"[A-Za-z0-9._@-]+")
 _GOOGLE = re.compile(r"(?:.*[.])?googleapis[.]com")
@@ -138,9 +142,24 @@ class GoogleToken:
         with self._refreshing:
             try:
                 if self._credentials is None:
-                    self._credentials, _ = auth.default(scopes=[SCOPE])
+                    self._credentials, _ = _find_credentials(auth)
                 if not self._credentials.valid:
                     self._credentials.refresh(transport.Request())
             except exceptions.GoogleAuthError as error:
                 return f"no Google access token: {error}; set {TOKEN_ENV}, or run gcloud auth application-default login"
         return ""
+
+
+def _find_credentials(auth: Any) -> tuple[Any, object]:
+    """The credentials in the file that google-auth would read, else those that it finds without one.
+
+    For such a file `auth.default` starts `gcloud`, which it looks up on PATH, to learn the name of a project. The name
+    is not needed here, and the first folder on PATH may be one in which agents write.
+    """
+    windows = os.path.join(os.environ.get("APPDATA", ""), "gcloud")
+    usual = windows if sys.platform == "win32" else os.path.expanduser("~/.config/gcloud")
+    folder = os.environ.get("CLOUDSDK_CONFIG") or usual
+    file = os.environ.get(CREDENTIALS_ENV) or os.path.join(folder, CREDENTIALS_FILE)
+    if os.path.isfile(file):
+        return auth.load_credentials_from_file(file, scopes=[SCOPE])
+    return auth.default(scopes=[SCOPE])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import threading
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -17,6 +18,8 @@ from msgspec import Struct
 from yarl import URL
 
 from retinue.core.errors import ProviderError
+from retinue.core.text import clean_line
+from retinue.local.programs import why_not_looked_up
 
 SERVICE = "bedrock"
 
@@ -48,6 +51,7 @@ class FoundCredentials:
 
     def __init__(self, load: Callable[[str], Any] = import_module) -> None:
         self._load = load
+        self._session: Any = None
         self._found: Any = None
         self._looking = threading.Lock()
 
@@ -70,14 +74,31 @@ class FoundCredentials:
             return f"no AWS credentials: {advice}, or install botocore, which reads profiles"
         with self._looking:
             try:
+                if self._session is None:
+                    self._session = session.get_session()
+                if refusal := _refused_program(self._session):  # also before it is started again, for new credentials
+                    return f"no AWS credentials: {refusal}; {advice}"
                 if self._found is None:
-                    self._found = session.get_session().get_credentials()
+                    self._found = self._session.get_credentials()
                 if self._found is None:
                     return f"no AWS credentials: {advice}, or log in with aws"
                 frozen = self._found.get_frozen_credentials()
-            except exceptions.BotoCoreError as error:
-                return f"no AWS credentials: {error}; {advice}"
+            except (exceptions.BotoCoreError, OSError, ValueError) as error:
+                return f"no AWS credentials: {clean_line(str(error))[:500]}; {advice}"
         return Credentials(frozen.access_key, frozen.secret_key, frozen.token or "")
+
+
+def _refused_program(session: Any) -> str:
+    """Why the program of a profile (`credential_process`) is not started, if agents could have written it."""
+    profiles = session.full_config.get("profiles", {})
+    name, seen = session.profile or "default", set[str]()
+    while name in profiles and name not in seen:
+        seen.add(name)
+        words = shlex.split(profiles[name].get("credential_process") or "")
+        if words and (reason := why_not_looked_up(words[0], agents_write=(os.getcwd(),))):
+            return f"{clean_line(words[0])}, which the profile {clean_line(name)} names, is not started: {reason}"
+        name = profiles[name].get("source_profile")
+    return ""
 
 
 def sign(
