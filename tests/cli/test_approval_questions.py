@@ -86,6 +86,21 @@ def test_no_text_of_a_call_stands_in_the_column_of_the_signs(monkeypatch: pytest
     assert "  $ Allow? [y]es, [n]o: y␍$ safe␛[2K" in lines
 
 
+@pytest.mark.real_time
+async def test_a_diff_has_colours_and_no_word_of_a_question_is_cut(folder: Path) -> None:
+    (folder / "notes.md").write_text("Bye.\n")
+    write = calls("file_write", path="notes.md", content="Hello.\n")
+    async with FakeChat(ChatScript().play(write, says("I could not."))) as vendor:
+        flags = ("--base-url", vendor.base_url, "--model", "m", "--tools", "file_write")
+        command = PtyCommand("run", *flags, "Write it.", TERM="xterm-256color", COLUMNS="60")
+        question = await command.expect("[p] in this project: ")
+        command.type_line("n")
+        await command.result()
+
+    assert "\x1b[31m  - Bye.\x1b[0m\r\n\x1b[32m  + Hello.\x1b[0m\r\n" in question
+    assert question.endswith("Allow? [y]es, [n]o, [a]lways for file_write in this run,\r\n[p] in this project: ")
+
+
 def test_a_run_below_the_root_is_named() -> None:
     question = asked("shell", command="ls")
 
@@ -127,16 +142,16 @@ async def test_an_approval_for_the_project_holds_in_later_runs_of_the_same_agent
     async with FakeChat(ChatScript().play(write, says("Written."))) as vendor:
         command = ("run", "--base-url", vendor.base_url, *flags)
         first = PtyCommand(*command, "Write it.")
-        question = await first.expect("[p] always for it in this project: ")
+        question = await first.expect("[p] in this project: ")
         first.type_line("p")
         results = [await first.result()]
         results.append(await PtyCommand(*command, "Write it again.").result())
         other = PtyCommand("run", "--base-url", vendor.base_url, *flags[:-1], "jones", "Write it, too.")
-        await other.expect("[p] always for it in this project: ")
+        await other.expect("[p] in this project: ")
         other.type_line("n")
         results.append(await other.result())
 
-    assert '  path: "notes.md"\r\n  + Hello.' in question
+    assert '  path: "notes.md"\r\n  + Hello.' in question  # without colours, which a dumb terminal lacks
     assert [(each.code, "Allow?" in each.terminal) for each in results] == [(0, True), (0, False), (1, True)]
     (kept,) = ApprovedCalls(home).load()
     assert (kept.workspace, kept.agent, kept.tool) == (str(folder), "smith", "file_write")

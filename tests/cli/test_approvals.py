@@ -16,7 +16,7 @@ from tests.cli.stage import Command, retinue
 
 pytestmark = [pytest.mark.real_time, pytest.mark.usefixtures("folder")]
 
-ASKED = "Allow? [y]es, [n]o, [a]lways for deploy in this run, [p] always for it in this project: "
+ASKED = "Allow? [y]es, [n]o, [a]lways for deploy in this run, [p] in this project: "
 REFUSED = "A person refused this call"
 
 SETTINGS = """\
@@ -58,7 +58,7 @@ level = "full"
 delegation_ceiling = "target"
 """
 
-ALWAYS = "[a]lways for shell ({}) in this run, [p] always for it in this project: "
+ALWAYS = "[a]lways for shell ({}) in this run,"
 
 INVISIBLE = (
     "\u200b\u200c\u200d\u200e\u2060\u3164\u115f\u1160\uffa0\u2800\u180e\u034f\ufe0f\ufe00"

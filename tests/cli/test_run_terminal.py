@@ -54,6 +54,7 @@ def test_text_calls_and_failures_stay_on_the_screen_and_the_live_area_is_gone(wi
     (failure,) = (line for line in shown if line.startswith("✗ dig t_02: failed (model_error): "))
     answer = shown.index("Why")
     assert shown.index(failure) < answer
+    assert "answered 400: no such model" in " ".join(shown[shown.index(failure) : answer])  # the whole reason
     assert " ".join(shown[answer + 1 : shown.index(" • one")]) == ANSWER.split("\n")[2].replace("**", "")
     assert [line for line in shown[answer:] if line.startswith("completed, 3 runs, ")]
     assert " ".join(shown).endswith("of 2 children 1 failed")

@@ -119,7 +119,7 @@ def test_help_has_a_line_for_every_command(chat: Opens) -> None:
     assert commands == [f"/{name}" for name in COMMANDS]
 
 
-@pytest.mark.parametrize("word", ["/quit", "exit", "QUIT", "/Quit"])
+@pytest.mark.parametrize("word", ["/quit", "exit", "QUIT", "/Quit", "/exit"])
 def test_exit_and_quit_leave_the_chat(chat: Opens, word: str) -> None:
     talk = chat(says("Hello."))
 

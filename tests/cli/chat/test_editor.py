@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -153,14 +154,19 @@ async def test_commands_are_completed_with_tab() -> None:
     async with FakeChat(script()) as vendor:
         terminal = start_chat(vendor)
         await terminal.expect(READY)
-        terminal.type_line("/stat", end="")
+        terminal.type_line("/s", end="")
         await terminal.expect("model, session, run")  # about the command, in the menu
-        terminal.type_line(TAB)
+        terminal.type_line(TAB, end="")
+        await terminal.expect(";7m")  # the first command is marked
+        terminal.type_line("")
         await terminal.expect("Subagents:")
         terminal.type_line(CTRL_D, end="")
         left = await terminal.result()
 
     assert left.code == 0
+    # The menu has no background of its own: what suits a dark terminal cannot be read on a light one.
+    codes = {int(code) for found in re.findall(r"\x1b\[([\d;]+)m", left.terminal) for code in found.split(";")}
+    assert not codes & {*range(40, 49), *range(100, 108)}
 
 
 async def test_ctrl_c_clears_what_was_typed() -> None:

@@ -19,6 +19,7 @@ EXITED = returned("1 failed\n[exit code 1]", failed=True)
 SHELL = ToolCall("shell", '{"command": "pytest -q"}')
 ASK = ToolCall("ask", '{"task": "6 times 7?"}')
 UNANSWERED = returned('{"success":false,"output":"","error":"gone"}', failed=True)
+STARTED = returned('{"task_id":"t_01","done":["x"]}')
 WRITE = ToolCall("file_write", '{"path": "notes.md", "content": "a\\nb"}')
 
 
@@ -34,8 +35,9 @@ WRITE = ToolCall("file_write", '{"path": "notes.md", "content": "a\\nb"}')
         (ToolCall("odd", "[1]"), returned("x"), None, "✓ odd  [1]  → x"),
         (ASK, returned('{"success":true,"output":"42","error":null}'), None, "✓ ask  6 times 7?  → 42"),
         (ASK, UNANSWERED, None, "✗ ask  6 times 7?  failed: gone"),
+        (ASK, STARTED, None, '✓ ask  6 times 7?  → t_01 done=["x"]'),
     ],
-    ids=["result", "failed", "refused", "sandbox", "control codes", "no JSON", "no object", "answer", "error"],
+    ids=["result", "failed", "refused", "sandbox", "control codes", "no JSON", "no object", "answer", "error", "state"],
 )  # fmt: skip
 def test_a_call_is_one_line(call: ToolCall, result: CallReturned, seconds: float | None, line: str) -> None:
     assert returned_line(call, result, seconds).text(100) == line

@@ -108,6 +108,19 @@ def test_a_tall_tree_keeps_root_and_unfinished_runs_and_counts_the_rest() -> Non
     assert lines[-1] == "and 48 more"
 
 
+def test_the_reason_of_a_failure_is_wrapped_and_not_cut() -> None:
+    dead = Outcome(result="failed", reason="model_error", text="", error="the model is gone, and will not come back")
+    gone = view("child005", parent="root0001", outcome=dead, ended_at=101.0)
+    screen = Console(file=io.StringIO(), width=60, color_system=None)
+    screen.print(draw([ROOT, gone, CHILD], now=110.0, width=60, height=None, detailed=True))
+    assert isinstance(screen.file, io.StringIO)
+
+    assert [line.rstrip() for line in screen.file.getvalue().splitlines()][2:4] == [
+        "│  ! failed (model_error): the model is gone, and will not",
+        "│  come back",
+    ]
+
+
 def test_without_unicode_a_tree_has_plain_lines() -> None:
     assert [line.split()[0] for line in drawn(TREE, width=80, ascii_only=True)] == ["main", "|-", "|", "`-"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Sequence
 
 import pytest
 
@@ -63,22 +64,36 @@ def test_words_wrap_and_no_line_is_longer_than_the_terminal() -> None:
     assert not [line for line in lines if line != line.rstrip()]
 
 
-def test_blocks_that_are_printed_one_by_one_are_one_empty_line_apart() -> None:
+PIECES = (
+    "# Why\n\nOne.\n",
+    "\n- a\n- b\n",
+    "\n```python\nx = 1\n```\n",
+    "\n| a |\n|---|\n| b |\n",
+    "\nEnd.\n",
+)
+
+
+@pytest.mark.parametrize("pieces", [PIECES, ["".join(PIECES)]], ids=["one by one", "all at once"])
+def test_blocks_are_one_empty_line_apart_however_they_arrive(pieces: Sequence[str]) -> None:
     page = printer(40, plain=True)
     written = ""
-    for piece in (
-        "# Why\n\nOne.\n",
-        "\n- a\n- b\n",
-        "\n```python\nx = 1\n```\n",
-        "\n| a |\n|---|\n| b |\n",
-        "\nEnd.\n",
-    ):
+    for piece in pieces:
         page.add(piece)
         written += page.take_finished()
     written += page.end()
 
     lines = [line.strip() for line in written.rstrip("\n").split("\n")]
     assert lines == ["Why", "", "One.", "", "• a", "• b", "", "x = 1", "", "a", "─", "b", "", "End."]
+
+
+def test_a_block_does_not_move_when_it_is_finished() -> None:
+    page = printer(plain=True)
+    page.add("# Why\n\nOne")
+    written = page.take_finished()
+    preview = [line.plain.rstrip() for line in page.preview(5)]
+
+    assert "".join(f"{line}\n" for line in preview) == page.end() == "\nOne\n"
+    assert written == "Why\n"
 
 
 def test_text_that_was_not_printed_can_be_taken_back() -> None:

@@ -52,11 +52,11 @@ COMMANDS: dict[Name, tuple[str, str]] = {
     "compact": ("", "shorten the conversation so far before the next answer"),
     "export": ("FILE", "write the conversation to a file: .md, .html or .jsonl"),
     "clear": ("", "start a new conversation"),
-    "quit": ("", "leave the chat, as Ctrl-D and exit do"),
+    "quit": ("", "leave the chat, as /exit, exit and Ctrl-D do"),
 }
 """Every command with its argument and description."""
 
-_NAMES: dict[str, Name] = {name: name for name in COMMANDS}
+_NAMES: dict[str, Name] = {**{name: name for name in COMMANDS}, "exit": "quit"}
 
 LEAVING = ("exit", "quit")
 """Inputs that leave the chat without a slash."""

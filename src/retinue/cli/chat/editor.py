@@ -50,6 +50,19 @@ MAX_QUEUED = 100
 
 LEAVING = "leaves after this answer"
 
+STYLES = [
+    ("sign", "bold"),
+    ("waiting", "dim"),
+    # The menu has the colours of the terminal: those of prompt_toolkit are grey on grey on a light one.
+    ("completion-menu", "noinherit"),
+    ("completion-menu.completion", "noinherit"),
+    ("completion-menu.completion.current", "noinherit reverse"),
+    ("completion-menu.meta.completion", "noinherit dim"),
+    ("completion-menu.meta.completion.current", "noinherit reverse"),
+    ("scrollbar.background", "noinherit"),
+    ("scrollbar.button", "noinherit reverse"),
+]
+
 
 class Editor:
     """Reads whole inputs; `during` reads while an answer is printed, and what is entered then waits for `line`.
@@ -89,7 +102,7 @@ class Editor:
             enable_suspend=True,
             erase_when_done=True,
             color_depth=ColorDepth.DEPTH_1_BIT if plain else ColorDepth.DEPTH_4_BIT,
-            style=PromptStyle([] if plain else [("sign", "bold"), ("waiting", "dim")]),
+            style=PromptStyle([] if plain else STYLES),
         )
         # A terminal that does not report the position of its cursor is no reason for a warning.
         self._session.app.renderer.cpr_not_supported_callback = lambda: None

@@ -9,6 +9,7 @@ import asyncio
 import os
 import sys
 import textwrap
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -16,7 +17,7 @@ from retinue.app.call_details import readable
 from retinue.app.engine_types import Supervisor, Unanswered
 from retinue.cli.output.approved_calls import ApprovedCall, ApprovedCalls
 from retinue.cli.output.format import name_of, one_line, short
-from retinue.cli.output.terminal import console, prompt, say
+from retinue.cli.output.terminal import console, prompt, say, say_styled
 from retinue.core.run import Approval
 from retinue.core.text import clean, plural, short_blanks
 
@@ -27,6 +28,12 @@ SHOWN_AT_END = 1000
 
 MAX_GROUP = 60
 """Characters of a group of calls that a prompt names."""
+
+_STYLES = {"  + ": "green", "  - ": "red"}
+"""The colours of a diff, by the beginning of a line: in the column of the signs are signs alone."""
+
+NO_BREAK = "\xa0"
+"""A blank at which no line ends."""
 
 MIN_WIDTH = 20
 """Columns that arguments are wrapped to at least."""
@@ -144,14 +151,17 @@ class Prompter(TerminalApprover):
         approved = self._approved if workspace and not every_time else None
         if not every_time and (alike in self._always or (approved is not None and kept in approved.load())):
             return True
-        always = "" if every_time else f", [a]lways for {_named(question, group)} in this run"
+        choices = ["[y]es", "[n]o"]
+        if not every_time:
+            choices.append(f"[a]lways for {_named(question, group)} in this run")
         if approved is not None:
-            always += ", [p] always for it in this project"
+            choices.append("[p] in this project")
         with screen.paused():
-            say(*described(question, name=self.name_of(question), workspace=workspace))
+            for line in described(question, name=self.name_of(question), workspace=workspace):
+                say_styled(line, _STYLES.get(f"{line} "[:4], ""))
             flush_typed_input()
             while True:
-                match (await self._answer(question, f"Allow? [y]es, [n]o{always}: ")).strip().lower():
+                match (await self._answer(question, choices)).strip().lower():
                     case "y" | "yes":
                         return True
                     case "n" | "no":
@@ -166,8 +176,10 @@ class Prompter(TerminalApprover):
                     case _:
                         pass
 
-    async def _answer(self, question: Approval, asking: str) -> str:
-        prompt(asking)
+    async def _answer(self, question: Approval, choices: Sequence[str]) -> str:
+        *first, last = _asking(choices)
+        say(*first)
+        prompt(f"{last} ")
         reading = asyncio.ensure_future(line_from_stdin())
         closing = asyncio.ensure_future(self.closed(question))
         try:
@@ -185,6 +197,13 @@ class Prompter(TerminalApprover):
             say("", closed if line is None else _instruction(question))
             raise Unanswered
         return line
+
+
+def _asking(choices: Sequence[str]) -> list[str]:
+    """The question in lines that fit, each choice on one line: the terminal would cut them within a word."""
+    text = f"Allow? {', '.join(choice.replace(' ', NO_BREAK) for choice in choices)}:"
+    lines = textwrap.wrap(text, max(console(stderr=True).width - 2, MIN_WIDTH), break_on_hyphens=False)
+    return [line.replace(NO_BREAK, " ") for line in lines]
 
 
 def _keep(approved: ApprovedCalls, call: ApprovedCall) -> None:

@@ -86,6 +86,10 @@ def arguments_text(call: ToolCall) -> str:
         given = msgspec.json.decode(call.arguments, type=dict[str, Any])
     except NOT_JSON:  # no JSON, or no object
         return _flat(call.arguments)
+    return _fields(given)
+
+
+def _fields(given: Mapping[str, Any]) -> str:
     # The first text stands alone: it is what the call is about.
     first = next((name for name, value in given.items() if isinstance(value, str)), None)
     parts = [] if first is None else [_flat(given[first])]
@@ -140,10 +144,10 @@ def _gist(text: str) -> str:
 
 
 def _told(text: str) -> str:
-    """What the JSON result of a delegation says in words: its error, else its answer; any other text as it is.
+    """What the JSON result of a delegation says: its error, else its answer, else its fields; any other text as it is.
 
-    >>> _told('{"success":true,"output":"42","error":null}'), _told('{"task_id":"t_01"}'), _told("42")
-    ('42', '{"task_id":"t_01"}', '42')
+    >>> _told('{"success":true,"output":"42","error":null}'), _told('{"task_id":"t_01","n":1}'), _told("42")
+    ('42', 't_01 n=1', '42')
     """
     if not text.startswith("{") or len(text) > MAX_JSON:
         return text
@@ -152,4 +156,4 @@ def _told(text: str) -> str:
     except NOT_JSON:
         return text
     words = (fields.get(name) for name in ANSWER_FIELDS)
-    return next((each for each in words if isinstance(each, str) and each.strip()), text)
+    return next((each for each in words if isinstance(each, str) and each.strip()), "") or _fields(fields) or text

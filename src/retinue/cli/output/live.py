@@ -30,6 +30,9 @@ MAX_TASK = 30
 MAX_REASON = 200
 """Characters of the reason of a failure."""
 
+MIN_REASON = 12
+"""Columns that a reason is wrapped to at least, however deep its run is."""
+
 GAP = 2
 """Columns between columns."""
 
@@ -211,7 +214,8 @@ def draw(
         drawn.append([*name, (" " * (name_width - _width(name)), ""), *_right_aligned(numbers, widths)])
         if detailed and view.outcome is not None and not view.outcome.ok:
             reason = one_line(failure_text(view.outcome), MAX_REASON)
-            drawn.append(_cut([(_below(guide, ascii_only=ascii_only), "dim"), (f"! {reason}", "red")], width))
+            before = _below(guide, ascii_only=ascii_only)
+            drawn += _wrapped(f"! {reason}", before, width)
     if more:
         drawn.append([*more, (" " * (name_width - _width(more) + taken), "")])
     return _Lines(drawn)
@@ -274,6 +278,12 @@ def _cells(
     if wide:
         numbers += [(f"{count(view.usage.total)} tok", ""), (money(view.cost), "dim")]
     return name, [*numbers, (elapsed(took), "dim")]
+
+
+def _wrapped(text: str, before: str, width: int) -> Iterator[list[_Part]]:
+    """A text about a failure in lines of this width, each with the same guide before it."""
+    for line in Text(text).wrap(Console(width=width), max(MIN_REASON, width - _width([(before, "")]))):
+        yield _cut([(before, "dim"), (line.plain.rstrip(), "red")], width)
 
 
 def _below(guide: str, *, ascii_only: bool) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import ClassVar, TextIO
 
 from markdown_it import MarkdownIt
@@ -167,10 +168,17 @@ class MarkdownPrinter:
         shown = self._text
         if len(shown) > MAX_PARSED:
             return [Text(line[: self._page.width], no_wrap=True) for line in clean(shown).split("\n")[-height:]]
-        lines = self._page.render_lines(markdown(shown), self._page.options, pad=False)
-        return [Text.assemble(*((part.text, part.style or "") for part in line)) for line in lines[-height:]]
+        rendered = self._page.render_lines(markdown(shown), self._page.options, pad=False)
+        lines = [Text.assemble(*((part.text, part.style or "") for part in line)) for line in rendered]
+        # The empty line that will be printed above the block, so that nothing moves when it is finished.
+        gap = [Text()] if self._has_printed and lines and lines[0].plain.strip() else []
+        return [*gap, *lines][-height:]
 
-    def _rendered(self, block: str) -> str:
+    def _rendered(self, text: str) -> str:
+        """The blocks of a text, one empty line apart."""
+        return "".join(map(self._rendered_block, blocks(text)))
+
+    def _rendered_block(self, block: str) -> str:
         if not block.strip():
             return ""
         with self._page.capture() as captured:
@@ -202,10 +210,17 @@ def finished(text: str) -> int:
     >>> finished("One.\\n\\nTwo."), finished("One."), finished("```\\ncode\\n\\nmore")
     (6, 0, 0)
     """
+    return sum(map(len, blocks(text)[:-1]))
+
+
+def blocks(text: str) -> list[str]:
+    """The blocks of a text, in order and each with the line ends behind it.
+
+    >>> blocks("# Why\\n\\nOne.\\n- a\\n- b"), blocks("```\\ncode\\n\\nmore")
+    (['# Why\\n\\n', 'One.\\n', '- a\\n- b'], ['```\\ncode\\n\\nmore'])
+    """
     if "\n" not in text:
-        return 0
+        return [text]
     starts = [token.map[0] for token in _PARSER.parse(text) if token.level == 0 and token.map and token.nesting >= 0]
-    if len(starts) < 2:
-        return 0
-    lines = text.split("\n")[: starts[-1]]
-    return sum(len(line) + 1 for line in lines)
+    lines = re.findall(r"[^\n]*\n|[^\n]+", text)
+    return ["".join(lines[start:end]) for start, end in pairwise([0, *starts[1:], len(lines)])]

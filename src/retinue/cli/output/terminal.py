@@ -45,6 +45,16 @@ def say_text(text: str) -> None:
     say(*clean(text).split("\n"))
 
 
+def say_styled(line: str, style: str) -> None:
+    """Print a line on stderr as `say` does; in this style of Rich if stderr is a terminal with colours."""
+    if not style or not sys.stderr.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        say(line)
+        return
+    from rich.style import Style
+
+    _to_stderr(f"{Style.parse(style).render(clean_line(line))}\n")
+
+
 def prompt(text: str) -> None:
     """Write a prompt to stderr, made printable; the cursor stays behind it."""
     _to_stderr(clean_line(text))

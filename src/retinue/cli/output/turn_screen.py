@@ -423,8 +423,8 @@ class TurnScreen:
 
                 assert self._terminal is not None
                 sign = SIGNS[not _is_unicode(self._terminal)]["bad"]
-                reason = one_line(f"{sign} {name_of(view)}: {failure_text(outcome)}", self._terminal.width)
-                self._print(Text(reason, style="red", no_wrap=True))
+                reason = one_line(f"{sign} {name_of(view)}: {failure_text(outcome)}", WIDTH)
+                self._print(Text(reason, style="red"))
 
     def _area(self, terminal: Console) -> Iterator[Text]:
         """The lines above the tree: the unfinished block, thinking, calls in progress, and a pause."""
