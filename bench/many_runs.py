@@ -13,7 +13,7 @@ from pathlib import Path
 from retinue.core import commands
 from retinue.core.agent import RunSpec
 from retinue.core.events import ReplyReceived, RunAccepted, RunEnded
-from retinue.core.ids import RandomIds, RunId
+from retinue.core.ids import RandomIds, RunId, SessionId
 from retinue.core.messages import AssistantMessage, Reply
 from retinue.core.policy import Policy
 from retinue.core.ports import Store
@@ -29,20 +29,27 @@ FIRST = 1_700_000_000.0
 """When the first run was accepted."""
 
 
-def fill(store: Store, runs: int, *, per_tree: int = 10, unfinished: int = 0) -> list[RunId]:
-    """Add that many runs in trees of that size, the last `unfinished` ones without an end; their ids, oldest first."""
+def fill(
+    store: Store, runs: int, *, per_tree: int = 10, unfinished: int = 0, own_sessions: bool = False
+) -> list[RunId]:
+    """Add that many runs in trees of that size, the last `unfinished` ones without an end; their ids, oldest first.
+
+    With `own_sessions` each tree has a session without a name, as `retinue run` gives it; otherwise they share a few.
+    """
     ids = RandomIds()
-    opened = [commands.OpenSession(session_id=f"s{number}", at=FIRST) for number in range(SESSIONS)]
-    store.commit(None, opened)
+    sessions = [ids.new() for _ in range(0, runs, per_tree)] if own_sessions else [f"s{n}" for n in range(SESSIONS)]
+    for start in range(0, len(sessions), BATCH):
+        chosen = sessions[start : start + BATCH]
+        store.commit(None, [commands.OpenSession(session_id=session_id, at=FIRST) for session_id in chosen])
     run_ids: list[RunId] = []
-    writes = _writes(runs, per_tree, runs - unfinished, ids, run_ids)
+    writes = _writes(runs, per_tree, runs - unfinished, ids, sessions, run_ids)
     while batch := list(islice(writes, BATCH)):
         store.commit(None, batch)
     return run_ids
 
 
 def _writes(
-    runs: int, per_tree: int, ended: int, ids: RandomIds, run_ids: list[RunId]
+    runs: int, per_tree: int, ended: int, ids: RandomIds, sessions: list[SessionId], run_ids: list[RunId]
 ) -> Iterator[commands.Accept | commands.Record]:
     digest = RUN_SPEC.digest()
     ends: list[RunId] = []
@@ -57,7 +64,7 @@ def _writes(
         accepted = RunAccepted(
             at=at,
             run_id=run_id,
-            session_id=f"s{number // per_tree % SESSIONS}",
+            session_id=sessions[number // per_tree % len(sessions)],
             root_id=root,
             parent_id=None if is_root else root,
             depth=0 if is_root else 1,

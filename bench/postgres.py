@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
@@ -17,20 +16,19 @@ from pathlib import Path
 from statistics import median
 
 import msgspec
-from msgspec import Struct
 
 from bench.cases import HUNDRED, ONE, WAITING, Case, Row, compare
 from bench.many_runs import RUN_SPEC, fill
 from bench.processes import POSTGRES, SQLITE, FakeModel, cost_of, kb_per_waiting_worker
+from bench.prune import Prune, open_store, prune_beside_a_writer
 from bench.work import Cost
-from retinue.core.commands import Accept, Change, Decision, OpenSession, RunQuery
+from retinue.core.commands import Accept, OpenSession, RunQuery
 from retinue.core.events import RunAccepted
 from retinue.core.ids import RandomIds
 from retinue.core.policy import Policy
-from retinue.core.ports import PruneRequest, Store
+from retinue.core.ports import Store
 from retinue.core.run import Lifecycle
 from retinue.engine.journal_writer import Journal
-from retinue.engine.supervisor import PRUNE_PAUSE
 from retinue.store.postgres import PostgresStore
 from retinue.store.sqlite import SqliteStore
 from tests.postgres import PostgresServer, programs, running_server
@@ -40,14 +38,6 @@ CALLERS = 200
 """Callers that start roots at the same time."""
 
 PAGE = 50
-
-
-class Prune(Struct, frozen=True):
-    """Seconds that a prune took, and how long a writer in another connection waited, at worst and 99 times of 100."""
-
-    seconds: float
-    longest_wait: float
-    percentile_99: float
 
 
 def postgres_rows(model: FakeModel, *, quick: bool, full: bool) -> list[Row]:
@@ -88,17 +78,17 @@ def _waiting_row(model: FakeModel, server: PostgresServer) -> Row:
 
 
 def _store_rows(server: PostgresServer, *, runs: int) -> list[Row]:
-    with _stores(server) as stores:
+    with _stores(server) as (stores, urls):
         _show("accepted roots")
         accepted = {name: asyncio.run(roots_a_second(store)) for name, store in stores.items()}
         for name, store in stores.items():
             _show(f"{runs} runs on {name}")
-            fill(store, runs)
+            fill(store, runs, own_sessions=True)
         pages = {name: seconds_of_first_page(store) for name, store in stores.items()}
-        _show("prune")
-        postgres = stores[POSTGRES.name]
-        assert isinstance(postgres, PostgresStore)
-        prune = prune_beside_a_writer(postgres)
+        prunes: dict[str, Prune] = {}
+        for name, store in stores.items():
+            _show(f"prune on {name}")
+            prunes[name] = prune_beside_a_writer(store, urls[name])
     _show("")
     milliseconds = {name: seconds * 1000 for name, seconds in pages.items()}
     return [
@@ -117,29 +107,41 @@ def _store_rows(server: PostgresServer, *, runs: int) -> list[Row]:
             absolute=True,
         ),
         Row(
-            what=f"longest wait of a writer during the prune of {runs:,} runs",
+            what=f"longest wait of a writer in another process during the prune of {runs:,} runs",
             unit="ms",
-            values={POSTGRES.name: prune.longest_wait * 1000},
-            most={POSTGRES.name: 100.0},
+            values={name: prune.working.longest * 1000 for name, prune in prunes.items()},
+            most={POSTGRES.name: 100.0, SQLITE.name: 100.0},
             absolute=True,
         ),
         Row(
-            what=f"wait of a writer during the prune of {runs:,} runs, 99th percentile",
+            what="the same while the prune rests",
             unit="ms",
-            values={POSTGRES.name: prune.percentile_99 * 1000},
+            values={name: prune.resting.longest * 1000 for name, prune in prunes.items()},
         ),
-        Row(what=f"prune of {runs:,} runs", unit="s", values={POSTGRES.name: prune.seconds}),
+        Row(
+            what="wait of a writer during the prune, 99th percentile",
+            unit="ms",
+            values={name: prune.working.percentile_99 * 1000 for name, prune in prunes.items()},
+        ),
+        Row(
+            what="the same while the prune rests",
+            unit="ms",
+            values={name: prune.resting.percentile_99 * 1000 for name, prune in prunes.items()},
+        ),
+        Row(
+            what=f"prune of {runs:,} runs",
+            unit="s",
+            values={name: prune.seconds for name, prune in prunes.items()},
+        ),
     ]
 
 
 @contextmanager
-def _stores(server: PostgresServer) -> Generator[dict[str, Store]]:
-    with (
-        tempfile.TemporaryDirectory(prefix="retinue-bench-") as folder,
-        closing(SqliteStore(Path(folder) / "retinue.db")) as sqlite,
-        closing(PostgresStore(server.url("many"))) as postgres,
-    ):
-        yield {SQLITE.name: sqlite, POSTGRES.name: postgres}
+def _stores(server: PostgresServer) -> Generator[tuple[dict[str, SqliteStore | PostgresStore], dict[str, str]]]:
+    with tempfile.TemporaryDirectory(prefix="retinue-bench-") as folder:
+        urls = {SQLITE.name: str(Path(folder) / "retinue.db"), POSTGRES.name: server.url("many")}
+        with closing(open_store(urls[SQLITE.name])) as sqlite, closing(open_store(urls[POSTGRES.name])) as postgres:
+            yield {SQLITE.name: sqlite, POSTGRES.name: postgres}, urls
 
 
 async def roots_a_second(store: Store, roots: int = ROOTS) -> float:
@@ -175,40 +177,6 @@ async def roots_a_second(store: Store, roots: int = ROOTS) -> float:
 def seconds_of_first_page(store: Store) -> float:
     """The time of the first page of a list of root runs."""
     return median(_seconds(lambda: store.runs(RunQuery(roots_only=True, limit=PAGE))) for _ in range(9))
-
-
-def prune_beside_a_writer(store: PostgresStore) -> Prune:
-    """Prune all ended runs, while a writer in another thread and connection commits every few milliseconds."""
-    waits: list[float] = []
-    has_begun, has_ended = threading.Event(), threading.Event()
-    decision = Decision(b"", puts={"n": b"1"})
-
-    def write() -> None:
-        with closing(PostgresStore(store.address)) as other:
-            while not has_ended.wait(0.005):
-                waits.append(_seconds(lambda: other.commit(None, [Change(space="s", decide=lambda _: decision)])))
-                has_begun.set()
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    has_begun.wait(60)
-    try:
-        seconds = _seconds(lambda: _prune_with_pauses(store))
-    finally:
-        has_ended.set()
-        writer.join()
-    waits.sort()
-    return Prune(seconds, waits[-1], waits[len(waits) * 99 // 100])
-
-
-def _prune_with_pauses(store: PostgresStore) -> None:
-    """Prune as `Supervisor.prune` does: after each step others have as much time as it took."""
-    steps = store.prune_in_steps(PruneRequest(before=1e12))
-    while True:
-        began = time.perf_counter()
-        if next(steps, None) is None:
-            return
-        time.sleep(max(PRUNE_PAUSE, time.perf_counter() - began))
 
 
 def _seconds(do: Callable[[], object]) -> float:

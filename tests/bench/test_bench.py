@@ -12,7 +12,7 @@ from bench.bare_wires import BARE_DECODERS
 from bench.cases import Row, compare
 from bench.fake_model import Replies
 from bench.many_runs import fill
-from bench.postgres import prune_beside_a_writer, roots_a_second, seconds_of_first_page
+from bench.postgres import roots_a_second, seconds_of_first_page
 from bench.processes import (
     FLOOR,
     MEMORY,
@@ -26,6 +26,7 @@ from bench.processes import (
     fake_model,
     seconds_of_sandbox_start,
 )
+from bench.prune import prune_beside_a_writer
 from bench.run import as_table, broken_promises
 from bench.work import LEAD, WORKER, Cost, Work
 from retinue.core.commands import RunQuery
@@ -118,13 +119,17 @@ def test_a_failing_side_raises() -> None:
 async def test_roots_prunes_and_lists_are_measured_on_both_stores(postgres_url: str, tmp_path: Path) -> None:
     with closing(SqliteStore(tmp_path / "retinue.db")) as sqlite, closing(PostgresStore(postgres_url)) as postgres:
         rates = [await roots_a_second(store, roots=400) for store in (sqlite, postgres)]
-        fill(postgres, 100)
+        fill(postgres, 100, own_sessions=True)
         page = seconds_of_first_page(postgres)
-        prune = prune_beside_a_writer(postgres)
+        prunes = [
+            prune_beside_a_writer(sqlite, str(tmp_path / "retinue.db")),
+            prune_beside_a_writer(postgres, postgres_url),
+        ]
 
         assert min(rates) > 0
         assert page > 0
-        assert prune.longest_wait > 0
+        assert [prune.removed for prune in prunes] == [0, 100]
+        assert all(prune.resting.longest > 0 for prune in prunes)
         assert (sqlite.count(RunQuery()), postgres.count(RunQuery())) == (400, 400)  # roots have not ended
 
 

@@ -490,6 +490,22 @@ class TestPruneInSteps:
         assert self.ids(store) == ["new"]
         assert [row.session_id for row in store.sessions()] == ["s"]
 
+    def test_sessions_without_a_name_go_in_small_steps_and_stay_if_they_are_used_meanwhile(
+        self, store: PostgresStore
+    ) -> None:
+        names = [f"0f8fad5b-d9cb-469f-a165-{number:012}" for number in range(prune_module.FIRST_STEP + 10)]
+        store.commit(None, [OpenSession(session_id=name, at=1.0) for name in names])
+        steps = store.prune_in_steps(PruneRequest(before=1e9, keep_sessions=True))
+
+        assert next(steps) == 0
+        remaining = {row.session_id for row in store.sessions()} & set(names)
+        assert len(remaining) == 10
+        used = min(remaining)
+        store.commit(None, [Change(space=f"context/{used}", decide=put("a", b"1"))])
+        assert sum(steps) == 0
+
+        assert {row.session_id for row in store.sessions()} & set(names) == {used}
+
     def test_nothing_goes_while_the_data_are_small_enough(self, store: PostgresStore) -> None:
         create_tree(store)
         for run_id in ("below", "one", "two", "root"):

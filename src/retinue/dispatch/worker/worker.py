@@ -234,6 +234,8 @@ class Worker:
         self._full_since = -FULL_SECONDS
         self._served_at = 0.0
         """When the queue last had a job for this worker, by the time of the loop."""
+        self._read_seconds = 0.0
+        """How long the last look read the store."""
         self._woken = asyncio.Event()
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -251,11 +253,10 @@ class Worker:
         starting_jobs = None if self._schedules is None else asyncio.create_task(self._schedules.run())
         try:
             while not stop.is_set() and not supervisor.is_fenced:
-                began = asyncio.get_running_loop().time()
                 is_idle = await self._look_safely()
                 if is_idle and self._options.drain:
                     break
-                await self._pause(stop, asyncio.get_running_loop().time() - began)
+                await self._pause(stop)
         finally:
             if self._schedules is not None and starting_jobs is not None:
                 self._schedules.stop()
@@ -274,12 +275,13 @@ class Worker:
             self._counts.finished += 1
         self._woken.set()
 
-    async def _pause(self, stop: asyncio.Event, looked: float) -> None:
+    async def _pause(self, stop: asyncio.Event) -> None:
         """Wait until another process has written or a run has ended here, or for a moment.
 
-        The longer the last look took, the longer is the pause: a store with many waiting runs is not read all the time.
+        The longer the last look read, the longer is the pause: a store with many waiting runs is not read all the time.
+        What was enqueued and taken meanwhile does not count: there may be more of it.
         """
-        await asyncio.sleep(min(LOOK_INTERVAL, max(LEAST_PAUSE, 4 * looked)))
+        await asyncio.sleep(min(LOOK_INTERVAL, max(LEAST_PAUSE, 4 * self._read_seconds)))
         stopped = asyncio.ensure_future(stop.wait())
         woken = asyncio.ensure_future(self._woken.wait())
         await asyncio.wait({stopped, woken}, timeout=LOOK_INTERVAL, return_when=asyncio.FIRST_COMPLETED)
@@ -296,9 +298,12 @@ class Worker:
 
     async def _look(self) -> bool:
         """Take what waits, as far as there is room; whether nothing is left to do."""
+        clock = asyncio.get_running_loop().time
+        began = clock()
         await self._supervisor.drivers.reap()
         rows = await self._waiting_rows()
         interrupted = await self._interrupted(rows)
+        self._read_seconds = clock() - began
         wanted = [unit for unit in units_of(rows) if self._is_wanted(unit, interrupted)]
         waiting = [unit for unit in wanted if await self._has_readable_specs(unit)]
         priorities = {unit.top.run_spec: (await self._spec(unit.top.run_spec)).priority for unit in waiting}

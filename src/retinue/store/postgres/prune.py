@@ -209,7 +209,9 @@ def next_size(size: int, seconds: float) -> int:
 def _remove_others(store: PrunedStore, reader: Reader, request: PruneRequest) -> Iterator[int]:
     before = min(request.before, time.time())
     created = min(before, time.time() - SESSION_SECONDS)
-    names = [name for (name,) in reader.read(_UNUSED_SESSIONS, created)] if request.keep_sessions else []
+    reader.read(BY_INDEX.replace("'off'", "'on'"), False)  # this query is about all sessions
+    unused = [name for (name,) in reader.read(_UNUSED_SESSIONS, created)] if request.keep_sessions else []
+    names = list(filter(_GENERATED.fullmatch, unused))
     old = [number for (number,) in reader.read("SELECT id FROM charges WHERE until < %s", float(before))]
     for start in range(0, len(old), ROWS_PER_STEP):
         chunk = old[start : start + ROWS_PER_STEP]
@@ -220,15 +222,30 @@ def _remove_others(store: PrunedStore, reader: Reader, request: PruneRequest) ->
 
         yield store.maintain(remove_charges)
 
-    def step(statements: Statements) -> int:
+    start, size = 0, FIRST_STEP
+    while start < len(names):
+        chosen = names[start : start + size]
+        start += size
+
+        def remove_sessions(statements: Statements, chosen: list[str] = chosen) -> int:
+            nonlocal began
+            began = time.monotonic()
+            still = [
+                name for (name,) in statements.fetch(f"{_UNUSED_SESSIONS} AND session_id = ANY(%s)", created, chosen)
+            ]
+            statements.send("DELETE FROM handles WHERE session_id = ANY(%s)", still)
+            statements.send("DELETE FROM sessions WHERE session_id = ANY(%s)", still)
+            return 0
+
+        began = time.monotonic()
+        yield store.maintain(remove_sessions)
+        size = next_size(size, time.monotonic() - began)
+
+    def remove_drivers(statements: Statements) -> int:
         statements.send(_IDLE_DEAD_DRIVERS)
-        for name in filter(_GENERATED.fullmatch, names):
-            if statements.fetch(f"{_UNUSED_SESSIONS} AND session_id = %s", created, name):
-                statements.send("DELETE FROM handles WHERE session_id = %s", name)
-                statements.send("DELETE FROM sessions WHERE session_id = %s", name)
         return 0
 
-    yield store.maintain(step)
+    yield store.maintain(remove_drivers)
 
 
 def _trees_to_remove(store: Reader, request: PruneRequest) -> dict[RunId, None]:
