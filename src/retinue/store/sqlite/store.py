@@ -265,7 +265,8 @@ class SqliteStore(SqliteQueries):
         whose file `retinue store compact` has to rewrite first."""
         with self._write_lock, self._open_lock():
             try:
-                self._writer.execute(f"PRAGMA incremental_vacuum({pages})").fetchall()
+                # As a script: `execute` stops after the first page, because the pragma has no rows.
+                self._writer.executescript(f"PRAGMA incremental_vacuum({pages:d})")
                 (left,) = self._writer.execute("PRAGMA freelist_count").fetchone()
                 (mode,) = self._writer.execute("PRAGMA auto_vacuum").fetchone()
             except sqlite3.Error as error:
