@@ -290,3 +290,20 @@ def test_only_a_folder_of_one_machine_needs_a_tag() -> None:
     kinds = (LocalFolder("/srv"), SharedFolder("/mnt"), GitRef("https://h/r", "main"), ObjectPrefix("s3://b"))
 
     assert [needed_tags(kind, "db1") for kind in kinds] == [("host:db1",), (), (), ()]
+
+
+@needs_git
+async def test_git_starts_no_ssh_that_an_agent_has_put_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project, own = tmp_path / "project", tmp_path / "own"
+    for folder in (project / "bin", own):
+        folder.mkdir(parents=True)
+        (folder / "ssh").write_text(f"#!/bin/sh\necho {folder} >> {tmp_path}/started\nexit 1\n")
+        (folder / "ssh").chmod(0o755)
+    monkeypatch.chdir(project)
+    monkeypatch.setenv("PATH", f"{project}/bin:{own}:{os.environ['PATH']}")
+    address = "git+ssh://git@host.invalid/repository.git@main"
+
+    with pytest.raises(WorkspaceUnavailable):
+        await trusting(tmp_path / "home", address).fetch("root", address)
+
+    assert set((tmp_path / "started").read_text().splitlines()) == {str(own)}

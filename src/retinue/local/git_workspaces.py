@@ -16,8 +16,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Final
 
+from msgspec import Struct
+
 from retinue.core.workspace import GitRef, WorkspaceUnavailable, Worktree, branch_of
-from retinue.local.programs import find_program
+from retinue.local.programs import find_program, trusted_path
 from retinue.local.workspace_folders import MAX_BYTES, MAX_ENTRIES, MAX_LISTING, Fetched, Place, entries
 
 SECONDS: Final = 600
@@ -29,18 +31,25 @@ RESULT: Final = "refs/heads/result"
 _SUBMODULE: Final = "160000"
 
 
-def git_program(agents_write: Sequence[str] = ()) -> str:
-    """The path of git; raises `WorkspaceUnavailable` where it is not installed."""
+class GitProgram(Struct, frozen=True):
+    """The path of git, and the PATH on which it looks for others, such as ssh and credential helpers."""
+
+    path: str
+    others: str
+
+
+def git_program(agents_write: Sequence[str] = ()) -> GitProgram:
+    """git, where no agent can have placed it; raises `WorkspaceUnavailable` where it is not installed."""
     git = find_program("git", agents_write=agents_write).path
     if not git:
         raise WorkspaceUnavailable("a git workspace needs the program git, which is not installed")
-    return git
+    return GitProgram(git, trusted_path(agents_write=(os.getcwd(), *agents_write)))
 
 
 class Git:
     """git with a repository in the state folder: its settings are ours, and no hook and no filter is started."""
 
-    def __init__(self, program: str, repository: Path) -> None:
+    def __init__(self, program: GitProgram, repository: Path) -> None:
         self._program = program
         self._repository = repository
 
@@ -57,12 +66,12 @@ class Git:
         with tempfile.TemporaryFile() as printed:
             try:
                 ended = subprocess.run(
-                    [self._program, *repository, *_SAFE, *words],
+                    [self._program.path, *repository, *_SAFE, *words],
                     stdin=stream or subprocess.DEVNULL,
                     stdout=printed,
                     stderr=subprocess.PIPE,
                     cwd=self._repository.parent,
-                    env=_environment(),
+                    env=_environment(self._program),
                     timeout=SECONDS,
                 )
             except subprocess.TimeoutExpired as error:
@@ -81,12 +90,12 @@ class Git:
         """
         words = ("ls-tree", "-r", "-t", "-l", "-z", commit)
         process = subprocess.Popen(
-            [self._program, f"--git-dir={self._repository}", *_SAFE, *words],
+            [self._program.path, f"--git-dir={self._repository}", *_SAFE, *words],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             cwd=self._repository.parent,
-            env=_environment(),
+            env=_environment(self._program),
         )
         deadline = threading.Timer(SECONDS, process.kill)
         deadline.start()
@@ -108,8 +117,9 @@ _SAFE: Final = (
 )
 
 
-def _environment() -> dict[str, str]:
+def _environment(program: GitProgram) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | {
+        "PATH": program.others,
         "GIT_TERMINAL_PROMPT": "0",
         "GIT_AUTHOR_NAME": "retinue",
         "GIT_AUTHOR_EMAIL": "retinue@localhost",
@@ -136,7 +146,7 @@ def _check_listing(listing: IO[bytes]) -> None:
 class GitSource:
     """A commit of a repository; the changes go to a branch of it."""
 
-    def __init__(self, workspace: GitRef | Worktree, place: Place, program: str) -> None:
+    def __init__(self, workspace: GitRef | Worktree, place: Place, program: GitProgram) -> None:
         self._workspace = workspace
         self._place = place
         self._git = Git(program, place.repository)

@@ -53,10 +53,10 @@ def why_not_looked_up(name: str, *, agents_write: Sequence[str]) -> str:
     """
     if os.sep in name:
         return why_untrusted(os.path.abspath(name), agents_write=agents_write)
-    roots = [root for root in map(os.path.realpath, agents_write) if root not in ("/", "/usr")]
+    roots = _roots(agents_write)
     for folder in os.get_exec_path():
         real = os.path.realpath(folder or os.curdir)
-        if any(real == root or real.startswith(f"{root}/") for root in roots):
+        if _is_below(real, roots):
             return f"agents may write in {real}, which is on PATH before it"
         path = os.path.join(real, name)
         if os.path.isfile(path) and os.access(path, os.X_OK):
@@ -83,9 +83,7 @@ def why_untrusted(path: str, *, agents_write: Sequence[str]) -> str:
     Every folder in which a part of its path is looked up has to belong to root or to this user, and must not be
     writable by others or lie in a folder of agents.
     """
-    roots = [os.path.realpath(root) for root in agents_write]
-    # With one of these an agent can replace every program, and Python itself: it would help nothing to refuse one.
-    roots = [root for root in roots if root not in ("/", "/usr")]
+    roots = _roots(agents_write)
     try:
         for folder, entry in _steps(path):
             for root in roots:
@@ -102,6 +100,22 @@ def why_untrusted(path: str, *, agents_write: Sequence[str]) -> str:
     except OSError as error:
         return f"it cannot be checked ({error.strerror})"
     return ""
+
+
+def trusted_path(*, agents_write: Sequence[str]) -> str:
+    """PATH without the folders of agents, for a program that starts others, as git does with ssh."""
+    roots = _roots(agents_write)
+    listed = (folder for folder in os.get_exec_path() if os.path.isabs(folder))
+    return os.pathsep.join(folder for folder in listed if not _is_below(os.path.realpath(folder), roots))
+
+
+def _roots(agents_write: Sequence[str]) -> list[str]:
+    # With one of these an agent can replace every program, and Python itself: it would help nothing to refuse one.
+    return [root for root in map(os.path.realpath, agents_write) if root not in ("/", "/usr")]
+
+
+def _is_below(path: str, roots: Sequence[str]) -> bool:
+    return any(path == root or path.startswith(f"{root}/") for root in roots)
 
 
 def import_path(*, agents_write: Sequence[str]) -> list[str]:

@@ -13,7 +13,7 @@ import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -30,6 +30,9 @@ from retinue.core.workspace import (
     parse_workspace,
 )
 from retinue.local.workspace_folders import Place, WorkspaceSource
+
+if TYPE_CHECKING:
+    from retinue.local.git_workspaces import GitProgram
 
 log = logger("retinue.local")
 
@@ -159,8 +162,8 @@ class FetchedWorkspaces:
                 raise BadInput("only git repositories and object stores are fetched")
 
     @property
-    def git(self) -> str:
-        """The path of git, where no agent can have placed it; raises `WorkspaceUnavailable` if there is none."""
+    def git(self) -> GitProgram:
+        """git, where no agent can have placed it; raises `WorkspaceUnavailable` if there is none."""
         from retinue.local.git_workspaces import git_program
 
         return git_program(self._agents_write)

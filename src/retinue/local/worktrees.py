@@ -24,7 +24,7 @@ from msgspec import Struct
 from retinue.core.errors import BadInput
 from retinue.core.log_context import logger
 from retinue.core.workspace import WorkspaceUnavailable, Worktree, branch_of, parse_workspace
-from retinue.local.git_workspaces import RESULT, Git, GitSource
+from retinue.local.git_workspaces import RESULT, Git, GitProgram, GitSource
 from retinue.local.repository_files import (
     Entry,
     opened_folder,
@@ -137,7 +137,7 @@ class Applied(Struct, frozen=True):
 class Worktrees:
     """The worktrees that the processes of a state folder have made."""
 
-    def __init__(self, home: Path, git: str) -> None:
+    def __init__(self, home: Path, git: GitProgram) -> None:
         self._home = home
         self._git = git
 
@@ -238,7 +238,7 @@ class Worktrees:
             for name, entry in (("now", now), ("before", before), ("after", after)):
                 (Path(scratch) / name).write_bytes(entry.content)
             ended = subprocess.run(
-                [self._git, "merge-file", "--stdout", "--quiet", "now", "before", "after"],
+                [self._git.path, "merge-file", "--stdout", "--quiet", "now", "before", "after"],
                 cwd=scratch,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
