@@ -6,10 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from retinue.cli import completion, options
+from retinue.cli import options
 from retinue.cli.event_loop import interrupts, perform
-from retinue.cli.options import LIMITS, option
-from retinue.dialects.registry import DEFAULT
+from retinue.cli.options import option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,34 +24,18 @@ def acp(
     base_url: options.BaseUrlFlag = None,
     api_key_env: options.ApiKeyEnvFlag = None,
     model: options.ModelFlag = None,
-    dialect: Annotated[
-        list[str] | None,
-        option(
-            "--dialect",
-            completed=completion.dialects,
-            metavar="D",
-            help=f"Delegation tools to offer, or none. Repeatable. [{DEFAULT} if the settings have agents, else none]",
-        ),
-    ] = None,
+    dialect: options.DialectFlag = None,
     agent: Annotated[
         str | None,
-        option("--agent", metavar="NAME", help="The agent of the settings to talk to.", completed=completion.agents),
+        options.agent_flag("The agent of the settings to talk to."),
     ] = None,
     system: Annotated[str, option("--system", metavar="TEXT", help="The system prompt.")] = "",
     tools: options.ToolsFlag = None,
     mcp_config: options.McpConfigFlag = None,
-    max_turns: Annotated[
-        int | None, option("--max-turns", metavar="N", min=1, help="Replies of the model for a prompt.", panel=LIMITS)
-    ] = None,
-    max_tokens: Annotated[
-        int | None, option("--max-tokens", metavar="N", min=1, help="Tokens of a prompt.", panel=LIMITS)
-    ] = None,
-    max_cost: Annotated[
-        float | None, option("--max-cost", metavar="USD", min=0, help="Dollars of a prompt.", panel=LIMITS)
-    ] = None,
-    timeout: Annotated[
-        float | None, option("--timeout", metavar="S", min=0, help="Seconds of a prompt.", panel=LIMITS)
-    ] = None,
+    max_turns: Annotated[int | None, options.max_turns_flag("Replies of the model for a prompt.")] = None,
+    max_tokens: Annotated[int | None, options.max_tokens_flag("Tokens of a prompt.")] = None,
+    max_cost: Annotated[float | None, options.max_cost_flag("Dollars of a prompt.")] = None,
+    timeout: Annotated[float | None, options.timeout_flag("Seconds of a prompt.")] = None,
     unpriced: options.UnpricedFlag = None,
     agents: options.AgentsFlag = None,
     config: options.ConfigFlag = None,
@@ -67,7 +50,7 @@ def acp(
     Without tools, an agent or a preset, the preset is coding. The editor chooses the folder, and answers questions
     about calls that need approval. Its sessions are kept in the store.
     """
-    from retinue.app.launch.start import LaunchOptions, LimitOptions
+    from retinue.app.launch.start import LaunchOptions
     from retinue.config.precedence import Flags
 
     plain = LaunchOptions(
@@ -78,12 +61,7 @@ def acp(
         tools_are_ceiling=tools is not None,
         think=think,
         model_options=options.model_options_of(effort, None, None, None),
-        limits=LimitOptions(
-            max_turns=max_turns,
-            max_tokens=max_tokens,
-            max_cost=options.countable("--max-cost", max_cost),
-            timeout=options.countable("--timeout", timeout, zero=False),
-        ),
+        limits=options.limits_of(max_turns, max_tokens, max_cost, timeout),
         unpriced_ok=options.accepts_unpriced(unpriced),
         preset=options.preset_of(preset),
         no_sandbox=no_sandbox,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from retinue.cli import completion, options
+from retinue.cli import options
 from retinue.cli.event_loop import interrupts, perform, perform_on_store
 from retinue.cli.options import LIMITS, OUTPUT, option
 from retinue.cli.output.terminal import (
@@ -95,23 +95,15 @@ def submit(
     ] = None,
     agent: Annotated[
         str | None,
-        option("--agent", metavar="NAME", help="The agent of the settings to run.", completed=completion.agents),
+        options.agent_flag("The agent of the settings to run."),
     ] = None,
     system: Annotated[str, option("--system", metavar="TEXT", help="The system prompt.")] = "",
     tools: options.ToolsFlag = None,
-    max_turns: Annotated[
-        int | None, option("--max-turns", metavar="N", min=1, help="Replies for each task. [50]", panel=LIMITS)
-    ] = None,
-    max_tokens: Annotated[
-        int | None, option("--max-tokens", metavar="N", min=1, help="Tokens for each task.", panel=LIMITS)
-    ] = None,
-    max_cost: Annotated[
-        float | None, option("--max-cost", metavar="USD", min=0, help="Dollars for each task.", panel=LIMITS)
-    ] = None,
+    max_turns: Annotated[int | None, options.max_turns_flag("Replies for each task. [50]")] = None,
+    max_tokens: Annotated[int | None, options.max_tokens_flag("Tokens for each task.")] = None,
+    max_cost: Annotated[float | None, options.max_cost_flag("Dollars for each task.")] = None,
     unpriced: options.UnpricedFlag = None,
-    timeout: Annotated[
-        float | None, option("--timeout", metavar="S", min=0, help="Seconds for each task.", panel=LIMITS)
-    ] = None,
+    timeout: Annotated[float | None, options.timeout_flag("Seconds for each task.")] = None,
     config: options.ConfigFlag = None,
     profile: options.ProfileFlag = None,
     yes: options.YesFlag = False,

@@ -36,9 +36,7 @@ def evaluate(
     concurrency: Annotated[
         int | None, option("--concurrency", metavar="N", min=1, max=256, help="Runs at once. [4]", panel=LIMITS)
     ] = None,
-    max_cost: Annotated[
-        float | None, option("--max-cost", metavar="USD", min=0, help="Dollars for all runs together.", panel=LIMITS)
-    ] = None,
+    max_cost: Annotated[float | None, options.max_cost_flag("Dollars for all runs together.")] = None,
     unpriced: options.UnpricedFlag = None,
     junit: Annotated[
         Path | None, option("--junit", metavar="FILE", help="Write the results as JUnit XML.", panel=OUTPUT)

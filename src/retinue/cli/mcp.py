@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from retinue.cli import options
 from retinue.cli.event_loop import interrupts, perform
-from retinue.cli.options import LIMITS, option
+from retinue.cli.options import option
 from retinue.cli.output.terminal import say
 from retinue.dialects.registry import MCP
 
@@ -40,18 +40,10 @@ def mcp(
     session: Annotated[
         str, option("--session", metavar="NAME", help="The session whose runs the client can name.")
     ] = "mcp",
-    max_turns: Annotated[
-        int | None, option("--max-turns", metavar="N", min=1, help="Replies of each model.", panel=LIMITS)
-    ] = None,
-    max_tokens: Annotated[
-        int | None, option("--max-tokens", metavar="N", min=1, help="Tokens of all runs together.", panel=LIMITS)
-    ] = None,
-    max_cost: Annotated[
-        float | None, option("--max-cost", metavar="USD", min=0, help="Dollars of all runs together.", panel=LIMITS)
-    ] = None,
-    timeout: Annotated[
-        float | None, option("--timeout", metavar="S", min=0, help="Seconds of the whole session.", panel=LIMITS)
-    ] = None,
+    max_turns: Annotated[int | None, options.max_turns_flag("Replies of each model.")] = None,
+    max_tokens: Annotated[int | None, options.max_tokens_flag("Tokens of all runs together.")] = None,
+    max_cost: Annotated[float | None, options.max_cost_flag("Dollars of all runs together.")] = None,
+    timeout: Annotated[float | None, options.timeout_flag("Seconds of the whole session.")] = None,
     unpriced: options.UnpricedFlag = None,
     agents: options.AgentsFlag = None,
     http: Annotated[
@@ -76,7 +68,7 @@ def mcp(
 
     Runs that still work when the client goes are continued by the next server with the same state folder.
     """
-    from retinue.app.launch.start import LaunchOptions, LimitOptions, default_tools_for, settings_for
+    from retinue.app.launch.start import LaunchOptions, default_tools_for, settings_for
     from retinue.config.precedence import Flags
     from retinue.core.errors import BadInput
 
@@ -91,12 +83,7 @@ def mcp(
         tools=options.tools_of(tools, agent=None),
         tools_are_ceiling=tools is not None,
         default_tools=default_tools_for(None, dialects, settings) if tools is None else (),
-        limits=LimitOptions(
-            max_turns=max_turns,
-            max_tokens=max_tokens,
-            max_cost=options.countable("--max-cost", max_cost),
-            timeout=options.countable("--timeout", timeout, zero=False),
-        ),
+        limits=options.limits_of(max_turns, max_tokens, max_cost, timeout),
         unpriced_ok=options.accepts_unpriced(unpriced),
         no_sandbox=no_sandbox,
         mcp_config=tuple(mcp_config or ()),

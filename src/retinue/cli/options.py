@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import typer
 
 from retinue.cli import completion
+from retinue.dialects.registry import DEFAULT
 
 if TYPE_CHECKING:
+    from retinue.app.launch.start import LimitOptions
     from retinue.app.run_spec import DetachedApprovals
     from retinue.core.agent import Output
     from retinue.core.model_options import ModelOptions
@@ -42,6 +44,31 @@ def option(
     return typer.Option(
         *names, metavar=metavar, help=help, rich_help_panel=panel, min=min, max=max, autocompletion=completed
     )
+
+
+def agent_flag(help: str) -> Any:
+    """`--agent`, with a help text that says what the command does with it."""
+    return option("--agent", metavar="NAME", help=help, completed=completion.agents)
+
+
+def max_turns_flag(help: str) -> Any:
+    """`--max-turns`: replies of the model, for what the help text says."""
+    return option("--max-turns", metavar="N", min=1, help=help, panel=LIMITS)
+
+
+def max_tokens_flag(help: str) -> Any:
+    """`--max-tokens`: tokens, for what the help text says."""
+    return option("--max-tokens", metavar="N", min=1, help=help, panel=LIMITS)
+
+
+def max_cost_flag(help: str) -> Any:
+    """`--max-cost`: dollars, for what the help text says."""
+    return option("--max-cost", metavar="USD", min=0, help=help, panel=LIMITS)
+
+
+def timeout_flag(help: str) -> Any:
+    """`--timeout`: seconds, for what the help text says."""
+    return option("--timeout", metavar="S", min=0, help=help, panel=LIMITS)
 
 
 ProviderFlag = Annotated[
@@ -90,6 +117,15 @@ AgentsFlag = Annotated[
 ]
 ProfileFlag = Annotated[
     str | None, option("--profile", metavar="NAME", help="Defaults of the settings to use: [profiles.NAME].")
+]
+DialectFlag = Annotated[
+    list[str] | None,
+    option(
+        "--dialect",
+        completed=completion.dialects,
+        metavar="D",
+        help=f"Delegation tools to offer, or none. Repeatable. [{DEFAULT} if the settings have agents, else none]",
+    ),
 ]
 ToolsFlag = Annotated[
     str | None,
@@ -217,6 +253,20 @@ def countable(flag: str, number: float | None, *, zero: bool = True) -> float | 
         least = "from 0 to" if zero else "above 0 and up to"
         raise typer.BadParameter(f"{flag}: found {number:g}; expected a number {least} {MAX_AMOUNT}")
     return number
+
+
+def limits_of(
+    max_turns: int | None, max_tokens: int | None, max_cost: float | None, timeout: float | None = None
+) -> LimitOptions:
+    """The limits of these flags, checked."""
+    from retinue.app.launch.start import LimitOptions
+
+    return LimitOptions(
+        max_turns=max_turns,
+        max_tokens=max_tokens,
+        max_cost=countable("--max-cost", max_cost),
+        timeout=countable("--timeout", timeout, zero=False),
+    )
 
 
 def accepts_unpriced(unpriced: str | None) -> bool:

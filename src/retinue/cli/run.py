@@ -16,7 +16,7 @@ from retinue.cli.event_loop import interrupts, perform
 from retinue.cli.options import LIMITS, OUTPUT, option
 from retinue.cli.output.terminal import answer, answer_json, say, stdout_for_answers_alone
 from retinue.cli.prompt import prompt_with_context
-from retinue.dialects.registry import DEFAULT, prompt_named
+from retinue.dialects.registry import prompt_named
 
 if TYPE_CHECKING:
     from retinue.app.engine_types import Approver
@@ -60,18 +60,10 @@ def run(
     base_url: options.BaseUrlFlag = None,
     api_key_env: options.ApiKeyEnvFlag = None,
     model: options.ModelFlag = None,
-    dialect: Annotated[
-        list[str] | None,
-        option(
-            "--dialect",
-            completed=completion.dialects,
-            metavar="D",
-            help=f"Delegation tools to offer, or none. Repeatable. [{DEFAULT} if the settings have agents, else none]",
-        ),
-    ] = None,
+    dialect: options.DialectFlag = None,
     agent: Annotated[
         str | None,
-        option("--agent", metavar="NAME", help="The agent of the settings to run.", completed=completion.agents),
+        options.agent_flag("The agent of the settings to run."),
     ] = None,
     session: Annotated[
         str | None,
@@ -93,15 +85,11 @@ def run(
         option("--attach", metavar="FILE", help="An image or a file that belongs to the task. Repeatable."),
     ] = None,
     mcp_config: options.McpConfigFlag = None,
-    max_turns: Annotated[
-        int | None, option("--max-turns", metavar="N", min=1, help="Replies of the model. [50]", panel=LIMITS)
-    ] = None,
-    max_tokens: Annotated[
-        int | None, option("--max-tokens", metavar="N", min=1, help="Tokens, input and output.", panel=LIMITS)
-    ] = None,
-    max_cost: Annotated[float | None, option("--max-cost", metavar="USD", min=0, help="Dollars.", panel=LIMITS)] = None,
+    max_turns: Annotated[int | None, options.max_turns_flag("Replies of the model. [50]")] = None,
+    max_tokens: Annotated[int | None, options.max_tokens_flag("Tokens, input and output.")] = None,
+    max_cost: Annotated[float | None, options.max_cost_flag("Dollars.")] = None,
     unpriced: options.UnpricedFlag = None,
-    timeout: Annotated[float | None, option("--timeout", metavar="S", min=0, help="Seconds.", panel=LIMITS)] = None,
+    timeout: Annotated[float | None, options.timeout_flag("Seconds.")] = None,
     agents: options.AgentsFlag = None,
     config: options.ConfigFlag = None,
     profile: options.ProfileFlag = None,
@@ -171,7 +159,7 @@ def run(
 
     The answer alone goes to stdout. Exit status: 0 answered, 1 failed, 2 bad usage or settings, 130 interrupted.
     """
-    from retinue.app.launch.start import LaunchOptions, LimitOptions, default_tools_for, dialects_for, settings_for
+    from retinue.app.launch.start import LaunchOptions, default_tools_for, dialects_for, settings_for
     from retinue.config.precedence import Flags
     from retinue.core.attachments import checked, read_attachment
 
@@ -205,12 +193,7 @@ def run(
         more_tools=more_tools,
         think=think,
         model_options=options.model_options_of(effort, temperature, top_p, max_output_tokens, batch_hours),
-        limits=LimitOptions(
-            max_turns=max_turns,
-            max_tokens=max_tokens,
-            max_cost=options.countable("--max-cost", max_cost),
-            timeout=options.countable("--timeout", timeout, zero=False),
-        ),
+        limits=options.limits_of(max_turns, max_tokens, max_cost, timeout),
         unpriced_ok=options.accepts_unpriced(unpriced),
         preset=chosen,
         tags=tags,

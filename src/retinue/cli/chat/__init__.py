@@ -6,7 +6,7 @@ import os
 from typing import Annotated
 
 from retinue.cli import completion, options
-from retinue.cli.options import LIMITS, option
+from retinue.cli.options import option
 from retinue.dialects.registry import CHAT, DEFAULT
 
 __all__ = ["chat"]
@@ -29,7 +29,7 @@ def chat(
     ] = None,
     agent: Annotated[
         str | None,
-        option("--agent", metavar="NAME", help="The agent of the settings to run.", completed=completion.agents),
+        options.agent_flag("The agent of the settings to run."),
     ] = None,
     session: Annotated[
         str | None,
@@ -46,14 +46,10 @@ def chat(
     mcp_config: options.McpConfigFlag = None,
     max_turns: Annotated[
         int | None,
-        option("--max-turns", metavar="N", min=1, help="Replies of the model for one answer. [50]", panel=LIMITS),
+        options.max_turns_flag("Replies of the model for one answer. [50]"),
     ] = None,
-    max_tokens: Annotated[
-        int | None, option("--max-tokens", metavar="N", min=1, help="Tokens for one answer.", panel=LIMITS)
-    ] = None,
-    max_cost: Annotated[
-        float | None, option("--max-cost", metavar="USD", min=0, help="Dollars for one answer.", panel=LIMITS)
-    ] = None,
+    max_tokens: Annotated[int | None, options.max_tokens_flag("Tokens for one answer.")] = None,
+    max_cost: Annotated[float | None, options.max_cost_flag("Dollars for one answer.")] = None,
     unpriced: options.UnpricedFlag = None,
     agents: options.AgentsFlag = None,
     config: options.ConfigFlag = None,
@@ -80,16 +76,14 @@ def chat(
 
     from retinue.app.chat.delegation import delegation_for
     from retinue.app.launch.continuation import latest_chat
-    from retinue.app.launch.start import LaunchOptions, LimitOptions, default_tools_for, dialects_for, settings_for
+    from retinue.app.launch.start import LaunchOptions, default_tools_for, dialects_for, settings_for
     from retinue.app.retention import prune_at_end, prunes, store_settings
     from retinue.cli.chat.repl import run_chat
     from retinue.cli.event_loop import perform
     from retinue.config.precedence import Flags
 
     dialects = options.dialects_of(dialect)
-    limits = LimitOptions(
-        max_turns=max_turns, max_tokens=max_tokens, max_cost=options.countable("--max-cost", max_cost)
-    )
+    limits = options.limits_of(max_turns, max_tokens, max_cost)
     options.exclude({"--session": session is not None, "--continue": continued})
     if continued:
         session = asyncio.run(latest_chat(os.getcwd())).session_id
