@@ -20,6 +20,8 @@ from retinue.config.agent_files.toml_output import as_toml
 from retinue.config.agent_files.translation import AgentFileSettings, Translation
 from retinue.config.agents import AgentSettings
 from retinue.core.errors import BadInput
+from retinue.providers.catalog import CLAUDE_MODELS
+from retinue.providers.pricing import list_prices
 from retinue.tools.builtin import BUILTIN
 
 OWN = frozenset(BUILTIN)
@@ -50,7 +52,7 @@ def test_a_claude_code_file_becomes_an_agent() -> None:
             description="Reviews code",
             system_prompt="You review code.",
             tools=("file_read", "grep", "shell"),
-            model="anthropic:claude-sonnet-4-5",
+            model="anthropic:claude-sonnet-5-5",
             max_turns=12,
         ),
     )
@@ -150,7 +152,7 @@ def test_tables_of_the_settings_come_before_the_built_in_ones() -> None:
     ("written", "model"),
     [
         ("inherit", ""),
-        ("haiku", "anthropic:claude-haiku-4-5"),
+        ("haiku", "anthropic:claude-haiku-5-5"),
         ("claude-opus-4-5", "anthropic:claude-opus-4-5"),
         ("anthropic/claude-sonnet-4-5", "anthropic:claude-sonnet-4-5"),
         ("gpt-5-mini", "openai-responses:gpt-5-mini"),
@@ -160,6 +162,10 @@ def test_models_are_translated_to_providers_that_are_set_up(written: str, model:
     agent = read(f"---\nname: a\ndescription: b\nmodel: {written}\n---\nx")
 
     assert (agent.settings.model, agent.warnings) == (model, ())
+
+
+def test_the_aliases_are_models_with_prices() -> None:
+    assert [alias for alias, model in CLAUDE_MODELS.items() if model not in list_prices().models] == []
 
 
 def test_a_model_of_a_provider_without_a_key_is_replaced_by_the_parent_model() -> None:

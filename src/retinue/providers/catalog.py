@@ -72,12 +72,12 @@ WIRES: dict[str, Wire] = {
 LOCAL_SERVERS = tuple(name for name, wire in WIRES.items() if wire.kind == "local")
 
 CLAUDE_MODELS: Mapping[str, str] = {
-    "sonnet": "claude-sonnet-4-5",
-    "opus": "claude-opus-4-5",
-    "haiku": "claude-haiku-4-5",
-    "fable": "claude-fable-5",
+    "sonnet": "claude-sonnet-5-5",
+    "opus": "claude-opus-5-5",
+    "haiku": "claude-haiku-5-5",
+    "fable": "claude-fable-5-1",
 }
-"""The aliases of Claude Code, as models of Anthropic."""
+"""The aliases of Claude Code, as the newest models of Anthropic whose prices are known."""
 
 ALIASES: dict[str, str] = {alias: name for name, wire in reversed(WIRES.items()) for alias in wire.aliases}
 """Other names of vendors, each with the first name in `WIRES` of its wire."""

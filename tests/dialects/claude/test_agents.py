@@ -119,7 +119,7 @@ async def test_an_alias_without_a_key_is_refused_with_the_reason(monkeypatch: py
     await harness.play()
 
     refused, answered = harness.decoded()
-    assert refused.startswith("The model 'anthropic:claude-haiku-4-5' cannot be used: Missing API key")
+    assert refused.startswith("The model 'anthropic:claude-haiku-5-5' cannot be used: Missing API key")
     assert answered["status"] == "completed"
 
 
