@@ -2,9 +2,9 @@
 
 `tools` are listed as they are. A call of `echo` returns its arguments, `crash` ends the process, `hang` never answers,
 `flood` sends progress without end, `ping` 20,000 requests, `huge` sends a line of 20 MB, `many` five million empty
-lists, `env` the names of its variables, `roots` asks the client for its roots, `image` returns what claims to be an
-image, `chart` a text and an image, `charts` 30 images, `poster` one image of so many MiB, or two below 5, `read` and
-`write` open the file `path`, `leave` starts a process that leaves the group.
+lists, `env` the names of its variables, `path` its PATH, `roots` asks the client for its roots, `image` returns what
+claims to be an image, `chart` a text and an image, `charts` 30 images, `poster` one image of so many MiB, or two below
+5, `read` and `write` open the file `path`, `leave` starts a process that leaves the group.
 """
 
 from __future__ import annotations
@@ -80,6 +80,8 @@ def call(name: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
             return text(" ".join(sorted(os.environ)))
         case "cwd":
             return text(str(Path.cwd()))
+        case "path":
+            return text(os.environ["PATH"])
         case "roots":
             send({"id": "r", "method": "roots/list"})
             answer = json.loads(sys.stdin.readline())

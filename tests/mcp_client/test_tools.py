@@ -86,6 +86,29 @@ async def test_large_images_of_a_result_are_left_out_with_the_reason(tmp_path: P
     assert found == ["5 MiB", f"6 MiB\n{left_out.format(6 << 20)}", f"3 MiB\n{left_out.format(3 << 20)}"]
 
 
+async def test_a_script_of_a_server_finds_no_interpreter_in_a_folder_of_agents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    behave(tmp_path, "path")
+    own, planted = tmp_path / "own", tmp_path / "project" / "node_modules" / ".bin"
+    for folder in (own, planted):
+        folder.mkdir(parents=True)
+        (folder / "interpreter").symlink_to(sys.executable)
+    script = tmp_path / "own" / "files-server"
+    script.write_text("#!/usr/bin/env interpreter\n" + SERVER.read_text())
+    script.chmod(0o755)
+    monkeypatch.chdir(tmp_path / "project")
+    usual = os.environ["PATH"]
+    monkeypatch.setenv("PATH", f"{planted}:{own}:{usual}")
+    plain = McpServer(name="plain", command=str(script), args=(str(tmp_path / "behaviour.json"),))
+    given = McpServer(name="given", command=plain.command, args=plain.args, env=("PATH",))
+
+    found = await results([plain, given], calls("mcp__plain__path"), calls("mcp__given__path"))
+
+    assert [each.startswith(f"{planted}:") for each in found] == [False, True]
+    assert found[0].startswith(f"{own}:")
+
+
 def count(folder: Path, what: str) -> int:
     file = folder / what
     return len(file.read_text()) if file.exists() else 0

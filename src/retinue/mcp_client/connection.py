@@ -28,7 +28,7 @@ from retinue.core.errors import BadInput, ToolError
 from retinue.core.policy import WorkspaceRights
 from retinue.core.ports import Ended, Talk
 from retinue.core.text import clean_line, values_in
-from retinue.local.programs import on_path
+from retinue.local.programs import on_path, trusted_path
 from retinue.mcp_client.server_config import Converse, McpServer
 from retinue.version import __version__
 
@@ -286,7 +286,7 @@ async def _started(server: McpServer, workspace: str) -> AsyncGenerator[_Pipes]:
             server.command,
             *server.args,
             cwd=_folder(workspace, server.cwd),
-            env=server.environment(),
+            env=_environment(server, workspace),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -358,6 +358,17 @@ def _program(server: McpServer, workspace: str) -> str:
     if not found.path:
         raise BadInput(f"{clean_line(server.command)} cannot be started: " + "; ".join(found.passed_over or (MISSING,)))
     return found.path
+
+
+def _environment(server: McpServer, workspace: str) -> dict[str, str]:
+    """The variables of a server with all rights: it looks for programs, such as node, in no folder of agents.
+
+    A PATH that the settings name is given as it is.
+    """
+    environment = server.environment()
+    if "PATH" in environment and "PATH" not in (*server.env, *server.values):
+        environment["PATH"] = trusted_path(agents_write=(os.getcwd(), str(_folder(workspace))))
+    return environment
 
 
 def _folder(workspace: str, below: str = "") -> Path:

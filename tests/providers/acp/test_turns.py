@@ -1,5 +1,6 @@
 """A run whose model is an agent program: turns, calls, permissions, costs, follow-ups and what the program is sent."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +189,27 @@ async def test_instructions_that_a_model_wrote_are_no_command_of_the_agents_user
         await r.run("Begin.", system="!rm x")
 
     assert scene.prompts() == ["Instructions: !rm x|Begin."]
+
+
+async def test_a_question_that_waits_does_not_become_one_about_something_else(scene: Scene) -> None:
+    first = question(1)
+    other = first.replace('"id": 1', '"id": 2').replace('"t1"', '"rm -r ."')
+    turn = [["raw", f"{first}\n{other}"], ["ask", "3", "c.txt", "read"], ["say", "All."]]
+
+    def answers() -> dict[int, str]:
+        return {each["id"]: each["result"]["outcome"]["outcome"] for each in scene.messages() if "result" in each}
+
+    async def allow_after_the_other(question: Approval) -> bool:
+        for _ in range(1200):
+            if 2 in answers():
+                break
+            await asyncio.sleep(0.05)
+        return True
+
+    async with scene.open(turn, policy=SUPERVISED, approvals=allow_after_the_other) as r:
+        await r.run("Go.")
+
+    assert (answers()[1], answers()[2]) == ("selected", "cancelled")
 
 
 async def test_images_go_to_agents_that_take_them(scene: Scene) -> None:

@@ -408,12 +408,13 @@ class AgentSession:
         call = self._call(fields)
         if call is None or params.get("sessionId") != self.session_id or self._is_cancelled:
             return {"outcome": {"outcome": "cancelled"}}
+        if call.asks:  # what a person may be deciding on now must not become another call
+            return {"outcome": {"outcome": "cancelled"}}
         call.update(fields)
         call.options = _tables(params, "options")[:20]
-        if call.permission is None or call.permission.done():
-            call.permission = asyncio.get_running_loop().create_future()
-            call.is_reported = call.is_seen = call.is_queued = False
-            self._queue(call)
+        call.permission = asyncio.get_running_loop().create_future()
+        call.is_reported = call.is_seen = call.is_queued = False
+        self._queue(call)
         self.wake()
         chosen = await asyncio.shield(call.permission)
         if chosen is None:
