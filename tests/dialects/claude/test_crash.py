@@ -1,17 +1,13 @@
 """Crashes during a delegation of `claude`: the next process finds the agents and goes on."""
 
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from retinue.core.errors import StoreError
 from retinue.core.ports import Request, Store
 from retinue.providers.scripted import Line, calls, says, together
-from retinue.store.memory.store import MemoryStore
-from retinue.store.sqlite.store import SqliteStore
 from tests.dialects.claude.harness import DIG, ClaudeHarness, agent, background, by_id
-from tests.dialects.native.harness import TASK
+from tests.dialects.crashes import crashes
 from tests.dialects.recording import conversation
 
 
@@ -53,32 +49,6 @@ async def told(harness: ClaudeHarness) -> dict[str, list[str]]:
 @pytest.mark.promise("CL-CRASH")
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 async def test_a_crash_after_any_write_gives_the_same_answers(kind: str, tmp_path: Path) -> None:
-    def new_store(name: str) -> Store:
-        return MemoryStore() if kind == "memory" else SqliteStore(tmp_path / f"{name}.db")
-
-    undisturbed = story(new_store("undisturbed"))
-    await undisturbed.open()
-    assert (await undisturbed.run(TASK, key="root")).text == "Thanks."
-    whole = await told(undisturbed)
-    writes = undisturbed.written
-    await undisturbed.close()
-
-    for n in range(writes + 1):
-        harness = story(new_store(str(n)))
-        with suppress(StoreError):
-            await harness.open(killed_after=n)
-        if harness.alive:
-            with suppress(StoreError):
-                await harness.run(TASK, key="root")
-            await harness.kill()
-        await harness.open(adopt=True)
-        outcome = await harness.run(TASK, key="root")
-        conversations = await told(harness)
-        await harness.close()
-
-        assert (n, outcome.text, conversations) == (n, "Thanks.", whole)
-        ends = {row.path: row.progress.outcome and row.progress.outcome.result for row in harness.rows()}
-        assert ends == dict.fromkeys(whole, "completed"), n
-        assert harness.decoded()[-1] == undisturbed.decoded()[-1], n
-        harness.store.close()
-    undisturbed.store.close()
+    async for crash in crashes(kind, tmp_path, story, told):
+        assert (crash.writes, crash.text, crash.told) == (crash.writes, "Thanks.", crash.whole)
+        assert crash.harness.decoded()[-1] == crash.undisturbed.decoded()[-1], crash.writes

@@ -1,16 +1,13 @@
 """Crashes during a delegation of `native`: the next process finds the runs and goes on."""
 
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from retinue.core.errors import StoreError
 from retinue.core.ports import Store
 from retinue.providers.scripted import calls, says, together
-from retinue.store.memory.store import MemoryStore
-from retinue.store.sqlite.store import SqliteStore
-from tests.dialects.native.harness import TASK, NativeHarness, about, run_agent, waits
+from tests.dialects.crashes import crashes
+from tests.dialects.native.harness import NativeHarness, about, run_agent, waits
 from tests.dialects.recording import conversation
 
 
@@ -45,34 +42,11 @@ async def told(harness: NativeHarness) -> dict[str, list[str]]:
 @pytest.mark.promise("NA-CRASH", "NA-KEY", "NA-MESSAGE-ENDED")
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 async def test_a_crash_after_any_write_gives_the_same_answers(kind: str, tmp_path: Path) -> None:
-    def new_store(name: str) -> Store:
-        return MemoryStore() if kind == "memory" else SqliteStore(tmp_path / f"{name}.db")
-
-    undisturbed = story(new_store("undisturbed"))
-    async with undisturbed:
-        assert (await undisturbed.run(TASK, key="root")).text == "Thanks."
-        whole = await told(undisturbed)
-        writes = undisturbed.written
-
-    for n in range(writes + 1):
-        harness = story(new_store(str(n)))
-        with suppress(StoreError):
-            await harness.open(killed_after=n)
-        if harness.alive:
-            with suppress(StoreError):
-                await harness.run(TASK, key="root")
-            await harness.kill()
-        await harness.open(adopt=True)
-        outcome = await harness.run(TASK, key="root")
-        conversations = await told(harness)
-        await harness.close()
-
-        assert (n, outcome.text, set(conversations)) == (n, "Thanks.", set(whole))
+    async for crash in crashes(kind, tmp_path, story, told):
+        crash.undisturbed.provider.script.verify()
+        n, whole = crash.writes, crash.whole
+        assert (n, crash.text, set(crash.told)) == (n, "Thanks.", set(whole))
         for path in whole:
             if path != "root":
-                assert (n, path, conversations[path]) == (n, path, whole[path])
-        ends = {row.path: row.progress.outcome and row.progress.outcome.result for row in harness.rows()}
-        assert ends == dict.fromkeys(whole, "completed"), n
-        assert harness.answers()[:1] == undisturbed.answers()[:1], n
-        harness.store.close()
-    undisturbed.store.close()
+                assert (n, path, crash.told[path]) == (n, path, whole[path])
+        assert crash.harness.answers()[:1] == crash.undisturbed.answers()[:1], n
