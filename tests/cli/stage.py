@@ -131,6 +131,11 @@ class Command:
         transport: Any = getattr(self._process, "_transport")  # noqa: B009 there is no other way to it
         transport.get_pipe_transport(1).close()
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the process has ended and was waited for."""
+        return self._process.returncode is not None
+
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the whole group, as a terminal does."""
         os.killpg(self._process.pid, number)

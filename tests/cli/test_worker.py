@@ -44,6 +44,9 @@ async def test_a_detached_run_is_driven_by_a_worker_that_stops_on_a_signal(folde
     (found,) = listed.json
     assert set(found) == {"driver_id", "host", "process", "version", "tags", "runs", "last_beat"}
     assert (found["tags"], found["runs"]) == (["gpu"], [])
+    heading, row = (await retinue("workers", cwd=folder)).stdout.splitlines()
+    assert heading.split()[:5] == ["driver", "host", "process", "version", "tags"]
+    assert row.split()[:5] == [found["driver_id"], found["host"], found["process"], found["version"], "gpu"]
 
     detached = await retinue("run", "--detach", "--tag", "gpu", "Say hello", cwd=folder)
     assert "left to the workers of the store" in detached.stderr

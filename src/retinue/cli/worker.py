@@ -138,15 +138,15 @@ def workers(json: options.JsonFlag = False) -> int:
         if not found:
             say("no worker runs on this store; start one with: retinue worker")
             return
-        columns = (
-            Column[LiveWorker](title="driver", cell=lambda each: each.driver_id),
-            Column[LiveWorker](title="host", cell=lambda each: each.host, shrinks=True),
-            Column[LiveWorker](title="process", cell=lambda each: each.process, right=True),
-            Column[LiveWorker](title="version", cell=lambda each: each.version),
-            Column[LiveWorker](title="tags", cell=lambda each: ", ".join(each.tags)),
-            Column[LiveWorker](title="trees", cell=lambda each: str(len(each.runs)), right=True),
-            Column[LiveWorker](title="last beat", cell=lambda each: rfc3339(each.last_beat)),
-        )
+        columns: list[Column[LiveWorker]] = [
+            Column(title="driver", cell=lambda each: each.driver_id),
+            Column(title="host", cell=lambda each: each.host, shrinks=True),
+            Column(title="process", cell=lambda each: each.process, right=True),
+            Column(title="version", cell=lambda each: each.version),
+            Column(title="tags", cell=lambda each: ", ".join(each.tags)),
+            Column(title="trees", cell=lambda each: str(len(each.runs)), right=True),
+            Column(title="last beat", cell=lambda each: rfc3339(each.last_beat)),
+        ]
         print_table(found, columns)
 
     return perform_on_store(show)
