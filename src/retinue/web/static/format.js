@@ -23,6 +23,7 @@ export function seconds(number) {
 
 export function took(run) {
   const end = run.ended_at ? Date.parse(run.ended_at) : Date.now();
+  if (run.ended_at && run.ended_at === run.started_at) return "< 1 s";  // the times of a row are whole seconds
   return seconds(Math.max(0, (end - Date.parse(run.started_at)) / 1000));
 }
 

@@ -127,6 +127,7 @@ export async function runPage(main, id, tab) {
       const found = await attempt(() => api("/runs/" + root + "/timeline"));
       spansTimer = 0;
       spansAt = Date.now();
+      if (!runs.length) spansAt = 0;  // the rows come later: they ask again, at once
       if (found && runs.length && !isLeft) times.set(runs, found.items, selected);
     }, Math.max(0, spansAt + TIMELINE_EVERY - Date.now()));
   }
