@@ -194,19 +194,21 @@ async def test_instructions_that_a_model_wrote_are_no_command_of_the_agents_user
 async def test_a_question_that_waits_does_not_become_one_about_something_else(scene: Scene) -> None:
     first = question(1)
     other = first.replace('"id": 1', '"id": 2').replace('"t1"', '"rm -r ."')
-    turn = [["raw", f"{first}\n{other}"], ["ask", "3", "c.txt", "read"], ["say", "All."]]
+    turn = [["raw", f"{first}\n{other}"], ["ask", "3", "c.txt", "edit"], ["say", "All."]]
 
     def answers() -> dict[int, str]:
         return {each["id"]: each["result"]["outcome"]["outcome"] for each in scene.messages() if "result" in each}
 
-    async def allow_after_the_other(question: Approval) -> bool:
+    async def allow_in_turn(asked: Approval) -> bool:
+        """The first after the answer to the second, and the third after that to the first."""
+        before = 1 if "c.txt" in asked.arguments else 2
         for _ in range(1200):
-            if 2 in answers():
-                break
+            if before in answers():
+                return True
             await asyncio.sleep(0.05)
-        return True
+        return False
 
-    async with scene.open(turn, policy=SUPERVISED, approvals=allow_after_the_other) as r:
+    async with scene.open(turn, policy=SUPERVISED, approvals=allow_in_turn) as r:
         await r.run("Go.")
 
     assert (answers()[1], answers()[2]) == ("selected", "cancelled")
