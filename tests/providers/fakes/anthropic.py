@@ -20,11 +20,11 @@ import msgspec
 
 from retinue.core.errors import ProviderFault
 from retinue.core.messages import Stop, ToolCall
-from retinue.core.usage import Usage
 from retinue.providers.scripted import Line, ScriptedFailure, ScriptedHang, ScriptedReply
 from retinue.testing.fake_chat import EVENTS, JSON, Block, Playable, Prompt, PromptCache
 from retinue.testing.fake_server import HOST, FakeResponse, FakeServer, ReceivedRequest
 from tests.providers.fakes.anthropic_rules import rejection_of, signature_of
+from tests.providers.fakes.scripted_parts import calls_with_ids, counted
 
 _STOPS: dict[Stop, str] = {"end": "end_turn", "calls": "tool_use", "length": "max_tokens", "refusal": "refusal"}
 _KINDS: dict[ProviderFault, str] = {
@@ -210,12 +210,8 @@ def _words(*pieces: str) -> tuple[bytes, ...]:
     return (_start(None), _begin(0, type="text", text=""), *grown)
 
 
-def _calls(line: ScriptedReply, heard: ReceivedRequest) -> Iterable[ToolCall]:
-    turn = replies(heard) + 1
-    return (
-        msgspec.structs.replace(call, id=call.id or f"toolu_fake_{turn}_{index}")
-        for index, call in enumerate(line.calls)
-    )
+def _calls(line: ScriptedReply, heard: ReceivedRequest) -> list[ToolCall]:
+    return calls_with_ids(line, "toolu_fake", heard.body["messages"])
 
 
 def _stop(line: ScriptedReply) -> str:
@@ -223,10 +219,7 @@ def _stop(line: ScriptedReply) -> str:
 
 
 def _usage(line: ScriptedReply, prompt: Prompt) -> dict[str, object] | None:
-    usage, written = line.usage, 0
-    if usage == "counted":
-        characters = len(line.text) + len(line.thinking) + sum(len(call.arguments) for call in line.calls)
-        usage, written = Usage(input=prompt.total, output=characters // 4, cached=prompt.cached), prompt.written
+    usage, written = counted(line, prompt)
     if usage is None:
         return None
     return {
