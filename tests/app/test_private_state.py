@@ -80,7 +80,13 @@ def test_a_folder_that_is_shared_by_design_is_refused(tmp_path: Path) -> None:
         retinue.open(provider=scripted(), home=tmp_path)
 
 
-@pytest.mark.parametrize("name", ["retinue.db", "memory.db", "programs", "retinue.db-wal"])
+PLACED = [
+    *("retinue.db", "retinue.db-wal", "memory.db", "memories", "programs", "logs", "workspaces"),
+    *("chat_history", "approved_calls.json", "web_token", "daemon.lock"),
+]
+
+
+@pytest.mark.parametrize("name", PLACED)
 def test_a_file_that_another_user_put_into_the_folder_is_refused(tmp_path: Path, name: str) -> None:
     planted = tmp_path / name
     planted.touch()

@@ -14,7 +14,10 @@ from retinue.core.errors import StoreNotOpened
 from retinue.local.private_folder import PRIVATE, create_private
 
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-STATE_NAMES = ("retinue.db", "memory.db", "programs", "logs", "chat_history", "memories")
+STATE_NAMES = (
+    *("retinue.db", "memory.db", "memories", "programs", "logs", "workspaces"),
+    *("chat_history", "approved_calls.json", "web_token", "daemon.lock"),
+)
 """How the names of files and folders of the state begin."""
 
 
