@@ -420,6 +420,44 @@ def claude(trial: Trial) -> str:
     return trial.repeats("claude", "-p", PROMPT, *allowed)
 
 
+ODDITIES: Mapping[str, str] = {
+    "plain": "---\nname: plain\ndescription: d\n---\nx",
+    "colon": "---\nname: colon\ndescription: Use it when: a test fails\ntools: Read\n---\nx",
+    "examples": '---\nname: examples\ndescription: Do. <example>user: "x"\\n</example>\n---\nx',
+    "brackets": "---\nname: brackets\ndescription: [a] b\n---\nx",
+    "unclosed": "---\nname: unclosed\ndescription: d\ntools: [Read, Bash\n---\nx",
+    "star": "---\nname: star\ndescription: d\ntools: *\n---\nx",
+    "mark": "\ufeff---\nname: mark\ndescription: d\n---\nx",
+    "windows": "---\r\nname: windows\r\ndescription: d\r\n---\r\nx",
+    "tabs": "---\nname:\ttabs\ndescription: d\ntools:\n\t- Read\n---\nx",
+    "late": "---\nname: late\ndescription: d\n---  x",
+    "inside": "---\nname: inside\ndescription: d\n ---\nx",
+    "endless": "---\nname: endless\ndescription: d\n---",
+    "twice": "---\nname: twice\nname: twice\ndescription: d\n---\nx",
+    "SKILL": "---\nname: skill\ndescription: d\n---\nx",
+    "raw": "---\nname: raw\ndescription: d\nsecond line\n---\nx",
+    "nameless": "---\ndescription: d\n---\nx",
+}
+"""Agent files with the oddities of public collections."""
+
+
+def claude_files(trial: Trial) -> str:
+    """retinue loads every agent file that Claude Code loads."""
+    for name, text in ODDITIES.items():
+        trial.write(f"home/.claude/agents/{name}.md", text)
+    trial.variables |= {"ANTHROPIC_BASE_URL": trial.model.url, "ANTHROPIC_API_KEY": "sk-test"}
+    lines = trial.run("claude", "-p", "Hello.", "--output-format", "stream-json", "--verbose").splitlines()
+    started = [json.loads(line) for line in lines if line.startswith('{"type":"system","subtype":"init"')]
+    known = {name.lower() for name in ODDITIES}
+    theirs = {name for message in started for name in message["agents"] if name in known}
+    found = trial.run(*_retinue(trial, "agents", "check", "--json", str(trial.home / ".claude" / "agents")))
+    ours = {agent["name"] for agent in json.loads(found or '{"agents": []}')["agents"]}
+    print(f"        Claude Code loads {len(theirs)} of {len(ODDITIES)} odd files, retinue {len(ours)}", flush=True)
+    if "plain" not in theirs:
+        return "Claude Code did not list its agents"
+    return f"only Claude Code loads {sorted(theirs - ours)}" if theirs - ours else ""
+
+
 def codex(trial: Trial) -> str:
     command, *arguments = trial.server()
     variables = ", ".join(f"{name} = {json.dumps(value)}" for name, value in trial.kept_by_the_server().items())
@@ -627,6 +665,7 @@ NODE, FASTMCP = "node", "fastmcp"
 
 TRIALS: dict[str, tuple[str, Work]] = {
     "Claude Code, retinue as MCP server": ("claude", claude),
+    "Claude Code, its agent files": ("claude", claude_files),
     "Codex, retinue as MCP server": ("codex", codex),
     "OpenCode, retinue as MCP server": ("opencode", opencode),
     "Gemini CLI, retinue as MCP server": ("gemini", gemini_cli),

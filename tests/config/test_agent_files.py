@@ -194,6 +194,14 @@ def test_a_description_over_raw_lines_ends_at_the_next_known_key() -> None:
     assert agent.settings.tools == ("file_read",)
 
 
+@pytest.mark.parametrize("end", ["---  Text after it.", " ---\nText after it."])
+def test_a_closing_line_with_more_than_dashes_is_taken(end: str) -> None:
+    agent = read(f"---\nname: a\ndescription: b\n{end}\n")
+
+    assert (agent.name, agent.settings.description, agent.settings.system_prompt) == ("a", "b", "Text after it.")
+    assert notes(agent) == [(4, "the line that closes the front matter has more than ---")]
+
+
 def test_byte_order_mark_windows_line_ends_and_leading_blank_lines_are_accepted() -> None:
     agent = read("\ufeff\r\n\r\n---\r\nname: a\r\ndescription: b\r\n---\r\nOne\r\nTwo\r\n")
 
@@ -446,6 +454,32 @@ def test_many_blank_lines_and_commas_are_read_once() -> None:
 
     agent = read("---\nname: a\ndescription: b\ntools: >\n " + "Read(" + "," * 200_000 + "), Grep" + "\n---\nBody.\n")
     assert agent.settings.tools == ("grep",)
+
+
+def test_a_folder_of_claude_code_has_no_other_files_than_agents(tmp_path: Path) -> None:
+    for name in ("SKILL.md", "a.prompt.md", "venv/b.md", "c.txt"):
+        for folder in (".claude/agents", "other"):
+            file = tmp_path / folder / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(f"---\nname: {file.stem}\ndescription: d\n---\nx")
+
+    def names(folder: str) -> list[str]:
+        return [agent.name for agent in find_agents([tmp_path / folder], HERE).agents]
+
+    assert (names(".claude/agents"), names("other")) == (["skill", "a-prompt", "b"], [])
+
+
+def test_links_to_folders_are_followed_once(tmp_path: Path) -> None:
+    agents, shared = tmp_path / "agents", tmp_path / "shared"
+    for folder in (agents, shared):
+        folder.mkdir()
+        (folder / f"{folder.name}.md").write_text(f"---\nname: {folder.name}\ndescription: d\n---\nx")
+    (agents / "again").symlink_to(shared)
+    (agents / "linked").symlink_to(shared)
+    (agents / "loop").symlink_to(agents)
+    (agents / "itself.md").symlink_to(agents / "itself.md")
+
+    assert [agent.name for agent in find_agents([agents], HERE).agents] == ["shared", "agents"]
 
 
 def test_a_missing_folder_and_a_huge_file_are_reported(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -90,7 +90,7 @@ def find_agents(paths: Sequence[str | Path], translation: Translation, check: Ch
 
 def agent_files_in(folder: Path) -> list[str]:
     """The files of a folder that can be agent files by their names; at most `MAX_FILES`."""
-    return list(islice(_below(str(folder), 0), MAX_FILES))
+    return list(islice(_below(str(folder), 0, set()), MAX_FILES))
 
 
 def _with_own_name(agent: AgentFile, first_with: dict[str, str]) -> AgentFile:
@@ -113,27 +113,40 @@ def _files(paths: Sequence[str | Path]) -> Iterator[tuple[str, bool]]:
             is_folder = stat.S_ISDIR(os.stat(whole).st_mode)
         except (OSError, ValueError):
             raise BadInput(f"there is no folder or file {str(path)!r}: give a folder with agent files") from None
-        for found in _below(whole, 0) if is_folder else [whole]:
+        for found in _below(whole, 0, set()) if is_folder else [whole]:
             count += 1
             if count > MAX_FILES:
                 raise BadInput(f"{str(path)!r} has more than {MAX_FILES} files: give a folder with agent files alone")
             yield found, not is_folder
 
 
-def _below(folder: str, depth: int) -> Iterator[str]:
+def _below(folder: str, depth: int, seen: set[tuple[int, int]]) -> Iterator[str]:
     if depth > MAX_DEPTH:
         return
     try:
+        status = os.stat(folder)
         with os.scandir(folder) as entries:
             ordered = sorted(entries, key=lambda entry: entry.name)
     except OSError:
         return
+    if (status.st_dev, status.st_ino) in seen:  # a link leads to a folder that was read, or to one above it
+        return
+    seen.add((status.st_dev, status.st_ino))
+    takes_all = _takes_all(folder)
     for entry in ordered:
-        if entry.is_dir(follow_symlinks=False):
-            if entry.name not in _SKIPPED:
-                yield from _below(entry.path, depth + 1)
-        elif entry.name.endswith(_SUFFIXES) and not entry.name.endswith(_NOT_AGENTS) and entry.is_file():
+        if os.path.isdir(entry.path):  # in contrast to entry.is_dir, also where links lead in a circle
+            if takes_all or entry.name not in _SKIPPED:
+                yield from _below(entry.path, depth + 1, seen)
+        elif not entry.name.endswith(_SUFFIXES) or (entry.name.endswith(_NOT_AGENTS) and not takes_all):
+            continue
+        elif os.path.isfile(entry.path):
             yield entry.path
+
+
+def _takes_all(folder: str) -> bool:
+    """Whether a folder is one of Claude Code's for agents, in which it takes every Markdown file for one."""
+    parts = os.path.abspath(folder).split(os.sep)
+    return (".claude", "agents") in pairwise(parts)
 
 
 def _read(path: str, check: Check | None) -> str:

@@ -24,6 +24,8 @@ MAX_LINE_DASHES = 64
 
 _FENCE = re.compile(r"---[ \t]*")
 _END = re.compile(r"(?:---|\.\.\.)[ \t]*")
+_LOOSE_END = re.compile(r"[ \t]*---(.*)")
+"""The end as Claude Code takes it: indented, or with a text after it."""
 _KEY = re.compile(r"([A-Za-z][A-Za-z0-9_-]*)[ \t]*:(?:[ \t]+|$)(.*)", re.DOTALL)
 _ITEM = re.compile(r"\s*-[ \t]+(.*)")
 _BLOCK = re.compile(r"[|>][+-]?\d*")
@@ -64,13 +66,17 @@ def read_front_matter(text: str, known: Collection[str]) -> FrontMatter:
     first = next((index for index, line in enumerate(lines) if line.strip()), None)
     if first is None or not _FENCE.fullmatch(lines[first]):
         raise NoFrontMatter
+    notes: list[tuple[int, str]] = []
     end = next((index for index in range(first + 1, len(lines)) if _END.fullmatch(lines[index])), None)
     if end is None:
-        raise UnreadableFrontMatter(first + 1, "the front matter has no closing line ---")
+        end = next((index for index in range(first + 1, len(lines)) if _LOOSE_END.fullmatch(lines[index])), None)
+        if end is None:
+            raise UnreadableFrontMatter(first + 1, "the front matter has no closing line ---")
+        notes.append((end + 1, "the line that closes the front matter has more than ---"))
+        lines.insert(end + 1, lines[end].strip()[3:])
     block = lines[first + 1 : end]
     if sum(map(len, block)) > MAX_FRONT_MATTER:
         raise UnreadableFrontMatter(first + 1, f"the front matter is larger than {MAX_FRONT_MATTER >> 10} KiB")
-    notes: list[tuple[int, str]] = []
     if first:
         notes.append((1, "blank lines before the front matter are ignored"))
     start = first + 2
