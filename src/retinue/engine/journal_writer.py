@@ -22,6 +22,7 @@ from retinue.core.errors import Fenced, StoreError, StoreUnavailable
 from retinue.core.events import CallReturned, HistoryCompacted, ReplyReceived
 from retinue.core.ids import DriverId
 from retinue.core.ports import Store, commit_at_once_of
+from retinue.engine.timeouts import RESOLUTION, KnownLoop
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -29,7 +30,7 @@ T = TypeVar("T")
 COMMIT_DELAY = 0.01
 """Seconds that a write stays in memory to share a commit with others, while no caller waits for it."""
 
-MAX_INLINE_WRITES = 200
+MAX_INLINE_WRITES = 1000
 """Writes that are committed on the event loop, if the store can do so at once: some milliseconds at most."""
 
 MAX_INLINE_BYTES = 1024 * 1024
@@ -108,7 +109,7 @@ class CommitFuture:
             self._journal.commit_soon()
             if self._answers is not None:
                 return
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            waiter: asyncio.Future[None] = self._journal.new_future()
             if self._waiting is None:
                 self._waiting = []
             self._waiting.append(waiter)
@@ -167,7 +168,14 @@ class Journal:
         self._queue: list[tuple[tuple[Write, ...], CommitFuture]] = []
         self._writer = ThreadPoolExecutor(1, "retinue-writer") if store.blocking else None
         self._reader = ThreadPoolExecutor(1, "retinue-reader") if store.blocking else None
-        self._timer: asyncio.Handle | None = None
+        self._loop = KnownLoop()
+        self._next: asyncio.Handle | None = None
+        """The commit in the next iteration of the loop, if one is planned."""
+        self._timer: asyncio.TimerHandle | None = None
+        """Fires when a write has waited for the delay. It is left as it is when the write is committed before, because
+        most are, and setting another one for each would cost more than looking again."""
+        self._queued_at = 0.0
+        """When the oldest write of the queue was queued."""
         self._committing: asyncio.Future[list[WriteResult]] | None = None
         self._began_at = 0.0
         """When the current commit began."""
@@ -217,6 +225,9 @@ class Journal:
                 waiter.set_result(None)
                 return
 
+    def new_future(self) -> asyncio.Future[None]:
+        return self._loop.loop.create_future()
+
     def write(self, *writes: Write) -> CommitFuture:
         """Queue writes that belong together; they are committed in the order of these calls."""
         if self.broken is not None:
@@ -229,10 +240,12 @@ class Journal:
             size = size_of(writes[0]) if len(writes) == 1 else sum(map(size_of, writes))
             commit_future = CommitFuture(self, size)
             self.queued_bytes += size
+            if not self._queue:
+                self._queued_at = self._loop.time()
             self._queue.append((writes, commit_future))
             self._latest = commit_future
-            if self._timer is None and self._committing is None:
-                self._timer = asyncio.get_running_loop().call_later(self._commit_delay, self._flush)
+            if self._timer is None:
+                self._timer = self._loop.loop.call_later(self._commit_delay, self._check_delay)
         return commit_future
 
     async def commit(self, *writes: Write) -> list[WriteResult]:
@@ -246,16 +259,13 @@ class Journal:
         """
         self.awaited += 1
         self._callers += 1
-        if self._callers > 1 or self._committing is not None:
+        if self._committing is not None or self._next is not None:
             return
-        if self._timer is not None:
-            self._timer.cancel()
-        loop = asyncio.get_running_loop()
         if self._is_shared or self._was_hurried or self._commit_at_once is None:
-            self._timer = loop.call_soon(self._flush)
+            self._next = self._loop.loop.call_soon(self._flush)
         else:
             self._was_hurried = True
-            loop.call_soon(self._end_iteration)
+            self._loop.loop.call_soon(self._end_iteration)
             self._flush()
 
     async def flush(self) -> None:
@@ -302,8 +312,9 @@ class Journal:
             if self.broken is None:
                 await self.flush()
         finally:
-            if self._timer is not None:
-                self._timer.cancel()
+            for handle in (self._next, self._timer):
+                if handle is not None:
+                    handle.cancel()
             for executor in (self._writer, self._reader):
                 if executor is not None:
                     await asyncio.get_running_loop().run_in_executor(None, executor.shutdown)
@@ -313,8 +324,18 @@ class Journal:
     def _end_iteration(self) -> None:
         self._was_hurried = False
 
-    def _flush(self) -> None:
+    def _check_delay(self) -> None:
         self._timer = None
+        if not self._queue or self._committing is not None or self._next is not None:
+            return  # what is at work commits the queue, or sets the timer again
+        left = self._queued_at + self._commit_delay - self._loop.time()
+        if left > RESOLUTION:
+            self._timer = self._loop.loop.call_later(left, self._check_delay)
+        else:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._next = None
         if self._queue and self._committing is None:
             self._commit_queue()
         else:
@@ -334,7 +355,7 @@ class Journal:
         if is_small and self._commit_inline(batch, writes):
             return
         if self._committing is None:
-            self._committing = asyncio.get_running_loop().run_in_executor(self._writer, self._store_commit, writes)
+            self._committing = self._loop.loop.run_in_executor(self._writer, self._store_commit, writes)
         self._committing.add_done_callback(partial(self._committed, batch))
 
     def _commit_inline(self, batch: list[tuple[tuple[Write, ...], CommitFuture]], writes: list[Write]) -> bool:
@@ -348,7 +369,7 @@ class Journal:
         try:
             answers = self._commit_at_once(self.driver_id, writes, durable=self._durable)
         except Exception as error:
-            self._committing = asyncio.get_running_loop().create_future()
+            self._committing = self._loop.loop.create_future()
             self._committing.set_exception(error)
             return False
         if answers is None:
@@ -383,10 +404,10 @@ class Journal:
         """Plan the commit of what was queued meanwhile."""
         if not self._queue:
             self._callers = 0  # every write for which a caller waits has been answered
+        elif self._callers or self._singly:
+            self._next = self._next or self._loop.loop.call_soon(self._flush)
         elif self._timer is None:
-            loop = asyncio.get_running_loop()
-            at_once = self._callers or self._singly
-            self._timer = loop.call_soon(self._flush) if at_once else loop.call_later(self._commit_delay, self._flush)
+            self._timer = self._loop.loop.call_later(self._commit_delay, self._check_delay)
 
     def _isolate(self, batch: list[tuple[tuple[Write, ...], CommitFuture]], bug: Exception) -> None:
         """A write raised, such as a key-value decision: commit the groups one by one, so that only its own fails."""

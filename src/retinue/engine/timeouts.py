@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import cached_property
 from math import inf
 from time import monotonic
 from types import TracebackType
@@ -28,36 +29,20 @@ class KnownLoop:
     On Python 3.11 `asyncio.get_running_loop` makes a system call, and a turn would use it some twenty times.
     """
 
-    __slots__ = ("_loop", "_time")
-
-    def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._time: Callable[[], float] = monotonic
-
-    @property
+    @cached_property
     def loop(self) -> asyncio.AbstractEventLoop:
-        return self._loop or self._find()
+        return asyncio.get_running_loop()
 
-    @property
+    @cached_property
     def time(self) -> Callable[[], float]:
         """The clock of the loop."""
-        if self._loop is None:
-            self._find()
-        return self._time
-
-    def _find(self) -> asyncio.AbstractEventLoop:
-        self._loop = asyncio.get_running_loop()
-        self._time = clock_of(self._loop)
-        return self._loop
+        return clock_of(self.loop)
 
 
 class Timeouts(KnownLoop):
     """The pending timeouts of one event loop."""
 
-    __slots__ = ("_pending", "_timer", "_timer_at", "_unbounded")
-
     def __init__(self) -> None:
-        super().__init__()
         self._unbounded = Timeout(self, None)
         self._pending: dict[Timeout, None] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -142,10 +127,7 @@ class Timeout:
 class LoopTicks(KnownLoop):
     """Detects event-loop iterations, so that a task that never blocks yields once per turn."""
 
-    __slots__ = ("_count", "_counting")
-
     def __init__(self) -> None:
-        super().__init__()
         self._count = 0
         self._counting = False
 
