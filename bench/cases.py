@@ -212,6 +212,17 @@ def sandbox_rows(seconds: float | None) -> list[Row]:
     ]
 
 
+def handshake_row(seconds: float) -> Row:
+    """How long an MCP host waits for the tools of `retinue mcp`."""
+    return Row(
+        what="start of retinue mcp until its tools are listed",
+        unit="ms",
+        values={MEMORY.name: seconds * 1000},
+        most={MEMORY.name: 1000.0},
+        absolute=True,
+    )
+
+
 def waiting_row(kilobytes: Mapping[str, Sequence[float]]) -> Row:
     """The memory of waiting workers."""
     return Row(

@@ -149,6 +149,42 @@ def seconds_of_sandbox_start(*, rounds: int) -> float | None:
     return msgspec.json.decode(ended.stdout, type=float | None)
 
 
+HANDSHAKE = b"""\
+{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},\
+"clientInfo":{"name":"bench","version":"1"}}}
+{"jsonrpc":"2.0","method":"notifications/initialized"}
+{"jsonrpc":"2.0","id":2,"method":"tools/list"}
+"""
+
+
+def seconds_of_mcp_handshake(*, rounds: int) -> float:
+    """The least time from the start of `retinue mcp` to its answers to `initialize` and `tools/list`.
+
+    The time that it was queued for a processor is not counted, where the system tells it.
+    """
+    return min(_seconds_of_handshake() for _ in range(rounds))
+
+
+def _seconds_of_handshake() -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "lines.json").write_text('{"*": []}')
+        words = [sys.executable, "-m", "retinue", "mcp", "--model", "scripted:lines.json", "--store", "memory:"]
+        begun = time.perf_counter()
+        with subprocess.Popen(words, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+            assert server.stdin is not None
+            assert server.stdout is not None
+            server.stdin.write(HANDSHAKE)
+            server.stdin.flush()
+            answers = [server.stdout.readline() for _ in range(2)]
+            seconds = time.perf_counter() - begun
+            queue = Path(f"/proc/{server.pid}/schedstat")
+            queued = int(queue.read_text().split()[1]) / 1e9 if queue.exists() else 0.0
+            server.stdin.close()
+    if not all(b'"result"' in answer for answer in answers):
+        raise RuntimeError(f"retinue mcp answered {answers}")
+    return seconds - queued
+
+
 def _resident_kb_when(waiting: int, pid: int, model: FakeModel) -> int:
     deadline = time.monotonic() + 120
     while model.stats().waiting != waiting:

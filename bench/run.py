@@ -23,6 +23,7 @@ from bench.cases import (
     Case,
     Costs,
     Row,
+    handshake_row,
     import_row,
     rows_of,
     sandbox_rows,
@@ -39,6 +40,7 @@ from bench.processes import (
     fake_model,
     kb_per_waiting_worker,
     open_files_allowed,
+    seconds_of_mcp_handshake,
     seconds_of_sandbox_start,
 )
 from bench.spread import worker_rows
@@ -63,6 +65,7 @@ def main() -> None:
             import_row({side: [cpu_of_importing(modules) for _ in range(3)] for side, modules in IMPORTS.items()}),
             *postgres_rows(model, quick=options.quick, full=options.full),
             *(worker_rows(model, children=2_000, runs=10_000) if options.full else ()),
+            handshake_row(seconds_of_mcp_handshake(rounds=3 if options.quick else 7)),
             *sandbox_rows(seconds_of_sandbox_start(rounds=5 if options.quick else 20)),
         ]
     sys.stdout.write(f"{as_table(rows)}\n\n{_machine(options.uvloop)}\n")

@@ -5,6 +5,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import retinue
 from retinue.mcp_server import answers
 from retinue.mcp_server.sdk import make_server
 from retinue.providers.scripted import Script, ScriptedProvider
-from tests.mcp_server.harness import RawClient, folder, parameters
+from tests.mcp_server.harness import RawClient, arguments, environment, folder, parameters
 
 pytestmark = pytest.mark.real_time  # child processes
 
@@ -310,6 +311,15 @@ async def test_a_cancelled_request_cancels_its_run_and_no_background_run(tmp_pat
 # ---- ends ------------------------------------------------------------------------------------------------------------
 
 
+def wait_for_end(pid: int) -> None:
+    """Wait until a process has ended; it may be left as a zombie where nothing waits for orphans."""
+    state = "R"
+    while state and not state.startswith("Z"):
+        time.sleep(0.1)
+        listed = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)
+        state = listed.stdout.strip()
+
+
 async def finished(path: Path, run: str) -> list[str]:
     """The states that a new server on the same state folder lists of a run, until it has ended."""
     states: list[str] = []
@@ -342,6 +352,49 @@ async def test_runs_survive_the_end_of_client_and_server(end: str, tmp_path: Pat
     async with retinue.open(provider=ScriptedProvider(Script()), home=tmp_path / "home") as r:
         roots = await r.list()
     assert {(view.label, view.state) for view in roots} == {("host:mcp", "ended")}
+
+
+HOST = """
+import json, subprocess, sys
+
+server = subprocess.Popen(json.loads(sys.argv[1]), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+def ask(id, method, **params):
+    server.stdin.write(json.dumps({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).encode() + b"\\n")
+    server.stdin.flush()
+    while (answer := json.loads(server.stdout.readline())).get("id") != id:
+        pass
+    return answer["result"]
+
+ask(1, "initialize", protocolVersion="2025-06-18", capabilities={}, clientInfo={"name": "host", "version": "1"})
+task = {"task": "slow", "background": True}
+print(ask(2, "tools/call", name="run_agent", arguments=task)["structuredContent"]["run"], server.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+async def test_a_background_run_survives_kill_9_of_the_host(tmp_path: Path) -> None:
+    command = json.dumps([sys.executable, *arguments()])
+    host = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        HOST,
+        command,
+        cwd=folder(tmp_path),
+        env=environment(tmp_path),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert host.stdin is not None
+    assert host.stdout is not None
+    run, pid = (await asyncio.wait_for(host.stdout.readline(), 60)).decode().split()
+    host.kill()
+    await host.wait()
+    host.stdin.close()
+    states = await finished(tmp_path, run)
+    await asyncio.to_thread(wait_for_end, int(pid))
+
+    assert states[-1] == "completed"
 
 
 async def test_bad_usage_ends_before_the_handshake(tmp_path: Path) -> None:
