@@ -57,7 +57,7 @@ async def test_an_existing_folder_loses_the_rights_of_others(tmp_path: Path, mon
         folder.chmod(0o777)
     async with retinue.open(provider=scripted()), retinue.open(provider=scripted(), home=named):
         assert modes(home)["."] == "0o700"
-        assert modes(named)["."] == "0o755"  # it may be a project's folder: nobody else writes to it, others may read
+        assert modes(named)["."] == "0o755"  # it may be a project's folder: other users may read it, and not write
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")

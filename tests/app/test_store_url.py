@@ -105,7 +105,7 @@ async def test_processes_share_context_through_the_postgres_store(postgres_url: 
 
 @pytest.mark.real_time
 async def test_a_due_job_is_claimed_by_one_of_several_processes(postgres_url: str) -> None:
-    due = Job(name="j", born="1", schedule=At(at=10.0), work=ShellWork(command="true"), next_run=10.0)
+    due = Job(name="j", creation_id="1", schedule=At(at=10.0), work=ShellWork(command="true"), next_run=10.0)
     stores = [open_url(postgres_url) for _ in range(4)]
     tables = [CronTable(StoreKeyValue(store)) for store in stores]
     await tables[0].add(due)

@@ -265,7 +265,7 @@ async def test_runs_of_a_dead_process_are_interrupted_before_it_is_declared_dead
     async with host.process() as second:
         assert {view.state for view in await second.retinue.list(everyone=True)} == {"interrupted"}
         assert (await second.retinue.handle(host.run_of("main")).look()).state == "interrupted"
-        assert host.rows()["main"][0] == driver_of(first), "looking does not bury anyone"
+        assert host.rows()["main"][0] == driver_of(first), "a look declares no driver dead"
         await first.kill()
 
 

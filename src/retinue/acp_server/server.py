@@ -37,7 +37,7 @@ SETTLE_SECONDS = 5.0
 
 
 OpenSession = Callable[[str, tuple[McpServer, ...], Approver], Awaitable[OpenedSession]]
-"""Makes the retinue of a session, by its name, the MCP servers of the editor, and who answers questions."""
+"""Makes the retinue of a session, by its name, the MCP servers of the editor, and the approver."""
 
 
 class AcpServer:

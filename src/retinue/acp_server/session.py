@@ -130,7 +130,7 @@ class AcpSession:
         return [self._opened.launch.model_choice.full_name, *own]
 
     async def set_mode(self, mode: str) -> Update:
-        """Change who answers questions from now on."""
+        """Change the approver of further questions."""
         if mode not in MODES:
             raise RpcError(INVALID_PARAMS, f"there is no mode {clean_line(mode)[:100]!r}; valid: {', '.join(MODES)}")
         self._mode = mode

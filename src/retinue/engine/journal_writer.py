@@ -184,7 +184,7 @@ class Journal:
         self._is_shared = False
         """Whether several callers waited for the last commit that was made for a caller."""
         self._was_hurried = False
-        """Whether a commit was made in this iteration of the loop, before it was known who else waits."""
+        """Whether a commit was made in this iteration of the loop, before other callers could begin to wait."""
         self._singly = 0
         """How many of the queued groups are committed one by one, because their common commit failed."""
         self._latest: CommitFuture | None = None

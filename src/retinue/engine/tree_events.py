@@ -1,6 +1,6 @@
 """Events of a whole tree of runs in one stream: live ones of this process, and stored ones of any process.
 
-A reader joins the runs that this process drives, and each run below them when it is born. What another process drives
+A reader joins the runs that this process drives, and each run below them when it is created. What another process drives
 is read from the store again and again. Without a reader nothing is published and nothing is kept.
 """
 
@@ -37,7 +37,7 @@ DRIVERS_EVERY = 0.25
 """Seconds between two looks at the drivers of the tree."""
 
 
-class _Birth:
+class _Creation:
     """Stands in the queue for the acceptance of a run until it is on disk: the store may refuse it."""
 
     __slots__ = ("_acceptance", "_accepted")
@@ -81,7 +81,7 @@ class TreeReader:
         self._top_id = top_id
         self._whole = whole
         self._capacity = capacity
-        self._queue: deque[tuple[_Seat, int, Event | Delta | _Birth]] = deque()
+        self._queue: deque[tuple[_Seat, int, Event | Delta | _Creation]] = deque()
         self._seats: dict[RunId, _Seat] = {}
         self._ready = asyncio.Event()
         self._lagging = False
@@ -106,7 +106,7 @@ class TreeReader:
         seat = self._seats[accepted.run_id] = _Seat(self, live)
         live.subscriptions.add(seat)
         if is_new and live.acceptance is not None:
-            self.offer(seat, 1, _Birth(accepted, live.acceptance))
+            self.offer(seat, 1, _Creation(accepted, live.acceptance))
         elif live.run.seq > self._read.get(accepted.run_id, 0):
             self._lagging = True  # the store has what was recorded before
             self._ready.set()
@@ -120,7 +120,7 @@ class TreeReader:
     def _contains(self, run_id: RunId, parent_id: RunId | None) -> bool:
         return run_id == self._top_id or (self._whole and parent_id in self._members)
 
-    def offer(self, seat: _Seat, seq: int, what: Event | Delta | _Birth) -> None:
+    def offer(self, seat: _Seat, seq: int, what: Event | Delta | _Creation) -> None:
         """Queue an event, or a delta (`seq` 0), if there is room: deltas are dropped first."""
         if seq == 0 and type(what) is not DiscardDelta:
             seat.skips_deltas = (
@@ -298,12 +298,12 @@ class TreeReader:
         if seq > read + 1:  # what an earlier driver recorded was not read yet
             self._lagging = True
             return None
-        if isinstance(what, _Birth):
-            born = await what.event()
-            if born is None:
+        if isinstance(what, _Creation):
+            created = await what.event()
+            if created is None:
                 self._members.pop(run_id, None)
                 return None
-            what = born
+            what = created
         if isinstance(what, RunEnded):
             if live.last_write is not None:
                 await live.last_write.wait()  # like every waiter, a reader gets an end once it is on disk

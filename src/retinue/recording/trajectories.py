@@ -1,4 +1,4 @@
-"""What the runs of a tree did, for assertions: which tools were called, in which order, by whom, and at what cost."""
+"""What the runs of a tree did, for assertions: the calls of tools in their order, the delegations, and the costs."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class MadeCall(Struct, frozen=True, kw_only=True):
 class Trajectory(Struct, frozen=True, kw_only=True):
     """What a tree did. `calls` are in the order in which they returned, over all runs.
 
-    `delegations` are pairs of agents: who started a run of whom, in the order of the starts. `turns` are the replies of
-    all runs, `usage` and `cost` (dollars, None if unknown) what they used.
+    `delegations` are pairs of agents, of a run and of the run that it started, in the order of the starts.
+    `turns` are the replies of all runs, `usage` and `cost` (dollars, None if unknown) what they used.
 
     >>> Trajectory(calls=(), delegations=(("lead", "dig"),), turns=3).assert_delegated("lead", "dig")
     """

@@ -189,7 +189,7 @@ async def test_a_run_that_ended_before_the_kill_is_not_repeated(cli: Cli) -> Non
         async with open_read_only() as client:
             cron_table = CronTable(client.key_value)
             (claim,) = (await cron_table.claim_due(now=time.time(), owner=Owner("host", ""), max_running=1)).claims
-        assert (await retinue("cron", "fire", claim.name, claim.born, "1")).code == 0
+        assert (await retinue("cron", "fire", claim.name, claim.creation_id, "1")).code == 0
         async with open_read_only() as client:  # as if its last write had been lost
             place = f"claim/{claim.place}"
             started = msgspec.json.encode(replace(claim, owner=Owner(), state="started"))

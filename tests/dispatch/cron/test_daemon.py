@@ -59,7 +59,7 @@ class DaemonHarness:
     async def add(self, name: str, seconds: int, work: Work = ASK) -> None:
         due = self.begin + seconds
         schedule = Every(seconds * 1000, since=self.begin)
-        await self.cron_table.add(Job(name=name, born="1", schedule=schedule, work=work, next_run=due))
+        await self.cron_table.add(Job(name=name, creation_id="1", schedule=schedule, work=work, next_run=due))
 
     async def run_for(self, seconds: float) -> None:
         running = asyncio.ensure_future(self.daemon.run())

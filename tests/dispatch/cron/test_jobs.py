@@ -33,7 +33,7 @@ def job(
     due: float | None = 10.0,
     missed: Missed = "once",
 ) -> Job:
-    return Job(name=name, born=f"{name}1", schedule=schedule, work=work, next_run=due, missed=missed)
+    return Job(name=name, creation_id=f"{name}1", schedule=schedule, work=work, next_run=due, missed=missed)
 
 
 def table(*known: Job) -> Table:
@@ -55,7 +55,7 @@ def test_a_job_is_claimed_by_hand_only_while_it_is_not_executed() -> None:
     _, third = claims.claim_now(over, before.jobs["a"], now=9.0, owner=HERE)
     removed, none = claims.claim_now(table(), before.jobs["a"], now=9.0, owner=HERE)
 
-    claim = Claim(name="a", born="a1", due=7.0, owner=HERE, by_hand=True)
+    claim = Claim(name="a", creation_id="a1", due=7.0, owner=HERE, by_hand=True)
     assert (first, second, again) == (Verdicts(claims=(claim,)), Verdicts(), after)
     assert (third.claims[0].due, over.jobs["a"].next_run) == (9.0, 100.0)
     assert (removed, none) == (table(), Verdicts())
@@ -79,7 +79,7 @@ def test_a_due_job_is_claimed_once_and_is_due_again_later() -> None:
     after, verdicts = claimed(before, 12.0)
     again, nothing = claimed(after, 12.0, owner=THERE)
 
-    claim = Claim(name="a", born="a1", due=10.0, owner=HERE)
+    claim = Claim(name="a", creation_id="a1", due=10.0, owner=HERE)
     assert verdicts == Verdicts(claims=(claim,))
     assert after == Table({"a": replace(job(), next_run=20.0)}, {"a/a1": claim})
     assert (again, nothing) == (after, Verdicts())
@@ -231,12 +231,12 @@ def test_an_unstarted_claim_is_renewed_until_too_many_crashes() -> None:
 def test_a_removed_job_is_not_taken_over_and_its_successor_does_not_wait_for_it() -> None:
     before, claim = begun(ASK)
     without = jobs.remove(before, "a")
-    anew = jobs.add(without, replace(job(), born="a2"))
+    anew = jobs.add(without, replace(job(), creation_id="a2"))
 
-    assert [each.born for each in claimed(anew, 10.0)[1].claims] == ["a2"]
+    assert [each.creation_id for each in claimed(anew, 10.0)[1].claims] == ["a2"]
     after, verdicts = claims.take_over(anew, [claim], owner=THERE)
     assert verdicts == Verdicts(interrupted=(claim,))
-    assert after == table(replace(job(), born="a2"))
+    assert after == table(replace(job(), creation_id="a2"))
 
 
 # ---- changes by users -----------------------------------------------------------------------------------------------
@@ -288,15 +288,15 @@ class Simulation:
         self.alive: set[Owner] = set()
         self.daemons: dict[int, Owner] = {}
         self.children: list[Child] = []
-        self.born = 0
+        self.started = 0
         self.claimed: set[str] = set()
         self.acted: Counter[str] = Counter()
         self.runs: set[str] = set()
         self.finished: Counter[str] = Counter()
 
     def process(self) -> Owner:
-        self.born += 1
-        owner = Owner("host", str(self.born))
+        self.started += 1
+        owner = Owner("host", str(self.started))
         self.alive.add(owner)
         return owner
 

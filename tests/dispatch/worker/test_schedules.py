@@ -49,7 +49,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def job(name: str, work: Work, where: Place | None = None) -> Job:
-    return Job(name=name, born="1", schedule=At(PAST), work=work, place=where or Place(), next_run=PAST)
+    return Job(name=name, creation_id="1", schedule=At(PAST), work=work, place=where or Place(), next_run=PAST)
 
 
 def ask(agent: str) -> AgentWork:

@@ -25,8 +25,8 @@ LABEL = f"{HOST}:chat"
 class PersonCalls:
     """Calls of `shell` and `file_read` by a person, with the workspace, policy and sandbox of the agent.
 
-    A call that the policy refuses is refused. One that needs approval is made: the person who would be asked has made
-    it. The calls belong to a run of their own, which is started with the first one.
+    A call that the policy refuses is refused. One that needs approval is made: it is the person's
+    own. The calls belong to a run of their own, which is started with the first one.
     """
 
     def __init__(self, retinue: Retinue, launch: Launch) -> None:

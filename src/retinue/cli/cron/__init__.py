@@ -202,11 +202,11 @@ def daemon(
 
 
 @app.command(hidden=True)
-def fire(name: str, born: str, attempt: int) -> int:
+def fire(name: str, creation_id: str, attempt: int) -> int:
     """Execute a claim of a daemon; daemons start this."""
     from retinue.cli.cron.run import run_claimed
 
-    return perform(run_claimed(name, born, attempt))
+    return perform(run_claimed(name, creation_id, attempt))
 
 
 def _with_table(work: Callable[[CronTable], Awaitable[None]], done: str = "") -> int:

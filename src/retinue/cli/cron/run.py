@@ -36,10 +36,10 @@ async def run_job(name: str, output: OutputOptions) -> int:
     return _print_result(name, result, output)
 
 
-async def run_claimed(name: str, born: str, attempt: int) -> int:
+async def run_claimed(name: str, creation_id: str, attempt: int) -> int:
     with interrupts() as stop, stdout_for_answers_alone():
         async with open_read_only() as client:
-            result = await run_claim(client, name, born, attempt, _terminal(stop, OutputOptions(quiet=True)))
+            result = await run_claim(client, name, creation_id, attempt, _terminal(stop, OutputOptions(quiet=True)))
     if result is None or result.status == "ok":
         return 0
     return INTERRUPTED if result.status == "interrupted" and result.run_id else 1

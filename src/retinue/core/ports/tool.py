@@ -38,7 +38,7 @@ class HostedCall:
     """A call by a program outside, such as an MCP client, in the name of a hosted run.
 
     `max_wait` is the number of seconds after which the call has to return; None is no limit. The engine adds the runs
-    that the call starts to `started`. With `approved` the person makes the call who would be asked about it. A caller
+    that the call starts to `started`. With `approved` a person makes the call and needs no question about it. A caller
     that is not `identified` shares its session with others: it names runs by their ids, and is shown no others.
 
     >>> HostedCall(max_wait=45.0).started

@@ -193,12 +193,12 @@ class SendTool(ClaudeTool):
             return answers.queued_for_main()
         async with self._lock:
             named = await self._find(request.to, context, answers.unknown_agent)
-            who = named.view.label or named.run_id
+            name = named.view.label or named.run_id
             if await self._dialect_context.begun(context) is None:
                 if await self._posted(named, text, context):
-                    return answers.queued(who)
+                    return answers.queued(name)
                 await self._continue(named, text, context)
-        return answers.resumed(named.run_id, who, announced=context.host is None)
+        return answers.resumed(named.run_id, name, announced=context.host is None)
 
     async def _posted(self, named: NamedRun, text: str, context: CallContext) -> bool:
         """Whether the run could take the message; one that has ended cannot."""

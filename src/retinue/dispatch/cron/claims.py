@@ -89,7 +89,7 @@ def claim_due(
         if due is None:
             skipped.append(SkippedMoments(job.name, job.next_run))
             continue
-        claim = Claim(name=job.name, born=job.born, due=due, owner=owner)
+        claim = Claim(name=job.name, creation_id=job.creation_id, due=due, owner=owner)
         table = table.with_claim(claim)
         claims.append(claim)
     return table, Verdicts(claims=tuple(claims), skipped=tuple(skipped))
@@ -109,9 +109,9 @@ def claim_now(table: Table, job: Job, *, now: float, owner: Owner) -> tuple[Tabl
     Nothing is claimed while a process executes the job, or if the job was removed or replaced.
     """
     known = table.jobs.get(job.name)
-    if known is None or known.born != job.born or table.claim_of(known) is not None:
+    if known is None or known.creation_id != job.creation_id or table.claim_of(known) is not None:
         return table, Verdicts()
-    claim = Claim(name=job.name, born=job.born, due=now, owner=owner, by_hand=True)
+    claim = Claim(name=job.name, creation_id=job.creation_id, due=now, owner=owner, by_hand=True)
     return table.with_claim(claim), Verdicts(claims=(claim,))
 
 
@@ -186,7 +186,7 @@ def begin_again(table: Table, claim: Claim) -> tuple[Table, Verdicts]:
 def note(table: Table, job: Job, *, started: float, status: str) -> Table:
     """The table with the status of an execution on request."""
     now = table.jobs.get(job.name)
-    if now is None or now.born != job.born:
+    if now is None or now.creation_id != job.creation_id:
         return table
     return table.with_job(replace(now, last_run=started, last_status=status))
 

@@ -87,7 +87,9 @@ def job_daemon(
             report(f"{claim.name}: started ({'by hand' if claim.by_hand else f'due {rfc3339(claim.due)}'})")
 
         try:
-            code = await processes.run("cron", "fire", claim.name, claim.born, str(claim.attempt), started=started)
+            code = await processes.run(
+                "cron", "fire", claim.name, claim.creation_id, str(claim.attempt), started=started
+            )
         except OSError as error:
             return str(error)
         report(f"{claim.name}: {'done' if code == 0 else f'ended with exit code {code}'}")

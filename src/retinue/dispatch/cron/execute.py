@@ -96,7 +96,7 @@ async def run_now(client: ReadOnlyClient, name: str, front_end: FrontEnd) -> Job
 
     execution = Execution(
         job=job,
-        key=f"cron/{job.name}/{job.born}/{session}",
+        key=f"cron/{job.name}/{job.creation_id}/{session}",
         session_id=f"cron-{session}",
         client=client,
         front_end=front_end,
@@ -127,7 +127,7 @@ async def _record_request(record: Record, job: Job, result: JobResult) -> None:
 async def run_claim(
     client: ReadOnlyClient,
     name: str,
-    born: str,
+    creation_id: str,
     attempt: int,
     front_end: FrontEnd,
     how: Callable[[Execution], Awaitable[JobResult | None]] | None = None,
@@ -138,7 +138,7 @@ async def run_claim(
     """
     cron_table = CronTable(client.key_value)
     table = await cron_table.table()
-    claim = table.claims.get(f"{name}/{born}")
+    claim = table.claims.get(f"{name}/{creation_id}")
     if claim is None or claim.attempt != attempt or claim.state != "claimed":
         return None
     job = table.job_of(claim)
@@ -472,7 +472,7 @@ def span(job: Job, run_id: str | None = None) -> str:
     """The prefix of every log line of a job.
 
     >>> from retinue.dispatch.cron.schedule import At
-    >>> span(Job(name="report", born="", schedule=At(0.0), work=AgentWork(agent="dig", prompt="Dig.")), "r1")
+    >>> span(Job(name="report", creation_id="", schedule=At(0.0), work=AgentWork(agent="dig", prompt="Dig.")), "r1")
     'subagent category="cron" agent_alias=dig cron_job_id=report run_id=r1 spawn_site="cron"'
     """
     return _texts().span(job.work.agent or DEFAULT_AGENT, job.name, run_id)

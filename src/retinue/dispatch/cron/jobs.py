@@ -68,13 +68,13 @@ class Place(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Job(Struct, frozen=True, kw_only=True):
-    """Work with a schedule. `born` distinguishes the job from an earlier one of the same name.
+    """Work with a schedule. `creation_id` distinguishes the job from an earlier one of the same name.
 
     `next_run` is the next due moment that is not claimed yet; None if there is none.
     """
 
     name: str
-    born: str
+    creation_id: str = msgspec.field(name="born")
     schedule: Schedule
     work: Work
     place: Place = Place()
@@ -101,7 +101,7 @@ class Claim(Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    born: str
+    creation_id: str = msgspec.field(name="born")
     due: float
     owner: Owner
     attempt: int = 1
@@ -116,7 +116,7 @@ class Claim(Struct, frozen=True, kw_only=True):
     @property
     def key(self) -> str:
         """The idempotency key of its run; the same for every process that executes it."""
-        return f"cron/{self.name}/{self.born}/{self.due!r}"
+        return f"cron/{self.name}/{self.creation_id}/{self.due!r}"
 
     @property
     def session_id(self) -> str:
@@ -126,7 +126,7 @@ class Claim(Struct, frozen=True, kw_only=True):
     @property
     def place(self) -> str:
         """Its name among the stored entries."""
-        return f"{self.name}/{self.born}"
+        return f"{self.name}/{self.creation_id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +139,11 @@ class Table:
     def job_of(self, claim: Claim) -> Job | None:
         """The job of a claim, unless it was removed or replaced."""
         job = self.jobs.get(claim.name)
-        return job if job is not None and job.born == claim.born else None
+        return job if job is not None and job.creation_id == claim.creation_id else None
 
     def claim_of(self, job: Job) -> Claim | None:
         """The claim under which a job is executed now."""
-        return self.claims.get(f"{job.name}/{job.born}")
+        return self.claims.get(f"{job.name}/{job.creation_id}")
 
     def with_job(self, job: Job) -> Table:
         return Table({**self.jobs, job.name: job}, self.claims)

@@ -47,7 +47,7 @@ def new_job(
     when = _schedule(cron=cron, at=at, every=every, tz=tz, now=now)
     job = Job(
         name=name,
-        born=RandomIds().new(),
+        creation_id=RandomIds().new(),
         schedule=when,
         work=_work(settings, agent=agent, prompt=prompt, shell=shell, kind=kind, uses_memory=uses_memory),
         place=_place(settings, flags, no_sandbox=no_sandbox),

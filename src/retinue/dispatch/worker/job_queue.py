@@ -1,9 +1,10 @@
 """The queue of runs that wait for a worker, on procrastinate: it hands each waiting unit to one worker at a time.
 
-The store alone decides who drives a run. The queue is made from it: every worker enqueues the runs without a driver
-that it sees and can drive, once each, and takes one when a job is handed to it. So a job that is lost, delivered twice
-or late drives nothing twice and loses nothing, and a queue that cannot be reached only costs speed. Its tables are in
-the schema of the store; each capability has a queue of its own, from which only workers with that capability fetch.
+The store alone decides which worker drives a run. The queue is made from it: every worker enqueues the runs without a
+driver that it sees and can drive, once each, and takes one when a job is handed to it. So a job that is lost, delivered
+twice or late drives nothing twice and loses nothing, and a queue that cannot be reached only costs speed. Its tables
+are in the schema of the store; each capability has a queue of its own, from which only workers with that capability
+fetch.
 """
 
 from __future__ import annotations

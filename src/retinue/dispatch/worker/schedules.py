@@ -66,8 +66,8 @@ class Schedules:
 
     def _is_wanted(self, job: Job) -> bool:
         obstacle = self._obstacle(job)
-        if obstacle and (job.name, job.born) not in self._left_alone:
-            self._left_alone.add((job.name, job.born))
+        if obstacle and (job.name, job.creation_id) not in self._left_alone:
+            self._left_alone.add((job.name, job.creation_id))
             self._report(f"job {job.name}: left alone: {obstacle}")
         return not obstacle
 
@@ -86,7 +86,9 @@ class Schedules:
 
     async def _launch(self, claim: Claim) -> str:
         self._report(f"job {claim.name}: started (due {rfc3339(claim.due)})")
-        result = await run_claim(self._client, claim.name, claim.born, claim.attempt, self._front_end, self._start_run)
+        result = await run_claim(
+            self._client, claim.name, claim.creation_id, claim.attempt, self._front_end, self._start_run
+        )
         if result is not None:
             self._report(f"job {claim.name}: {result.status}")
         return ""
