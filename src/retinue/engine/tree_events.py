@@ -1,7 +1,7 @@
 """Events of a whole tree of runs in one stream: live ones of this process, and stored ones of any process.
 
-A reader joins the runs that this process drives, and each run below them when it is created. What another process drives
-is read from the store again and again. Without a reader nothing is published and nothing is kept.
+A reader joins the runs that this process drives, and each run below them when it is created. What another process
+drives is read from the store again and again. Without a reader nothing is published and nothing is kept.
 """
 
 from __future__ import annotations
@@ -288,7 +288,7 @@ class TreeReader:
         )
 
     async def _next(self) -> TreeEvent | None:
-        """The next item of the queue; None if it was read already or if a birth came to nothing."""
+        """The next item of the queue; None if it was read already or if a run was not created."""
         seat, seq, what = self._queue.popleft()
         live = seat.live
         run_id = live.run_id
