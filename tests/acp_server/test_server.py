@@ -118,6 +118,18 @@ def test_a_session_is_listed_and_loaded_by_another_process(folder: Path) -> None
     assert shown == [("user_message_chunk", "What is the colour?"), ("agent_message_chunk", "Blue.")]
 
 
+def test_sessions_that_are_opened_at_the_same_time_count(folder: Path) -> None:
+    with Editor(folder, {"say": "Hello."}) as editor:
+        editor.ask("initialize", protocolVersion=1)
+        ids = [editor.send("session/new", cwd=str(folder), mcpServers=[]) for _ in range(40)]
+        answers = [editor.receive() for _ in ids]
+        listed = editor.ask("session/list", cursor="9" * 5000)["sessions"]
+
+    refused = [each["error"]["message"] for each in answers if "error" in each]
+    assert refused == ["32 sessions are open: close one with session/close"] * 8
+    assert listed == []
+
+
 def test_after_kill_9_a_session_is_loaded_with_what_was_said(folder: Path) -> None:
     wait = {"call": {"name": "shell", "arguments": {"command": BEGIN_AND_WAIT}}}
     with Editor(folder, {"say": "Half.", **wait}) as first:

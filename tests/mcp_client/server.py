@@ -125,6 +125,8 @@ def answer(message: dict[str, Any]) -> dict[str, Any] | None:
                 "serverInfo": {"name": "test", "version": "1"},
             }
         case "tools/list":
+            if "silent" in behaviour:
+                return None
             if "pages" in behaviour:  # a list without an end
                 return {"tools": behaviour["tools"], "nextCursor": "again"}
             return {"tools": behaviour["tools"]}

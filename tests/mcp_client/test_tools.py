@@ -320,6 +320,17 @@ async def test_a_call_has_a_deadline_that_progress_does_not_extend(tmp_path: Pat
     assert "10000 messages without answering a request" in found[1]
 
 
+async def test_a_server_that_does_not_list_its_tools_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("retinue.mcp_client.connection.LIST_SECONDS", 0.3)
+    silent = server(tmp_path)
+    behave(tmp_path, silent=True)
+
+    assert await results([silent]) == []
+    assert "it did not list its tools within 0.3 s" in caplog.text
+
+
 async def test_a_server_that_asks_without_end_is_ended(tmp_path: Path) -> None:
     found = await results([server(tmp_path, "ping")], calls("mcp__test__ping"))
 

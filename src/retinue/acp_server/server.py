@@ -116,10 +116,10 @@ class AcpServer:
         return session.state()
 
     async def _open(self, name: str, params: Mapping[str, Any]) -> AcpSession:
-        if len(self._sessions) >= MAX_SESSIONS:
-            raise RpcError(INVALID_REQUEST, f"{MAX_SESSIONS} sessions are open: close one with session/close")
         servers = tuple(_server(each) for each in _list(params, "mcpServers"))
         async with self._opening:
+            if len(self._sessions) >= MAX_SESSIONS:
+                raise RpcError(INVALID_REQUEST, f"{MAX_SESSIONS} sessions are open: close one with session/close")
             self._enter(_text(params, "cwd"))
             session = AcpSession(name, self.peer)
             await session.open(await self._open_session(name, servers, session.decide))
@@ -150,7 +150,7 @@ class AcpServer:
     async def _list(self, params: Mapping[str, Any]) -> object:
         """The sessions of editors in the store, latest first, as far as they had a prompt."""
         folder, cursor = params.get("cwd"), params.get("cursor")
-        start = int(cursor) if isinstance(cursor, str) and cursor.isdecimal() else 0
+        start = int(cursor) if isinstance(cursor, str) and cursor.isdecimal() and len(cursor) < 10 else 0
         found: dict[str, dict[str, object]] = {}
         async with self._open_store() as client:
             query = RunQuery(roots_only=True)

@@ -42,7 +42,7 @@ MAX_UNASKED = 10_000
 """Messages after a request, before the next one: its answer, notifications, and requests of the server."""
 
 MAX_PAGES = 50
-START_SECONDS, END_SECONDS = 30.0, 2.0
+START_SECONDS, LIST_SECONDS, END_SECONDS = 30.0, 30.0, 2.0
 KEPT_ERRORS = 2000
 MISSING = "there is no program of this name on PATH"
 
@@ -106,7 +106,14 @@ class Connection:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def tools(self) -> list[dict[str, Any]]:
-        """All tools that the server lists, as JSON values."""
+        """All tools that the server lists, as JSON values; raises `TimeoutError` if it does not list them in time."""
+        try:
+            async with asyncio.timeout(LIST_SECONDS):
+                return await self._tools()
+        except TimeoutError:
+            raise TimeoutError(f"it did not list its tools within {LIST_SECONDS:g} s") from None
+
+    async def _tools(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
         cursor: str | None = None
         for _ in range(MAX_PAGES):
