@@ -96,12 +96,12 @@ REASONS: dict[tuple[str, str, str], str] = {
     (
         "config/agent_files/folders.py",
         "_below",
-        "is_dir",
+        "isdir",
     ): "which files are read; each is opened once, and its descriptor is checked",
     (
         "config/agent_files/folders.py",
         "_below",
-        "is_file",
+        "isfile",
     ): "which files are read; each is opened once, and its descriptor is checked",
     ("sandbox/seatbelt.py", "_real", "realpath"): TEMPORARY,
     ("sandbox/seatbelt.py", "attack", "exists"): TEMPORARY,
