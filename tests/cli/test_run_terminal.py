@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import signal
 from pathlib import Path
 
 import pytest
 
 from retinue.core.errors import ProviderError, SandboxUnavailable
 from retinue.providers.scripted import calls, fails, says, streams, together
-from retinue.testing.fake_chat import ChatScript
+from retinue.testing.fake_chat import ChatScript, FakeChat
 from tests.cli.conftest import Cli
+from tests.cli.pty_command import PtyCommand
 from tests.cli.screen import on_screen
 from tests.cli.stage import serving
 
@@ -59,6 +62,32 @@ def test_text_calls_and_failures_stay_on_the_screen_and_the_live_area_is_gone(wi
     assert [line for line in shown[answer:] if line.startswith("completed, 3 runs, ")]
     assert " ".join(shown).endswith("of 2 children 1 failed")
     assert not [line for line in shown if line.startswith(("main ", "├─", "└─", "…"))]
+
+
+def test_thinking_is_one_line_when_it_is_over(folder: Path) -> None:
+    with serving(says("Done.", thinking="First the pool,\nthen the rest.")) as vendor:
+        code, lines = on_screen("run", "--base-url", vendor.base_url, "--model", "m", "Why?", width=80)
+
+    assert code == 0
+    (folded,) = (line for line in lines if "thought" in line)
+    assert folded.startswith("(thought for ")
+    assert folded.endswith(" s, 30 characters)")
+    assert not [line for line in lines if "pool" in line]
+    assert lines.index(folded) < lines.index("Done.")
+
+
+@pytest.mark.real_time
+async def test_a_wait_before_another_attempt_is_shown(folder: Path) -> None:
+    busy = fails(ProviderError("too many requests", fault="rate_limited", status=429, retry_after=100))
+    async with FakeChat(busy) as vendor:
+        where = ("--base-url", vendor.base_url, "--model", "m")
+        terminal = PtyCommand("run", *where, "Why?", all_there=True, TERM="xterm-256color", COLUMNS="120")
+        shown = await terminal.expect("too many requests")
+        terminal.send_signal(signal.SIGINT)
+        left = await terminal.result()
+
+    assert re.search(r"waits \d+ s, then tries again: ", shown)
+    assert left.code == 130
 
 
 def test_plain_prints_the_answer_as_it_is(folder: Path) -> None:

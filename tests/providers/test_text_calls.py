@@ -104,6 +104,20 @@ def test_optional_parameters_that_are_empty_are_left_out_of_a_written_call() -> 
     )
 
 
+def test_optional_zeros_that_a_schema_forbids_are_left_out_of_a_written_call() -> None:
+    schema = (
+        '{"type": "object", "properties": {"task": {}, "cost": {"exclusiveMinimum": 0}, "turns": {"minimum": 1},'
+        ' "wait": {"minimum": 0}, "now": {"minimum": 1}, "must": {"minimum": 1}}, "required": ["task", "must"]}'
+    )
+    written = (
+        '{"name": "run", "arguments": {"task": "Dig.", "cost": 0.0, "turns": 0, "wait": 0, "now": false, "must": 0}}'
+    )
+
+    assert find_calls(written, [ToolSpec("run", parameters=schema)]).calls == (
+        ToolCall("run", '{"task":"Dig.","wait":0,"now":false,"must":0}'),
+    )
+
+
 @pytest.mark.parametrize(
     "text",
     [

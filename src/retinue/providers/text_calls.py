@@ -126,8 +126,16 @@ class _Parameters(Struct):
     required: list[str] = []
 
 
-class _Choices(Struct):
+class _Choices(Struct, rename="camel"):
     enum: list[object] = []
+    minimum: float | None = None
+    exclusive_minimum: float | None = None
+
+    def is_filled_in(self, value: object) -> bool:
+        """Whether a value says nothing: it is empty, or a zero that the schema does not allow."""
+        if type(value) in (int, float) and value == 0:
+            return (self.minimum or 0) > 0 or (-1 if self.exclusive_minimum is None else self.exclusive_minimum) >= 0
+        return value in _EMPTY
 
 
 class _Offered:
@@ -157,15 +165,19 @@ class _Offered:
         return self._without_empty(ToolCall(tool, _compact({**arguments, parameter: call.name}), call.id))
 
     def _without_empty(self, call: ToolCall) -> ToolCall:
-        """The call without optional parameters that are empty: models fill in every parameter of a schema."""
+        """The call without optional parameters that say nothing: models fill in every parameter of a schema."""
         arguments = cast("dict[str, object]", json.loads(call.arguments))
-        if all(value not in _EMPTY for value in arguments.values()):
+        if all(value != 0 and value not in _EMPTY for value in arguments.values()):
             return call
-        required = next((schema.required for name, schema in self._schemas() if name == call.name), None)
-        if required is None:
+        schema = next((schema for name, schema in self._schemas() if name == call.name), None)
+        if schema is None:
             return call
-        kept = {name: value for name, value in arguments.items() if name in required or value not in _EMPTY}
-        return ToolCall(call.name, _compact(kept), call.id)
+        kept = {
+            name: value
+            for name, value in arguments.items()
+            if name in schema.required or not schema.properties.get(name, _Choices()).is_filled_in(value)
+        }
+        return call if kept == arguments else ToolCall(call.name, _compact(kept), call.id)
 
     def by_parameters(self, fields: dict[str, object]) -> ToolCall | None:
         """A call of the one tool whose required parameters the fields have, and most of whose fields it knows."""

@@ -108,12 +108,16 @@ async def test_a_run_of_another_process_is_followed_to_its_end(folder: Path) -> 
         await silent.fell_silent.wait()
         (row,) = (await retinue("runs", "--json")).json
         following = await Command.start("runs", "follow", row["run_id"])
+        following_all = await Command.start("runs", "follow", row["run_id"], "--tree", "--json")
         waiting = await Command.start("runs", "wait", row["run_id"])
         shown = await following.expect_stdout("result of shared_context")
+        await following_all.expect_stdout('"reply"')
         cancelled = await retinue("runs", "cancel", row["run_id"])
         followed, waited, ended = await following.ended(), await waiting.ended(), await command.ended()
+        all_followed = await following_all.ended()
 
     assert "-- task\nWhy?\n" in shown
     assert (cancelled.code, ended.code) == (0, 1)
     assert (followed.code, "cancelled (cancelled)" in followed.stdout) == (1, True)
+    assert (all_followed.code, json.loads(all_followed.stdout.splitlines()[-1])["run"]) == (1, row["run_id"])
     assert waited == (1, f"{row['run_id']} cancelled\n", "")

@@ -173,7 +173,7 @@ def specs(agents: Sequence[str] = (), tools: Sequence[str] = ()) -> dict[str, To
         },
         "model": typed("string", "name or provider:name; default yours, or the agent's."),
         "max_turns": typed("integer", "Most model turns.", minimum=1),
-        "max_cost": typed("number", "Most US dollars."),
+        "max_cost": typed("number", "Most US dollars.", exclusiveMinimum=0),
         "output_schema": typed("object", "JSON Schema of the answer."),
         "background": typed("boolean", "Return at once with the run id; get the answer with wait_agents."),
         "isolation": {"type": "string", "enum": ["worktree"], "description": "Its own git worktree; returns a branch."},
