@@ -482,6 +482,17 @@ def test_links_to_folders_are_followed_once(tmp_path: Path) -> None:
     assert [agent.name for agent in find_agents([agents], HERE).agents] == ["shared", "agents"]
 
 
+def test_a_link_to_a_whole_disk_is_not_walked_without_end(tmp_path: Path) -> None:
+    disk, agents = tmp_path / "disk", tmp_path / ".claude" / "agents"
+    for number in range(2001):
+        (disk / str(number)).mkdir(parents=True)
+    agents.mkdir(parents=True)
+    (agents / "shared").symlink_to(disk)
+
+    with pytest.raises(BadInput, match="there are more than 2000 folders"):
+        find_agents([tmp_path / ".claude"], HERE)
+
+
 def test_a_missing_folder_and_a_huge_file_are_reported(tmp_path: Path) -> None:
     (tmp_path / "huge.md").write_bytes(b"---\nname: a\n---\n" + b"x" * (1 << 20))
 

@@ -22,6 +22,8 @@ from retinue.core.errors import BadInput, ConfigError
 MAX_BYTES = 1 << 20
 """The largest agent file."""
 MAX_FILES = 20_000
+MAX_FOLDERS = 2000
+"""Folders that are read: a link in a repository could lead to the whole disk."""
 MAX_DEPTH = 16
 _SUFFIXES = (".md", ".toml")
 _SKIPPED = frozenset((".git", "node_modules", ".venv", "venv", "__pycache__"))
@@ -132,6 +134,10 @@ def _below(folder: str, depth: int, seen: set[tuple[int, int]]) -> Iterator[str]
     if (status.st_dev, status.st_ino) in seen:  # a link leads to a folder that was read, or to one above it
         return
     seen.add((status.st_dev, status.st_ino))
+    if len(seen) > MAX_FOLDERS:
+        raise BadInput(
+            f"there are more than {MAX_FOLDERS} folders, up to {folder!r}: give a folder with agent files alone"
+        )
     takes_all = _takes_all(folder)
     for entry in ordered:
         if os.path.isdir(entry.path):  # in contrast to entry.is_dir, also where links lead in a circle
