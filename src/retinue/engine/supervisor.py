@@ -7,7 +7,17 @@ A verb that is called from a tool carries a key; the same verb with the same key
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Generator, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Container,
+    Coroutine,
+    Generator,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import contextmanager
 
 import msgspec
@@ -609,16 +619,22 @@ class Supervisor:
             live.subscriptions.leave(reader)
 
     async def tree_events(
-        self, run_id: RunId, *, tree: bool = True, after: Mapping[RunId, int] | None = None, grace: float = 0.0
+        self,
+        run_id: RunId,
+        *,
+        tree: bool = True,
+        after: Mapping[RunId, int] | None = None,
+        grace: float = 0.0,
+        deltas_of: Container[RunId] | None = None,
     ) -> AsyncIterator[TreeEvent]:
         """The events of a run and, with `tree`, of all runs below it, wherever they are driven.
 
         The order within each run is kept, and an acceptance comes before everything of the runs below. `after` has the
         numbers of the last events that were read, by run. Ends when all these runs have ended, or have had no driver
-        for `grace` seconds. Deltas are those of runs that stream in this process.
+        for `grace` seconds. Deltas are those of runs that stream in this process, of all or of those in `deltas_of`.
         """
         capacity = self._engine.tuning.reader_capacity
-        reader = TreeReader(run_id, whole=tree, after=after or {}, capacity=capacity)
+        reader = TreeReader(run_id, whole=tree, after=after or {}, capacity=capacity, deltas_of=deltas_of)
         with self._registry.tree_listener(reader):
             async for item in reader.read(self.stored, self.drivers, self._registry, grace=grace):
                 yield item

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Container, Mapping
 from contextlib import suppress
 
 from msgspec.structs import replace
@@ -77,8 +77,17 @@ class _Seat:
 class TreeReader:
     """The queue of one reader of a tree, and how far it has read each run of it."""
 
-    def __init__(self, top_id: RunId, *, whole: bool, after: Mapping[RunId, int], capacity: int) -> None:
+    def __init__(
+        self,
+        top_id: RunId,
+        *,
+        whole: bool,
+        after: Mapping[RunId, int],
+        capacity: int,
+        deltas_of: Container[RunId] | None = None,
+    ) -> None:
         self._top_id = top_id
+        self._deltas_of = deltas_of
         self._whole = whole
         self._capacity = capacity
         self._queue: deque[tuple[_Seat, int, Event | Delta | _Creation]] = deque()
@@ -122,6 +131,8 @@ class TreeReader:
 
     def offer(self, seat: _Seat, seq: int, what: Event | Delta | _Creation) -> None:
         """Queue an event, or a delta (`seq` 0), if there is room: deltas are dropped first."""
+        if seq == 0 and self._deltas_of is not None and seat.live.run_id not in self._deltas_of:
+            return
         if seq == 0 and type(what) is not DiscardDelta:
             seat.skips_deltas = (
                 self._lagging

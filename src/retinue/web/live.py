@@ -6,6 +6,7 @@ All pages that follow a tree share one reader of its events, and what is sent to
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import cast
@@ -103,6 +104,8 @@ class _Tree:
         self._client = client
         self._root_id = root_id
         self.followers: set[_Follower] = set()
+        self.selected: Counter[RunId] = Counter()
+        """How many pages show each conversation: only their deltas are read."""
         self._rows: dict[RunId, bytes] = {}
         self._parents: dict[RunId, RunId | None] = {}
         self._over: set[RunId] = set()
@@ -115,6 +118,16 @@ class _Tree:
         self._is_read = False
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.task = asyncio.create_task(self._follow(), name=f"retinue-page-{root_id}")
+
+    def join(self, follower: _Follower) -> None:
+        self.followers.add(follower)
+        self.selected[follower.selected] += 1
+
+    def leave(self, follower: _Follower) -> None:
+        self.followers.discard(follower)
+        self.selected[follower.selected] -= 1
+        if not self.selected[follower.selected]:
+            del self.selected[follower.selected]
 
     async def _follow(self) -> None:
         problem = ""
@@ -150,11 +163,11 @@ class _Tree:
 
     async def _read(self, after: dict[RunId, int]) -> None:
         try:
-            async for item in self._client.supervisor.tree_events(self._root_id, after=after):
+            async for item in self._client.supervisor.tree_events(self._root_id, after=after, deltas_of=self.selected):
                 run_id = item.run
                 if item.seq:
                     self._changed.add(run_id)
-                    if any(follower.selected == run_id for follower in self.followers):
+                    if run_id in self.selected:
                         self._events.setdefault(run_id, []).append((item.seq, cast("Event", item.event)))
                 else:
                     self._texts.add(run_id)
@@ -269,7 +282,7 @@ class LiveTrees:
         if tree is None or tree.task.done():
             tree = self._trees[root_id] = _Tree(self._client, root_id)
         follower = _Follower(selected)
-        tree.followers.add(follower)
+        tree.join(follower)
         try:
             await asyncio.shield(tree.ready)
             await tree.start(follower)
@@ -288,7 +301,7 @@ class LiveTrees:
         except RetinueError as error:
             yield sent("problem", {"error": str(error)})
         finally:
-            tree.followers.discard(follower)
+            tree.leave(follower)
             if not tree.followers:
                 if self._trees.get(root_id) is tree:
                     del self._trees[root_id]
