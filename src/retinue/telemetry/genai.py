@@ -19,10 +19,12 @@ MAX_CONTENT = 256 * 1024
 PROVIDERS: Mapping[str, str] = {
     "anthropic": "anthropic",
     "azure": "azure.ai.openai",
+    "bedrock": "aws.bedrock",
     "deepseek": "deepseek",
     "gemini": "gcp.gemini",
     "groq": "groq",
     "mistral": "mistral_ai",
+    "moonshot": "moonshot_ai",
     "openai": "openai",
     "openai-chat": "openai",
     "openai-responses": "openai",
@@ -31,6 +33,9 @@ PROVIDERS: Mapping[str, str] = {
     "xai": "x_ai",
 }
 """The registered names of providers; any other one keeps its own."""
+
+FAILED = "error"
+"""The reason why an output ends that an error has cut."""
 
 FINISH_REASONS: Mapping[Stop, str] = {
     "end": "stop",
@@ -68,6 +73,11 @@ def usage_attributes(usage: Usage) -> dict[str, int]:
 def messages_text(messages: Iterable[Message]) -> str:
     """Messages in the JSON of the conventions."""
     return bounded([_message(message) for message in messages])
+
+
+def output_text(message: AssistantMessage, finish_reason: str) -> str:
+    """What a model or an agent has answered, in the JSON of the conventions."""
+    return bounded([_message(message) | {"finish_reason": finish_reason}])
 
 
 def text_message(role: str, text: str) -> str:

@@ -256,7 +256,7 @@ class OtelTracing:
             attributes |= genai.usage_attributes(usage)
         attributes |= _cost(reply.cost)
         if self._capture:
-            attributes |= self._contents(run, reply.message)
+            attributes |= self._contents(run, reply.message, genai.FINISH_REASONS[reply.stop])
         began = _began(event.at, event.duration, times.last)
         self._export_chat(run, chat_span_id(run.run_id, event.turn), began, event.at, attributes)
         if self._metrics is not None and not again:
@@ -267,7 +267,7 @@ class OtelTracing:
         if event.usage.total:
             attributes |= genai.usage_attributes(event.usage)
         if self._capture:
-            attributes |= self._contents(run, AssistantMessage(event.partial) if event.partial else None)
+            attributes |= self._contents(run, AssistantMessage(event.partial) if event.partial else None, genai.FAILED)
         began = _began(event.at, event.duration, times.last)
         error = event.error if self._capture else event.fault
         span_id = _hash(f"{run.run_id}/{event.turn}/failed/{run.seq}", 8)
@@ -300,12 +300,12 @@ class OtelTracing:
             | {name: value for name, value in asked.items() if value is not None}
         )
 
-    def _contents(self, run: Run, reply: AssistantMessage | None) -> Attributes:
+    def _contents(self, run: Run, reply: AssistantMessage | None, finish_reason: str) -> Attributes:
         contents = {"gen_ai.input.messages": genai.messages_text(run.history)}
         if run.system:
             contents["gen_ai.system_instructions"] = genai.instructions_text(run.system)
         if reply is not None:
-            contents["gen_ai.output.messages"] = genai.messages_text([reply])
+            contents["gen_ai.output.messages"] = genai.output_text(reply, finish_reason)
         return contents
 
     def _export_chat(
@@ -369,7 +369,8 @@ class OtelTracing:
             error = attributes["error.type"] = outcome.reason
         if self._capture:
             attributes["gen_ai.input.messages"] = genai.messages_text([UserMessage(accepted.task)])
-            attributes["gen_ai.output.messages"] = genai.messages_text([AssistantMessage(outcome.text)])
+            finish_reason = genai.FINISH_REASONS["end"] if outcome.result == "completed" else genai.FAILED
+            attributes["gen_ai.output.messages"] = genai.output_text(AssistantMessage(outcome.text), finish_reason)
             error = _message_of(outcome) if error is not None else None
         title = f"invoke_agent {run.run_spec.agent}".rstrip()
         parent = None if accepted.parent_id is None else parent_span_id(accepted)
