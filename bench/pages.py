@@ -199,11 +199,10 @@ async def recorded(server: Server, run_id: str) -> list[tuple[str, float]]:
 async def measure_events(rounds: int) -> bool:
     is_kept = True
     with ExitStack() as stack:
-        stores: dict[str, str | None] = {"SQLite": None}
-        if programs() is not None:
-            stores["PostgreSQL"] = stack.enter_context(running_server()).url("pages")
-        for name, store in stores.items():
+        server = None if programs() is None else stack.enter_context(running_server())
+        for name in ("SQLite",) if server is None else ("SQLite", "PostgreSQL"):
             for number in range(rounds):
+                store = server.url(f"pages_{number}") if server is not None and name == "PostgreSQL" else None
                 with tempfile.TemporaryDirectory() as folder:
                     delays = sorted(await event_delays(Path(folder), store))
                 median, p95 = statistics.median(delays), delays[int(len(delays) * 0.95)]
