@@ -95,7 +95,8 @@ async def worker(tag: str, collector: Collector, *, delay: str = "200") -> Async
         "OTEL_BSP_SCHEDULE_DELAY": delay,
         "TRACEPARENT": STRANGER,
     }
-    process = await Command.start("worker", "--tag", tag, "--lease", "10", env=environment)
+    # One that is killed is known by its process id; none is taken for dead because the machine is busy.
+    process = await Command.start("worker", "--tag", tag, "--lease", "600", env=environment)
     await process.expect_stderr(f"tags: {tag}")
     try:
         yield process
