@@ -6,14 +6,14 @@ import asyncio
 from collections import Counter
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import aiohttp
 import pytest
 
 import retinue
 from retinue.app.run_options import SpawnOptions
-from retinue.core.commands import Decision, RunQuery
+from retinue.core.commands import Decision, Phase, RunQuery
 from retinue.core.errors import BadInput
 from retinue.core.events import FORMAT, RunAdopted
 from retinue.dispatch.worker import WorkerOptions, live_workers
@@ -367,7 +367,10 @@ async def test_health_readiness_and_metrics_are_served(tmp_path: Path) -> None:
                 metrics = await response.text()
         values = dict(line.rsplit(" ", 1) for line in metrics.splitlines() if not line.startswith("#"))
         assert (values["retinue_trees_taken_total"], values["retinue_queue_depth"]) == ("1", "0")
-        assert values['retinue_runs{state="working"}'] == "0"
+        states = {state for state in get_args(Phase) if state != "ended"}
+        assert {name: values[name] for name in values if name.startswith("retinue_runs{")} == {
+            f'retinue_runs{{state="{state}"}}': "0" for state in states
+        }
         commits = values["retinue_commit_seconds_count"]
         assert commits == values['retinue_commit_seconds_bucket{le="+Inf"}'] != "0"
         assert len(await r.supervisor.stored.runs(RunQuery())) == 1

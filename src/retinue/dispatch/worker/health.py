@@ -18,7 +18,7 @@ from retinue.version import __version__
 if TYPE_CHECKING:
     from types import TracebackType
 
-PHASES: tuple[Phase, ...] = ("pending", "queued", "working", "parked", "idle")
+PHASES: tuple[Phase, ...] = ("pending", "placed", "queued", "working", "parked", "idle")
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
