@@ -71,6 +71,21 @@ def test_list_and_show_have_agents_of_settings_and_files(cli: Cli, folder: Path,
     assert cli("agents", "show", "missing").stderr == "error: unknown agent: 'missing'; known: writer, reviewer\n"
 
 
+def test_show_has_what_is_taken_from_an_agent(cli: Cli, agents: Path) -> None:
+    text = (
+        "---\nname: planner\ndescription: Plans\npermissionMode: plan\nbackground: true\ndisallowedTools: Bash\n---\nx"
+    )
+    (agents / "planner.md").write_text(text)
+
+    assert cli("agents", "show", "planner").stdout.splitlines()[3:-2] == [
+        "model        (that of the parent run)",
+        "tools        (the default of its dialect)",
+        "without      shell",
+        "rights       it only reads",
+        "works        in the background",
+    ]
+
+
 def test_convert_prints_a_settings_file(cli: Cli, folder: Path, agents: Path) -> None:
     (folder / "retinue.toml").write_text(cli("agents", "convert", ".claude/agents").stdout)
 

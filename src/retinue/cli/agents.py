@@ -84,6 +84,9 @@ def show(
         f"description  {row.agent.description}",
         f"model        {row.agent.qualified_model or '(that of the parent run)'}",
         f"tools        {_tools_text(row.agent)}",
+        *([f"without      {', '.join(row.agent.excluded_tools)}"] if row.agent.excluded_tools else []),
+        *(["rights       it only reads"] if row.agent.read_only else []),
+        *(["works        in the background"] if row.agent.background else []),
         *([f"max turns    {row.agent.max_turns}"] if row.agent.max_turns is not None else []),
         f"{HEADING}system prompt",
     )
