@@ -40,6 +40,9 @@ PACKAGES = {
 """The package of each program. Without a version, npm on an older Node installs an old one without a word."""
 
 SECONDS = 180
+SAVING_SECONDS = 3
+"""Some agent programs write what happened to the file of their session only a moment later."""
+
 TOOL = "run_agent"
 TASK = "Count the grumpy owls."
 ANSWER = "There are 4711 grumpy owls."
@@ -637,6 +640,7 @@ def resumes(prepare: Prepare) -> Work:
         with trial.started(*_child(trial, agent, f"{WRITING} {file}", "--yes")) as run:
             if not trial.eventually(lambda: trial.model.after_calls, run):
                 return "the agent did not call its tool"
+            time.sleep(SAVING_SECONDS)
             run.send_signal(signal.SIGKILL)
             run.wait()
         trial.model.after_calls.clear()
