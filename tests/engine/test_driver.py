@@ -565,7 +565,7 @@ async def test_a_fenced_driver_does_not_keep_callers_waiting(
             await handle.wait()
         with pytest.raises(Fenced):
             await handle.answer(1)
-        assert (await handle.look()).state == "working", "as stored: another process drives it"
+        assert (await handle.look()).state == "waiting", "as stored: another process drives it, and its child"
         assert {view.state for view in await first.retinue.list(everyone=True)} == {"working", "waiting"}
         await first.close()
         await second.retinue.handle(handle.run_id).wait()
