@@ -437,6 +437,69 @@ async def test_openrouter_searches_by_its_plugin_and_reports_what_it_cost() -> N
     assert outcome.cost == NANO // 50
 
 
+GROQ_SEARCH = {"index": 0, "type": "browser_search", "arguments": '{"query":"pool"}'}
+GROQ_FOUND = GROQ_SEARCH | {
+    "output": "...",
+    "search_results": {"results": [{"title": "Pools", "url": URL, "score": 1}]},
+}
+GROQ_PROGRAM = {"index": 1, "type": "code_interpreter", "arguments": "print(10)", "code_results": [{"text": "10"}]}
+
+
+def groq_answer(stream: bool) -> FakeResponse:
+    """An answer of Groq, whose tools come at first without results."""
+    counts = {"prompt_tokens": 10, "completion_tokens": 5}
+    if not stream:
+        message = {"role": "assistant", "content": "Ten.", "executed_tools": [GROQ_FOUND, GROQ_PROGRAM]}
+        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        return FakeResponse(headers=JSON, pieces=(msgspec.json.encode({"choices": [choice], "usage": counts}),))
+    deltas: list[dict[str, Any]] = [
+        {"role": "assistant", "reasoning": "I search.", "executed_tools": [GROQ_SEARCH]},
+        {"executed_tools": [GROQ_FOUND]},
+        {"content": "Ten.", "executed_tools": [GROQ_PROGRAM]},
+    ]
+    events: list[dict[str, Any]] = [{"id": "1", "choices": [{"index": 0, "delta": delta}]} for delta in deltas]
+    events.append({"id": "1", "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+    events.append({"id": "1", "choices": [], "x_groq": {"id": "req_1"}, "usage": counts})
+    pieces = (b"data: %b\n\n" % msgspec.json.encode(each) for each in events)
+    return FakeResponse(headers=EVENTS, pieces=(*pieces, b"data: [DONE]\n\n"))
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_groq_searches_and_runs_programs_and_its_sources_are_kept(*, stream: bool) -> None:
+    tools = [
+        retinue.ServerTool("web_search", price=0.01),
+        retinue.ServerTool("code_execution", price=0.02),
+    ]
+    async with (
+        FakeServer(lambda heard: groq_answer(stream)) as server,
+        open_at(server, "groq", server_tools=tools) as r,
+    ):
+        outcome = await r.run(
+            "How large is the pool?",
+            tools=["server:web_search", "server:code_execution", "lookup"],
+            options=retinue.ModelOptions(stream=None if stream else False),
+        )
+
+    sent = server.requests[0].body["tools"]
+    assert [tool["type"] for tool in sent] == ["browser_search", "code_interpreter", "function"]
+    assert (outcome.text, outcome.citations) == ("Ten.", (Citation(URL, "Pools"),))
+    assert outcome.cost == 3 * NANO // 100
+
+
+UNREADABLE: list[Any] = [None, [], "x", [3], [{"type": 7}], [{"search_results": {"results": [{}]}}]]
+
+
+@pytest.mark.parametrize("executed", UNREADABLE)
+async def test_tools_that_groq_describes_otherwise_are_no_error(executed: object) -> None:
+    message = {"role": "assistant", "content": "Ten.", "executed_tools": executed}
+    body = {"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+    reply = FakeResponse(headers=JSON, pieces=(msgspec.json.encode(body),))
+    async with FakeServer(lambda heard: reply) as server, open_at(server, "groq") as r:
+        outcome = await r.run("Ten?", options=retinue.ModelOptions(stream=False))
+
+    assert (outcome.text, outcome.citations) == ("Ten.", ())
+
+
 # ---- refusals and rights ---------------------------------------------------------------------------------------------
 
 

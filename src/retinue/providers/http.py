@@ -595,9 +595,10 @@ class HttpProvider(ABC):
         if self.defaults is not NO_OPTIONS:
             request = request.with_defaults(self.defaults)
         model, options = request.model, request.options
-        has_headers = options is not NO_REQUEST_OPTIONS or request.server_tools
-        more_headers = self.headers_of(request) if has_headers else None
-        tokens = _tokens_in(request) if request.server_tools else ()
+        more_headers, tokens = None, ()
+        if options is not NO_REQUEST_OPTIONS or request.server_tools:
+            more_headers = self.headers_of(request)
+            tokens = _tokens_in(request) if request.server_tools else ()
         endpoint = await self.endpoint(model, streams=options.stream is not False)
         rejected_now: frozenset[str] = NONE
         while True:

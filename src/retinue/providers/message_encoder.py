@@ -284,16 +284,19 @@ class MessageEncoder(ABC):
                 case ToolMessage():
                     self._add_result(message)
                 case UserMessage(text=text, attachments=attachments):
-                    self._flush_results()
+                    if self._pending or self._following:
+                        self._flush_results()
                     if attachments:
                         text, attachments = self._accepted(*with_text_files(text, attachments))
                     self.append("user", (self.encode_user(text, attachments),))
                 case AssistantMessage():
-                    self._flush_results()
+                    if self._pending or self._following:
+                        self._flush_results()
                     self._replies += 1
-                    calls = enumerate(message.calls)
-                    self._pending = [PendingCall(call, self._wire_id(call, index)) for index, call in calls]
-                    self.has_calls = self.has_calls or bool(message.calls)
+                    if message.calls:
+                        calls = enumerate(message.calls)
+                        self._pending = [PendingCall(call, self._wire_id(call, index)) for index, call in calls]
+                        self.has_calls = True
                     self.append("assistant", self.encode_reply(message, self._pending))
                     self._reply_end = len(self.encoded)
                 case _:

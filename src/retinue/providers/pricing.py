@@ -251,10 +251,6 @@ class PricedProvider:
     async def answer(self, request: Request, publish: Publish) -> Reply:
         if request.server_tools and self.check is not None:
             self.check(request)
-        reply = await self._priced_answer(request, publish)
-        return with_text_calls(reply, request) if self.calls_in_text else reply
-
-    async def _priced_answer(self, request: Request, publish: Publish) -> Reply:
         in_batch = request.options.batch_hours is not None
         try:
             reply = await (self._answer_in_batch if in_batch else self.provider.answer)(request, publish)
@@ -263,13 +259,17 @@ class PricedProvider:
                 rates = self.prices.rates(request.model)
                 error.cost = None if rates is None else rates.cost(error.usage)
             raise
-        if reply.cost is not None or reply.usage is None:
-            return reply
+        if reply.cost is None and reply.usage is not None:
+            reply = self._priced(reply, reply.usage, request, in_batch=in_batch)
+        return with_text_calls(reply, request) if self.calls_in_text else reply
+
+    def _priced(self, reply: Reply, usage: Usage, request: Request, *, in_batch: bool) -> Reply:
+        """The reply with its cost, if the prices of its model are known."""
         rates = self.prices.rates(request.model) or (self.prices.rates(reply.model) if reply.model else None)
         if rates is None:
             return reply
         used = server_tool_cost(self.server_tool_prices or {}, request, reply) if reply.server_tools else 0
-        cost = rates.cost(reply.usage)
+        cost = rates.cost(usage)
         return replace(reply, cost=add_cost((cost + 1) // 2 if in_batch else cost, used))
 
     async def _answer_in_batch(self, request: Request, publish: Publish) -> Reply:

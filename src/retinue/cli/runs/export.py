@@ -13,9 +13,8 @@ from retinue.app.json_rows import run_row
 from retinue.app.open import open_read_only
 from retinue.app.transcript import entries
 from retinue.cli.output.format import name_of, status_of
-from retinue.cli.output.terminal import say, write
+from retinue.cli.output.terminal import json_line, say, write
 from retinue.cli.output.transcript import headed
-from retinue.cli.runs.follow import json_line
 from retinue.cli.runs.html_page import ExportedRun, page
 from retinue.cli.runs.list_show import find_run, subtree_of
 from retinue.core.text import plural, rfc3339

@@ -158,7 +158,7 @@ def encode(request: Request, *, version: str = "", unsupported: Collection[str] 
     '{"model":"m","max_tokens":8192,"stream":true,"me'
     """
     encoder = Encoder.of(request, MEMO, _variant(request), unsupported)
-    fields = options(request, unsupported)
+    fields = options(request, unsupported, encoder)
     has_format = request.output is None or "output_config.format" in fields
     mark = _mark_of(request, unsupported)
     key, value = ("anthropic_version", version) if version else ("model", utf8_safe(request.model))
@@ -183,8 +183,10 @@ def encode(request: Request, *, version: str = "", unsupported: Collection[str] 
     )
 
 
-def options(request: Request, unsupported: Collection[str] = ()) -> dict[str, object]:
+def options(request: Request, unsupported: Collection[str] = (), encoder: Encoder | None = None) -> dict[str, object]:
     """The options of a request besides the conversation and `max_tokens`, without unsupported ones.
+
+    `encoder` is that of the request, if there is one already.
 
     >>> request = Request(model="claude-opus-4-1", system="", messages=[], temperature=0.5, think=True)
     >>> options(request)
@@ -192,7 +194,6 @@ def options(request: Request, unsupported: Collection[str] = ()) -> dict[str, ob
     >>> options(request, {"thinking"})
     {'temperature': 0.5}
     """
-    encoder = Encoder.of(request, MEMO, _variant(request), unsupported)
     is_adaptive = has_adaptive_thinking(request.model)
     found: dict[str, object] = {}
     effort = request.chosen_effort
@@ -203,6 +204,7 @@ def options(request: Request, unsupported: Collection[str] = ()) -> dict[str, ob
         # An unknown model may reject the one mode of thinking and accept the other.
         modes = (_ADAPTIVE, _BUDGET) if is_adaptive else (_BUDGET, _ADAPTIVE)
         mode = next((mode for mode in modes if is_supported(mode, unsupported)), None)
+        encoder = encoder or Encoder.of(request, MEMO, _variant(request), unsupported)
         if mode == _ADAPTIVE:
             found[_ADAPTIVE] = {"type": "adaptive", "display": "summarized"}
             if request.effort and (step := nearest_step(effort, ADAPTIVE_STEPS, EFFORT, unsupported)) is not None:
@@ -216,9 +218,11 @@ def options(request: Request, unsupported: Collection[str] = ()) -> dict[str, ob
     # Thinking excludes a temperature and most values of `top_p`, and newer models reject both in any case.
     if request.options is not NO_REQUEST_OPTIONS:
         _add_request_options(found, request)
-    if not is_adaptive and not any(option in found for option in _THINKING):
-        chosen = {"temperature": request.temperature, "top_p": request.top_p}
-        found |= {name: value for name, value in chosen.items() if value is not None}
+    if not is_adaptive and found.keys().isdisjoint(_THINKING):
+        if request.temperature is not None:
+            found["temperature"] = request.temperature
+        if request.top_p is not None:
+            found["top_p"] = request.top_p
     if request.output is not None and request.output.mode == "json_schema":
         schema = restricted(request.output.schema, ANTHROPIC_OUTPUT)
         found["output_config.format"] = {"type": "json_schema", "schema": schema}
@@ -263,6 +267,8 @@ def sent_options(request: Request, unsupported: Collection[str]) -> dict[str, ob
 
 def _encode_options(found: Mapping[str, object], extra: RequestOptions) -> bytes:
     """The options as fields; the modes of thinking share one field."""
+    if not found and not extra.extra_body:
+        return b""
     fields = {"thinking" if option in _THINKING else option: value for option, value in found.items()}
     return encode_fields(fields, extra)
 
@@ -503,6 +509,8 @@ class Encoder(message_encoder.MessageEncoder):
         return b",".join((*map(self.attachment_block, attachments), block)) if attachments else block
 
     def encode_reply(self, message: AssistantMessage, calls: Sequence[message_encoder.PendingCall]) -> Iterable[bytes]:
+        if not (message.thinking or self._paused):
+            return self._encode_plain(message, calls)
         next_call = iter(calls)
         order = _order_of(message) if self.variant else None
         citations = {} if order is None else order.citations
@@ -536,6 +544,18 @@ class Encoder(message_encoder.MessageEncoder):
                 self._began_with_thinking = blocks[0][1]
             self.may_think = self._began_with_thinking or not message.calls
         return [block for block, _ in blocks]
+
+    def _encode_plain(self, message: AssistantMessage, calls: Sequence[message_encoder.PendingCall]) -> Sequence[bytes]:
+        """A reply without thinking and notes: its text and its calls."""
+        self._paused, self.container = None, ""
+        blocks = [self.text_block(message.text)] if message.text.strip() else []
+        if calls:
+            blocks += map(self.call_block, calls)
+        if blocks:
+            if self._role != "assistant":
+                self._began_with_thinking = False
+            self.may_think = self._began_with_thinking or not calls
+        return blocks
 
     def encode_results(self, calls: Sequence[message_encoder.PendingCall]) -> list[bytes]:
         return [self.result_block(call) for call in calls]

@@ -59,6 +59,8 @@ _DELTAS = frozenset({"text_delta", "thinking_delta", "signature_delta", "input_j
 
 def _is_of_server_tool(kind: str) -> bool:
     """Whether a block is of a tool that the vendor ran: its use, its result, or a file of it."""
+    if kind in _BLOCKS:
+        return False
     return kind in SERVER_USES or kind.endswith("_tool_result") or kind == "container_upload"
 
 
@@ -350,7 +352,7 @@ class Decoder(StreamDecoder):
     ((), 'hello')
     """
 
-    __slots__ = ("_blocks", "_calls", "_container", "_counts", "_parts", "_stop")
+    __slots__ = ("_blocks", "_calls", "_container", "_counts", "_is_cited", "_parts", "_stop")
 
     def __init__(self, *, model: str = "") -> None:
         super().__init__(model=model)
@@ -358,6 +360,8 @@ class Decoder(StreamDecoder):
         self._blocks: dict[int, _Part] = {}
         self._parts: list[_Part] = []
         """The blocks in the order in which they began."""
+        self._is_cited = False
+        """Whether any block has citations."""
         self._stop = ""
         self._container = ""
         self._counts = TokenCounts()
@@ -376,9 +380,16 @@ class Decoder(StreamDecoder):
                 part.size += len(text)
                 self._text.append(text)
                 return (TextDelta(text),)
-            if delta.type == "citations_delta" and type(part) is _TextBlock:
-                if len(part.citations) < MAX_CITATIONS:
+            if type(part) is _ThinkingBlock and delta.thinking and delta.type == "thinking_delta":
+                part.pieces.append(delta.thinking)
+                return (ThinkingDelta(delta.thinking),)
+            if type(part) is _CallBlock and delta.partial_json and delta.type == "input_json_delta":
+                part.pieces.append(delta.partial_json)
+                return (CallDelta(part.number, "", delta.partial_json),)
+            if delta.type == "citations_delta":
+                if type(part) is _TextBlock and len(part.citations) < MAX_CITATIONS:
                     part.citations.append(_rare(payload).citation)
+                    self._is_cited = True
                 return ()
             return self._grow(event.index, delta)
         match event.type:
@@ -432,24 +443,25 @@ class Decoder(StreamDecoder):
         ]
         note = self._note()
         reply = self._reply(calls, [*thinking, note] if note else thinking, usage=self.usage(), stop=stop)
-        uses, citations = self._counts.server_tools(), self._citations()
+        uses = self._counts.server_tools() if self._counts.server_tool_use is not None else {}
+        citations = self._citations() if self._is_cited else ()
         if not uses and not citations:
             return reply
         return replace(reply, message=replace(reply.message, citations=citations), server_tools=tuple(uses.items()))
 
     def _note(self) -> Thinking | None:
         """The note of the order of blocks, with what else has to go back with them."""
+        is_paused = _STOPS.get(self._stop) == "pause"
+        if not (is_paused or self._is_cited):
+            return order_note(self._steps()) if len(self._parts) > 1 else None
         kept = [part for part in self._parts if _is_step(part)]
         citations = {
             step: tuple(part.citations)
             for step, part in enumerate(kept)
             if isinstance(part, _TextBlock) and part.citations
         }
-        is_paused = _STOPS.get(self._stop) == "pause"
-        if citations or is_paused:
-            order = BlockOrder(tuple(self._steps()), citations, is_paused, self._container if is_paused else "")
-            return make_note(order, NOTE_SIGNATURE)
-        return order_note(self._steps())
+        order = BlockOrder(tuple(self._steps()), citations, is_paused, self._container if is_paused else "")
+        return make_note(order, NOTE_SIGNATURE)
 
     def _citations(self) -> tuple[Citation, ...]:
         """The citations of all text blocks, each with the range of the block."""
@@ -505,7 +517,10 @@ class Decoder(StreamDecoder):
         self._begun = True
         match block.type:
             case "text":
-                self._new(index, _TextBlock()).citations += decode_or_none(_decode_list, block.citations) or ()
+                begun = self._new(index, _TextBlock())
+                if len(block.citations) > len(NULL):
+                    begun.citations += decode_or_none(_decode_list, block.citations) or ()
+                    self._is_cited = True
                 return self._grow(index, BlockDelta(type="text_delta", text=block.text))
             case "thinking":
                 self._new(index, _ThinkingBlock()).signature = block.signature or ""

@@ -132,10 +132,14 @@ class Encoder(MessageEncoder):
         return _IN_RESULTS if self.variant == _SIGNED else frozenset()
 
     def encode_user(self, text: str, attachments: Sequence[Attachment] = ()) -> bytes:
-        # The API rejects an empty part.
-        return _content("user", [*map(_attachment, attachments), _text(text or " ")])
+        part = _text(text or " ")  # the API rejects an empty part
+        return _content("user", [*map(_attachment, attachments), part] if attachments else (part,))
 
     def encode_reply(self, message: AssistantMessage, calls: Sequence[PendingCall]) -> Iterable[bytes]:
+        if not message.thinking:
+            texts = [_text(message.text)] if message.text else []
+            parts = [*texts, *self._calls(calls, ())] if calls else texts
+            return [_content("model", parts)] if parts else []
         signed = list(_signed(message.thinking))
         server = _server_parts(message.thinking) if self.variant.endswith(_WITH_SERVER_TOOLS) else ()
         parts = [
@@ -264,7 +268,7 @@ def options(request: Request, unsupported: Collection[str] = ()) -> dict[str, ob
         found["temperature"] = request.temperature
     if request.top_p is not None:
         found["topP"] = request.top_p
-    effort = request.chosen_effort
+    effort = request.effort or ("high" if request.think else None)
     if effort is not None:
         if effort != "none":
             found["thinkingConfig.includeThoughts"] = True

@@ -245,6 +245,8 @@ class Decoder(StreamDecoder):
                 self._length += len(part.text)
                 self._text.append(part.text)
                 return (TextDelta(part.text),)
+            if part.text is not None or part.function_call is not None:
+                return self._add(part)
         deltas: list[Delta] = []
         for number, part in enumerate(parts):
             if part.is_of_another_kind() and self._add_server_part(payload, number):

@@ -136,7 +136,7 @@ def options(
         found["temperature"] = request.temperature
     if request.top_p is not None and not is_reasoning:
         found["top_p"] = request.top_p
-    effort = request.chosen_effort
+    effort = request.effort or ("high" if request.think else None)
     if effort is not None and (is_reasoning or quirks.effort != "reasoning_models"):
         found |= effort_options(effort, request.model, quirks, unsupported)
     elif is_reasoning and explicit:
@@ -269,6 +269,8 @@ class Encoder(MessageEncoder):
 
     def encode_reply(self, message: AssistantMessage, calls: Sequence[PendingCall]) -> Iterable[bytes]:
         self._follows_result = False
+        if not (calls or message.thinking):
+            return (_message("assistant", message.text),)
         note = _note(message.thinking) if message.thinking else None
         if not calls and note is None:
             return (_message("assistant", message.text),)

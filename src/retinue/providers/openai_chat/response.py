@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import islice
 from math import isfinite
 from typing import TYPE_CHECKING, ClassVar
 
@@ -41,7 +42,6 @@ from retinue.providers.openai_chat.request import (
     options,
 )
 from retinue.providers.stream_decoder import (
-    DONE,
     MAX_CITATIONS,
     NO_DETAILS,
     NULL,
@@ -100,6 +100,7 @@ class _ChoiceMessage(Struct, gc=False):
     reasoning_details: msgspec.Raw = EMPTY
     thinking_blocks: msgspec.Raw = EMPTY
     annotations: object = None
+    executed_tools: object = None
 
 
 class _Choice(Struct, gc=False):
@@ -163,6 +164,24 @@ class _UrlCitation(Struct, gc=False):
 
 class _Annotation(Struct, gc=False):
     url_citation: _UrlCitation | None = None
+
+
+class _Source(Struct, gc=False):
+    url: str | None = None
+    title: str | None = None
+
+
+class _Found(Struct, gc=False):
+    results: list[_Source] | None = None
+
+
+class _ExecutedTool(Struct, gc=False):
+    """A tool that Groq ran; it may come twice, at first without results."""
+
+    index: int | None = None
+    type: str | None = None
+    search_results: _Found | None = None
+    browser_results: list[_Source] | None = None
 
 
 _decode = msgspec.json.Decoder(_Chunk).decode
@@ -229,8 +248,8 @@ class Decoder(StreamDecoder):
 
     # fmt: off
     __slots__ = (
-        "_annotations", "_blocks", "_by_id", "_by_index", "_calls", "_details", "_examined", "_extras", "_field",
-        "_last", "_refused", "_stop", "_tags", "_thinking", "_usage",
+        "_annotations", "_blocks", "_by_id", "_by_index", "_calls", "_details", "_examined", "_executed", "_extras",
+        "_field", "_last", "_refused", "_stop", "_tags", "_thinking", "_usage",
     )
     # fmt: on
 
@@ -242,6 +261,8 @@ class Decoder(StreamDecoder):
         self._field = ""
         """The field in which the server sends thinking as text."""
         self._annotations: list[object] = []
+        self._executed: list[object] = []
+        """The tools that the vendor has run, as they came with each event."""
         self._details: list[bytes] = []
         self._blocks: list[bytes] = []
         """The lists of reasoning details and of thinking blocks, as they came with each event."""
@@ -260,50 +281,50 @@ class Decoder(StreamDecoder):
     def feed(self, payload: bytes) -> Sequence[Delta]:
         if self.done:
             return ()
-        if self._stop and payload == DONE:
-            self.done = True
-            return ()
         try:
             chunk = _decode(payload) if self._id else self._begin(_decode_first(payload))
         except NOT_JSON:
             chunk = self._decode_damaged(_decode, payload, is_complete=bool(self._stop))
             if chunk is None:
                 return ()
-        if chunk.error:
-            raise stream_error({"error": chunk.error})
         if chunk.usage is not NULL and len(chunk.usage) > len(b"null"):
             self._usage = chunk.usage
-        if not chunk.choices:
+        choices = chunk.choices
+        if not choices or choices[0].index:  # the request asked for one choice
+            _check_error(chunk)
             return ()
-        choice = chunk.choices[0]
-        if choice.index:  # the request asked for one choice
-            return ()
-        message = choice.delta
-        if message is None and not self._begun:
-            message = choice.message
-        self._begun = True
+        choice = choices[0]
         if choice.finish_reason:
             self._stop, self._last = choice.finish_reason, payload
-        if message is None:
+            _check_error(chunk)
+        message = choice.delta
+        if message is None and (self._begun or self._text or (message := choice.message) is None):
+            _check_error(chunk)
+            self._begun = True
             return ()
-        content = message.content
-        has_more = message.tool_calls or message.reasoning_content or message.reasoning or message.refusal
-        if (
-            has_more
-            or message.annotations
-            or message.reasoning_details
-            or self._tags is not None
-            or not content
-            or not isinstance(content, str)
-        ):
-            return tuple(self._add(message))
-        # Nearly every event is a piece of text and nothing else; thinking blocks come without text.
-        self._text.append(content)
-        return (TextDelta(content),)
+        text, calls, thinking = message.content, message.tool_calls, message.reasoning_content
+        has_more = message.reasoning or message.refusal or message.annotations or message.executed_tools
+        is_plain = text and not (calls or thinking or has_more or message.reasoning_details)
+        if is_plain and self._tags is None and type(text) is str:  # nearly every event
+            self._text.append(text)
+            return (TextDelta(text),)
+        if chunk.error:
+            raise stream_error({"error": chunk.error})
+        self._begun = True
+        if not text:  # most other events have a piece of thinking or of calls, and nothing else
+            is_usual = not (has_more or message.reasoning_details or message.thinking_blocks)
+            if is_usual and thinking and not calls:
+                self._field = REASONING_FIELDS[0]
+                self._thinking.append(thinking)
+                return (ThinkingDelta(thinking),)
+            if is_usual and not thinking:
+                return self._add_calls(calls) if calls else ()
+        return tuple(self._add(message))
 
     def finish(self) -> Reply:
-        if not self._begun or not (self.done or self._stop):
-            raise self._cut_error(begun=self._begun)
+        begun = self._begun or bool(self._text)
+        if not begun or not (self.done or self._stop):
+            raise self._cut_error(begun=begun)
         stop = self._stop.lower()
         if stop in _GAVE_UP:
             reason = "" if stop == "error" else f" ({self._stop})"
@@ -324,10 +345,14 @@ class Decoder(StreamDecoder):
             usage=_usage(tokens),
             stop="refusal" if self._refused else _STOPS.get(stop),
         )
-        if self._annotations:
-            citations = tuple(_citations(self._annotations))
-            reply = replace(reply, message=replace(reply.message, citations=citations))
-        cost = None if tokens is None else tokens.told_cost()
+        if self._annotations or self._executed:
+            executed = _executed_tools(self._executed)
+            found = dict.fromkeys((*_citations(self._annotations), *_sources(executed)))
+            citations = tuple(islice(found, MAX_CITATIONS))
+            reply = replace(reply, message=replace(reply.message, citations=citations), server_tools=_uses(executed))
+        if tokens is None or not (tokens.cost or tokens.cost_in_usd_ticks):
+            return reply
+        cost = tokens.told_cost()
         return reply if cost is None else replace(reply, cost=cost)
 
     def usage(self) -> Usage | None:
@@ -374,6 +399,8 @@ class Decoder(StreamDecoder):
                 self._tags = None
         if message.annotations:
             self._annotations.append(message.annotations)
+        if message.executed_tools:
+            self._executed.append(message.executed_tools)
         if message.refusal:
             self._refused = True
             text += message.refusal
@@ -383,12 +410,17 @@ class Decoder(StreamDecoder):
         if text:
             self._text.append(text)
             deltas.append(TextDelta(text))
-        in_event: set[int] = set()
-        for part in message.tool_calls or ():
-            delta = self._add_call(part, in_event)
-            if delta.name or delta.arguments:
-                deltas.append(delta)
+        if message.tool_calls:
+            deltas += self._add_calls(message.tool_calls)
         return deltas
+
+    def _add_calls(self, parts: Sequence[_CallPart]) -> Sequence[Delta]:
+        in_event: set[int] = set()
+        if len(parts) == 1:
+            delta = self._add_call(parts[0], in_event)
+            return (delta,) if delta.name or delta.arguments else ()
+        deltas = [self._add_call(part, in_event) for part in parts]
+        return tuple(delta for delta in deltas if delta.name or delta.arguments)
 
     def _collect_blocks(self, message: _ChoiceMessage) -> str:
         """Keep the blocks of an event; returns their text, unless the server sends it in a field of its own as well."""
@@ -453,6 +485,11 @@ class Decoder(StreamDecoder):
         # call that it names.
         self._examined += call.size
         return self._examined <= MAX_EXAMINED and call.is_complete()
+
+
+def _check_error(chunk: _Chunk) -> None:
+    if chunk.error:
+        raise stream_error({"error": chunk.error})
 
 
 def _thinking_text(part: _Part) -> str:
@@ -580,6 +617,35 @@ class OpenAIChatProvider(HttpProvider):
 
     def decoder(self, model: str) -> Decoder:
         return Decoder(model=model, think_tags=self._quirks.think_tags)
+
+
+def _executed_tools(events: Sequence[object]) -> list[_ExecutedTool]:
+    """The tools that a vendor has run, each in its last form."""
+    executed: dict[int, _ExecutedTool] = {}
+    for each in events[:MAX_CITATIONS]:
+        try:
+            tools = msgspec.convert(each, list[_ExecutedTool])
+        except msgspec.ValidationError:
+            continue
+        for tool in tools[:MAX_CITATIONS]:
+            executed[len(executed) if tool.index is None else tool.index] = tool
+    return list(executed.values())
+
+
+def _sources(executed: Sequence[_ExecutedTool]) -> Iterator[Citation]:
+    """What the vendor's searches have found, which belongs to the answer as a whole."""
+    for tool in executed:
+        found = tool.search_results.results if tool.search_results is not None else None
+        for source in (*(found or ())[:MAX_CITATIONS], *(tool.browser_results or ())[:MAX_CITATIONS]):
+            if source.url:
+                yield Citation(source.url, source.title or "")
+
+
+def _uses(executed: Sequence[_ExecutedTool]) -> tuple[tuple[str, int], ...]:
+    """How often each kind of tool was used."""
+    searches = sum("search" in (tool.type or "") or "browser" in (tool.type or "") for tool in executed)
+    programs = sum("code" in (tool.type or "") or "python" in (tool.type or "") for tool in executed)
+    return tuple((name, uses) for name, uses in (("web_search", searches), ("code_execution", programs)) if uses)
 
 
 def _citations(annotations: Sequence[object]) -> Iterator[Citation]:

@@ -128,7 +128,7 @@ def options(
         found["top_p"] = request.top_p
     # A model without a reasoning effort has no reasoning to summarize.
     if is_supported("reasoning.effort", unsupported):
-        effort = request.chosen_effort
+        effort = request.effort or ("high" if request.think else None)
         step = None if effort is None else openai_effort(request.model, effort, EFFORT, unsupported)
         if step is not None and not (request.effort and _NO_REASONING.match(request.model)):
             found[EFFORT] = step
@@ -230,7 +230,9 @@ class Encoder(message_encoder.MessageEncoder):
     result_media_types: ClassVar[frozenset[str]] = MEDIA_TYPES
 
     def encode_user(self, text: str, attachments: Sequence[Attachment] = ()) -> bytes:
-        content = [{"type": "input_text", "text": utf8_safe(text)}, *map(_attachment, attachments)]
+        content: list[dict[str, str]] = [{"type": "input_text", "text": utf8_safe(text)}]
+        if attachments:
+            content += map(_attachment, attachments)
         return msgspec.json.encode({"role": "user", "content": content})
 
     def encode_reply(self, message: AssistantMessage, calls: Sequence[message_encoder.PendingCall]) -> Iterable[bytes]:

@@ -247,11 +247,11 @@ class _Item:
         return "".join(self.pieces)
 
     def add(self, piece: str) -> Delta:
-        is_first = not self.pieces
-        self.pieces.append(piece)
-        if self.kind == "message":
-            return TextDelta(self.lead + piece if is_first else piece)
-        return ThinkingDelta(piece) if self.kind == "reasoning" else CallDelta(self.call_index, "", piece)
+        pieces, kind = self.pieces, self.kind
+        pieces.append(piece)
+        if kind == "message":
+            return TextDelta(self.lead + piece if len(pieces) == 1 else piece)
+        return ThinkingDelta(piece) if kind == "reasoning" else CallDelta(self.call_index, "", piece)
 
     def step(self) -> Step:
         if self.kind == "message":
@@ -273,7 +273,8 @@ class Decoder(StreamDecoder):
 
     # fmt: off
     __slots__ = (
-        "_by_id", "_by_index", "_calls", "_has_text", "_items", "_open_items", "_refused", "_stop", "_usage",
+        "_by_id", "_by_index", "_calls", "_has_sources", "_has_text", "_items", "_open_items", "_refused", "_stop",
+        "_texts", "_usage",
     )
     # fmt: on
 
@@ -286,6 +287,10 @@ class Decoder(StreamDecoder):
         """The items of each kind; those at the end that are done are dropped when the last open one is asked for."""
         self._calls = 0
         self._has_text = False
+        self._has_sources = False
+        """Whether any item has citations, or is one of the vendor's tools."""
+        self._texts: dict[str, _Item] = {}
+        """The messages whose text has begun, by their ids."""
         self._refused = False
         self._stop: Stop | None = None
         self._usage = NULL
@@ -305,8 +310,8 @@ class Decoder(StreamDecoder):
                 self.done = self.done and bool(self._items)  # an end mark before any item does not count
                 return ()
         if event.type == "response.output_text.delta" and event.delta:  # nearly every event
-            item = self._by_id.get(event.item_id or "")
-            if item is not None and item.kind == "message" and item.pieces:
+            item = self._texts.get(event.item_id or "")
+            if item is not None:
                 item.pieces.append(event.delta)
                 return (TextDelta(event.delta),)
         kind = _DELTA_KINDS.get(event.type)
@@ -342,9 +347,9 @@ class Decoder(StreamDecoder):
         calls = tuple(ToolCall(item.name, item.text, item.id) for item in self._items if item.kind == "call")
         stop = "refusal" if self._refused else self._stop
         reply = self._reply(calls, tuple(self._thinking()), usage=self.usage(), stop=stop)
-        citations, uses = self._citations(), self._uses()
-        if not citations and not uses:
+        if not self._has_sources:
             return reply
+        citations, uses = self._citations(), self._uses()
         return replace(reply, message=replace(reply.message, citations=citations), server_tools=tuple(uses.items()))
 
     def _citations(self) -> tuple[Citation, ...]:
@@ -417,15 +422,19 @@ class Decoder(StreamDecoder):
         if not piece:
             return ()
         item = self._item_of(kind, event)
-        if item.done and kind != "message":
+        if kind == "message":
+            if event.type == "response.refusal.delta":
+                self._refused = True
+            elif event.item_id:
+                self._texts[event.item_id] = item
+            return (self._add_to(item, piece),)
+        if item.done:
             return ()
         if kind == "reasoning":
             if item.pieces and event.summary_index != item.summary_index:
                 piece = "\n\n" + piece  # a summary has several parts
             item.summary_index = event.summary_index
-        elif event.type == "response.refusal.delta":
-            self._refused = True
-        return (self._add_to(item, piece),)
+        return (item.add(piece),)
 
     def _add_to(self, item: _Item, piece: str) -> Delta:
         if item.kind == "message" and not item.pieces:
@@ -472,6 +481,7 @@ class Decoder(StreamDecoder):
                 for part in parts:
                     if len(part.annotations) > len(b"[]"):
                         item.annotations.append((place, part.annotations))
+                        self._has_sources = True
                     place += len(part.text or part.refusal or "")
                 text = "".join(part.text or part.refusal or "" for part in parts)
             case "reasoning":
@@ -481,6 +491,7 @@ class Decoder(StreamDecoder):
             case "server":
                 item.id, item.raw = output.id or "", bytes(raw).decode("utf-8", "replace")
                 item.name = output.type
+                self._has_sources = True
                 return ()
         return self._complete_text(item, text)
 
@@ -542,6 +553,7 @@ class Decoder(StreamDecoder):
         for item_id in ids:
             if item_id:
                 self._by_id[item_id] = item
+                self._texts.pop(item_id, None)
         if index is not None:
             self._by_index[index] = item
         return item
