@@ -119,6 +119,31 @@ ANSWERS = {
 }
 
 
+async def test_answers_of_many_connections_do_not_mix() -> None:
+    """All connections of a pool receive into one buffer."""
+    server = Server()
+
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+        body = await reader.readexactly(length)
+        writer.write(CHUNKED)
+        for start in range(0, length, 999):
+            piece = body[start : start + 999]
+            writer.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+            await writer.drain()
+            await asyncio.sleep(0)
+        writer.write(b"0\r\n\r\n")
+
+    server.answer = echo
+    bodies = [bytes([number]) * 20_000 for number in range(20)]
+    async with server.serve() as pool:
+        answers = await asyncio.gather(*(read(pool, server.url, body) for body in bodies))
+
+    assert answers == [(200, body) for body in bodies]
+    assert server.connections == len(bodies)
+
+
 @pytest.mark.parametrize("name", ANSWERS)
 async def test_an_answer_is_read_wherever_the_network_splits_it(name: str) -> None:
     answer, body = ANSWERS[name]
