@@ -119,12 +119,17 @@ class Site:
 
 
 @asynccontextmanager
-async def site(folder: Path, lines: Mapping[str, object]) -> AsyncGenerator[Site]:
-    """A server whose model plays these lines; `folder` is the current one, with a state folder of its own."""
+async def site(
+    folder: Path, lines: Mapping[str, object], *, vendor: Flags | None = None, tools: tuple[str, ...] = ()
+) -> AsyncGenerator[Site]:
+    """A server whose model plays these lines, or is that of a vendor, and has these tools.
+
+    `folder` is the current one, with a state folder of its own.
+    """
     (folder / "lines.json").write_text(json.dumps(lines))
     settings = settings_for(None, agent=None)
-    flags = Flags(provider="scripted", model=str(folder / "lines.json"))
-    launch = await prepare(settings, LaunchOptions(flags=flags, tools=()))
+    flags = vendor or Flags(provider="scripted", model=str(folder / "lines.json"))
+    launch = await prepare(settings, LaunchOptions(flags=flags, tools=tools))
     listener = listen("127.0.0.1", 0)
     stop = asyncio.Event()
     async with launch.open(approvals="wait") as retinue, aiohttp.ClientSession() as session:

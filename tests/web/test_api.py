@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
+from retinue.config.precedence import Flags
+from retinue.testing.fake_server import FakeServer
 from retinue.web.openapi import document
 from retinue.web.routes import AdminRoutes, RunRoutes
 from retinue.web.service import Service
+from tests.providers.test_server_tools import URL, searching
 from tests.web.harness import READ, Site, site
 
 pytestmark = pytest.mark.real_time
@@ -50,6 +53,18 @@ async def test_a_run_is_started_and_its_answer_read(folder: Path) -> None:
         ("task", "Why is it slow?"),
         ("reply", "It is the pool."),
     ]
+
+
+async def test_the_sources_of_an_answer_are_in_its_transcript(folder: Path) -> None:
+    async with FakeServer(searching()) as vendor:
+        flags = Flags(provider="anthropic", base_url=vendor.url, model="m")
+        async with site(folder, {}, vendor=flags, tools=("server:web_search",)) as server:
+            run_id = (await server.post("/api/v1/runs", {"task": "How large is the pool?"})).json["run_id"]
+            await server.retinue.wait(run_id)
+            transcript = (await server.get(f"/api/v1/runs/{run_id}/transcript")).json["items"]
+
+    notes = [entry["text"] for entry in transcript if entry["kind"] == "note"]
+    assert f"server:web_search was used 2 times\n[1] Pools <{URL}>" in notes
 
 
 async def test_lists_have_pages_filters_and_a_search(folder: Path) -> None:
