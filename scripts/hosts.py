@@ -88,7 +88,7 @@ class ModelServer(ThreadingHTTPServer):
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that was killed has closed its connection; that is no news."""
+        """Ignore connections that a killed client has closed."""
 
     @property
     def url(self) -> str:
