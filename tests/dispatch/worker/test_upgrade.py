@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sqlite3
 from contextlib import AsyncExitStack, closing
 from pathlib import Path
@@ -153,6 +154,7 @@ async def test_a_run_of_a_newer_version_can_be_cancelled(place: str) -> None:
 async def test_an_item_of_a_newer_version_waits_in_the_inbox_and_others_are_read(
     place: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.WARNING, logger="retinue.store")
     hold = asyncio.Event()
 
     @retinue.tool(kind="pure", timeout=None)
