@@ -61,6 +61,17 @@ def test_a_job_is_claimed_by_hand_only_while_it_is_not_executed() -> None:
     assert (removed, none) == (table(), Verdicts())
 
 
+def test_a_claim_that_is_over_does_not_touch_the_one_of_the_next_moment() -> None:
+    after, first = claimed(table(job(due=10.0)), 10.0)
+    over, _ = claims.finish(*claimed_as(after, first), "ok")
+    again, second = claimed(over, 20.0)
+
+    assert [claim.due for claim in (*first.claims, *second.claims)] == [10.0, 20.0]
+    assert claims.begin_again(again, first.claims[0]) == (again, Verdicts())
+    assert claims.beat(again, first.claims[0]) == (again, False)
+    assert claims.finish(again, first.claims[0], "failed") == (again, False)
+
+
 def test_a_job_that_is_executed_by_hand_is_not_due_meanwhile() -> None:
     before = table(job(due=10.0))
     after, _ = claims.claim_now(before, before.jobs["a"], now=7.0, owner=HERE)

@@ -199,7 +199,7 @@ def gone_among(table: Table, is_gone: Callable[[Owner], bool], wanted: Wanted = 
 
 def _held(table: Table, claim: Claim) -> Claim | None:
     held = table.claims.get(claim.place)
-    return held if held is not None and held.attempt == claim.attempt else None
+    return held if held is not None and (held.due, held.attempt) == (claim.due, claim.attempt) else None
 
 
 def _over(table: Table, claim: Claim, status: str) -> Table:
