@@ -1,4 +1,4 @@
-"""Check the types of the examples and of the README's programs with mypy, and those of the README with basedpyright.
+"""Check types: examples, README programs and typed answers with mypy, README programs with basedpyright too.
 
 `make check` runs it. The package is checked with basedpyright; users also have mypy, and what they copy has to be clean
 in both.
@@ -15,6 +15,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 BIN = Path(sys.executable).parent
+TYPED = "tests/app/test_typed_output.py"
+"""Says which type the answer has for each kind of demanded type."""
 
 
 def readme_programs(folder: Path) -> list[str]:
@@ -36,7 +38,7 @@ def main() -> int:
         mypy = ["mypy", "--strict", "--follow-imports=silent", "--python-version=3.11", f"--cache-dir={cache}"]
         (folder / "pyrightconfig.json").write_text('{"typeCheckingMode": "standard", "pythonVersion": "3.11"}')
         checks = (
-            [str(BIN / mypy[0]), *mypy[1:], *readme, *examples],
+            [str(BIN / mypy[0]), *mypy[1:], *readme, *examples, TYPED],
             [str(BIN / "basedpyright"), "--pythonpath", sys.executable, "--project", name],
         )
         codes = [subprocess.run(command, check=False, cwd=ROOT).returncode for command in checks]
