@@ -39,7 +39,7 @@ async def worker(
     lines: Script,
     *,
     options: WorkerOptions | None = None,
-    lease: float = 5.0,
+    lease: float = 60.0,
     settings: Settings | None = None,
     **opening: Any,
 ) -> AsyncGenerator[RunningWorker]:

@@ -140,7 +140,7 @@ async def read_all(r: retinue.Retinue, run: RunHandle) -> list[TreeEvent]:
 async def test_a_reader_of_a_spread_tree_has_the_events_of_all_workers(place: str) -> None:
     async with AsyncExitStack() as stack, client(place) as r:
         # None is taken for dead on a busy machine: its reader would end with it.
-        opened = [worker(place, lines(), agents=AGENTS, lease=600.0) for _ in range(3)]
+        opened = [worker(place, lines(), agents=AGENTS) for _ in range(3)]
         found = [await stack.enter_async_context(each) for each in opened]
         await until(lambda: all(each.reports for each in found))
         run = await r.spawn("lead them", agent="lead", detached=True)
