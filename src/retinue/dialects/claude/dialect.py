@@ -276,8 +276,8 @@ class ListTool(ClaudeTool):
 def _model(name: str | None) -> str:
     """The model that a call names; an alias of Claude Code means a model of Anthropic, `inherit` that of the caller.
 
-    >>> _model("Haiku"), _model("inherit"), _model("openai-chat:gpt-5-mini")
-    ('anthropic:claude-haiku-4-5', '', 'openai-chat:gpt-5-mini')
+    >>> _model("Haiku") == f"anthropic:{CLAUDE_MODELS['haiku']}", _model("inherit"), _model("openai-chat:gpt-5-mini")
+    (True, '', 'openai-chat:gpt-5-mini')
     """
     asked = (name or "").strip()
     alias = CLAUDE_MODELS.get(asked.lower())
