@@ -19,6 +19,7 @@ from rich.text import Text
 from retinue.app.engine_types import RunView
 from retinue.app.follow import NO_TIMES, failure_text
 from retinue.cli.output.format import count, elapsed, money, name_of, one_line, short, status_of
+from retinue.cli.output.printable_console import PrintableConsole
 from retinue.core.ids import RunId
 
 NARROW = 56
@@ -282,7 +283,7 @@ def _cells(
 
 def _wrapped(text: str, before: str, width: int) -> Iterator[list[_Part]]:
     """A text about a failure in lines of this width, each with the same guide before it."""
-    for line in Text(text).wrap(Console(width=width), max(MIN_REASON, width - _width([(before, "")]))):
+    for line in Text(text).wrap(PrintableConsole(width=width), max(MIN_REASON, width - _width([(before, "")]))):
         yield _cut([(before, "dim"), (line.plain.rstrip(), "red")], width)
 
 
