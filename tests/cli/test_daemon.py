@@ -88,10 +88,12 @@ async def pid_of_driver(run_id: str) -> int:
 
 
 async def killed_detached_run(cli: Cli, vendor: FakeChat, silent: SilentOnce) -> str:
-    """A detached run whose process was killed in the middle of its second turn; its id."""
+    """A detached run whose process was killed in the middle of its second turn, with the first one stored; its id."""
     started = await retinue("run", "--detach", "--base-url", vendor.base_url, "--model", "m", "Why?")
     run_id = started.stdout.strip()
     await silent.fell_silent.wait()
+    while (await state_of(cli, run_id))["turns"] < 1:  # the request of the second turn does not wait for the commit
+        pass
     os.kill(await pid_of_driver(run_id), signal.SIGKILL)
     while (await state_of(cli, run_id))["state"] != "interrupted":  # until the kernel has ended it
         pass

@@ -250,7 +250,9 @@ async def test_a_live_tree_has_one_line_for_each_run(folder: Path) -> None:
             "run", *ORDER, vendor.base_url, "Go.", all_there=True, TERM="xterm-256color", COLUMNS="100"
         ).result()
 
-    before_the_answer = CODES.sub("", ended.terminal).rpartition("completed, 2 runs")[0]
+    shown = CODES.sub("", ended.terminal)
+    assert "completed, 2 runs" in shown
+    before_the_answer = shown.rpartition("completed, 2 runs")[0]
     assert "dig FORGED: completed" in before_the_answer
     check(before_the_answer.replace("\r", "\n"))  # a tree that is redrawn begins its lines with these
     assert [attack for attack in ATTACKS if attack in ended.terminal] == []
