@@ -1,15 +1,18 @@
 """`Retinue.events` with `tree=True`: one stream for a run and all runs below it."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 import retinue
+from retinue.core.commands import RunQuery, RunRow
 from retinue.events import CallReturned, ReplyReceived, RunAccepted, RunEnded, TreeEvent
 from retinue.messages import TextDelta
 from retinue.testing import Script, ScriptedProvider, calls, says, streams
+from tests.internals import engine_of
 
 
 def lead_and_child() -> ScriptedProvider:
@@ -99,6 +102,29 @@ async def test_the_tree_of_another_process_is_read_from_the_store(tmp_path: Path
 
     assert by_run(there) == by_run(here)
     assert all(item.seq for item in there)
+
+
+async def test_a_tree_that_ends_while_another_process_reads_its_rows_is_read_to_its_end(tmp_path: Path) -> None:
+    ended = threading.Event()
+    async with open_tree(lead_and_child(), tmp_path) as first, open_tree(lead_and_child(), tmp_path) as second:
+        root = await first.spawn("Why is it slow?")
+        store = engine_of(second).store
+        rows_of = store.runs
+
+        def runs(query: RunQuery) -> list[RunRow]:
+            rows = rows_of(query)
+            ended.wait(timeout=60)
+            return rows
+
+        store.runs = runs  # type: ignore[method-assign]
+        reading = asyncio.create_task(collect(second.events(root.run_id, tree=True)))
+        await root.wait()
+        ended.set()
+        items = await reading
+        there = await collect(first.events(root, tree=True))
+
+    assert by_run(items) == by_run(there)
+    assert len(items) == 9
 
 
 async def test_a_reader_that_joins_late_or_after_the_end_gets_everything() -> None:

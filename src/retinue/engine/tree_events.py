@@ -101,6 +101,8 @@ class TreeReader:
         """The runs of the tree that are known, and whether their end was read."""
         self._rows: dict[RunId, RunRow] = {}
         """The rows of these runs, parents first, as they were when their last event was read from the store."""
+        self._end_was_read = False
+        """Whether this look at the store found the end of a run: runs created before it may be missing from the rows."""
         self._outside: set[RunId] = set()
         """Runs of the whole tree that are not below the top."""
 
@@ -174,7 +176,7 @@ class TreeReader:
         is_whole = True
         while True:
             # Cleared before the store is read: what is recorded during that read may be missing from its answer.
-            self._lagging = False
+            self._lagging = self._end_was_read = False
             began = clock()
             rows = await (self._all_rows(stored) if is_whole else self._changed_rows(stored))
             is_whole = False
@@ -193,6 +195,8 @@ class TreeReader:
                 if self._lagging:
                     break
                 if self._is_complete:
+                    if self._end_was_read:
+                        break  # look once more, for runs that were created before that end and after the rows were read
                     return
                 if self._error is not None:
                     raise self._error
@@ -222,10 +226,15 @@ class TreeReader:
     async def _is_driven(self, stored: StoreReader, drivers: DriverTable) -> bool:
         """Whether a process drives a run of the tree, read anew: a run changes hands before that is an event."""
         living = await drivers.living()
-        rows = list(self._rows.values())
-        if not any(row.progress.phase != "ended" and row.driver_id in living for row in rows):
-            rows = await self._all_rows(stored)
-        return any(row.progress.phase != "ended" and row.driver_id in living for row in rows)
+        if self._has_driver(list(self._rows.values()), living):
+            return True
+        return self._has_driver(await self._all_rows(stored), living)
+
+    def _has_driver(self, rows: list[RunRow], living: Container[str]) -> bool:
+        """Whether a run whose end was not read has a driver; its row may be older than its last event."""
+        return any(
+            row.progress.phase != "ended" and row.driver_id in living and not self._members[row.run_id] for row in rows
+        )
 
     def _join_missing(self, registry: RunRegistry) -> None:
         """Join live runs whose parent had ended when this reader joined the others."""
@@ -280,10 +289,12 @@ class TreeReader:
             events = [(seq, event) for seq, event in events if last is None or seq <= last]
             if events:
                 self._read[run_id] = events[-1][0]
-            # The events of an ended run may have been deleted.
-            if row.progress.phase == "ended" and (last is None or row.seq <= last):
+            is_end_in_row = row.progress.phase == "ended" and (last is None or row.seq <= last)
+            if is_end_in_row:  # its events may have been deleted
                 self._read[run_id] = max(self._read.get(run_id, 0), row.seq)
-                self._members[run_id] = True
+            # The events are read after the row, which may not have the end yet.
+            if is_end_in_row or any(isinstance(event, RunEnded) for _, event in events):
+                self._members[run_id] = self._end_was_read = True
             news += [(event.at, _of_row(row, seq, event)) for seq, event in events]
         # The sort is stable: the order of each run stays, and a run comes after the run above it.
         return [item for _, item in sorted(news, key=lambda each: each[0])]
