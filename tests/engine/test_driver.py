@@ -292,6 +292,19 @@ async def test_an_adopted_run_continues_and_repeats_no_model_call(host: Host) ->
     assert asked == [("main", 1), ("digger", 1), ("digger", 2), ("main", 2)]
 
 
+async def test_a_run_that_is_given_twice_for_adoption_is_driven_once(host: Host) -> None:
+    await interrupted_tree(host)
+    async with host.process() as second:
+        rows = host.store.runs(RunQuery(unfinished_only=True))
+        adopted = await second.retinue.driver.adopt_runs([*rows, *rows])
+        assert (await second.retinue.handle(host.run_of("main")).wait()).text == "done"
+
+    assert sorted(adopted) == sorted(row.run_id for row in rows)
+    assert sum(isinstance(event, RunAdopted) for event in host.events("main")) == 1
+    asked = [(each.agent, each.turn) for each in host.provider.asked]
+    assert asked == [("main", 1), ("digger", 1), ("digger", 2), ("main", 2)]
+
+
 async def test_one_tree_is_resumed_and_the_others_stay_interrupted(host: Host) -> None:
     host.script("main", calls("look"), says("done"))
     first = host.process(look=a_minute)

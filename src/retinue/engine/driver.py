@@ -112,6 +112,7 @@ class Recovery:
 
     async def adopt_runs(self, rows: Sequence[RunRow]) -> list[RunId]:
         """Adopt these runs of one tree; the ids of those that were adopted. Raises `NotAdoptable` if one cannot be."""
+        rows = list({row.run_id: row for row in rows}.values())  # a run that is given twice is driven once
         await self.check_runs(rows)
         ids = tuple(row.run_id for row in rows)
         runs = await self._replay.runs(ids)  # a run that cannot be read is not claimed either

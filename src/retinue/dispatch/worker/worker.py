@@ -377,16 +377,17 @@ class Worker:
     async def _fetched(self, queue: JobQueue, units: dict[RunId, Unit]) -> list[tuple[Job, list[Unit]]]:
         """Some jobs that are handed to this worker, as far as there is room, with what they are about."""
         jobs: list[tuple[Job, list[Unit]]] = []
-        fetched = 0
-        while fetched < BATCH and (served := self._served_queues(fetched)):
+        fetched: set[RunId] = set()  # two workers may have enqueued the same run in different groups
+        while len(fetched) < BATCH and (served := self._served_queues(len(fetched))):
             job = await queue.fetch(served)
             if job is None:
                 break
-            known = [unit for run_id in runs_of(job) if (unit := units.pop(run_id, None)) is not None]
-            rest = set(runs_of(job)) - {unit.top.run_id for unit in known}
+            new = [run_id for run_id in runs_of(job) if run_id not in fetched]
+            known = [unit for run_id in new if (unit := units.pop(run_id, None)) is not None]
+            rest = set(new) - {unit.top.run_id for unit in known}
             found = [*known, *(await self._waiting_units(rest) if rest else ())]
             jobs.append((job, found))
-            fetched += len(found)
+            fetched.update(unit.top.run_id for unit in found)
         return jobs
 
     async def _take_late(self, units: dict[RunId, Unit]) -> int:
