@@ -102,7 +102,7 @@ class TreeReader:
         self._rows: dict[RunId, RunRow] = {}
         """The rows of these runs, parents first, as they were when their last event was read from the store."""
         self._end_was_read = False
-        """Whether this look at the store found the end of a run: runs created before it may be missing from the rows."""
+        """Whether this look at the store found the end of a run: the rows may lack children created before it."""
         self._outside: set[RunId] = set()
         """Runs of the whole tree that are not below the top."""
 
@@ -293,7 +293,8 @@ class TreeReader:
             if is_end_in_row:  # its events may have been deleted
                 self._read[run_id] = max(self._read.get(run_id, 0), row.seq)
             # The events are read after the row, which may not have the end yet.
-            if is_end_in_row or any(isinstance(event, RunEnded) for _, event in events):
+            is_end = is_end_in_row or any(isinstance(event, RunEnded) for _, event in events)
+            if is_end and not self._members[run_id]:
                 self._members[run_id] = self._end_was_read = True
             news += [(event.at, _of_row(row, seq, event)) for seq, event in events]
         # The sort is stable: the order of each run stays, and a run comes after the run above it.
