@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from retinue.core.commands import Accepted, RunQuery, RunRow
 from retinue.core.errors import StoreError, UnknownName
 from retinue.core.events import Event, RunAccepted, RunEnded, TreeEvent
-from retinue.core.ids import RunId
+from retinue.core.ids import DriverId, RunId
 from retinue.core.messages import Delta, DiscardDelta, StartDelta
 from retinue.engine.driver_table import DriverTable
 from retinue.engine.journal_writer import CommitFuture
@@ -230,7 +230,7 @@ class TreeReader:
             return True
         return self._has_driver(await self._all_rows(stored), living)
 
-    def _has_driver(self, rows: list[RunRow], living: Container[str]) -> bool:
+    def _has_driver(self, rows: list[RunRow], living: frozenset[DriverId]) -> bool:
         """Whether a run whose end was not read has a driver; its row may be older than its last event."""
         return any(
             row.progress.phase != "ended" and row.driver_id in living and not self._members[row.run_id] for row in rows
