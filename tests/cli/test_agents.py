@@ -92,6 +92,25 @@ def test_convert_prints_a_settings_file(cli: Cli, folder: Path, agents: Path) ->
     assert json.loads(cli("agents", "--json").stdout)[0]["tools"] == ["file_read"]
 
 
+def test_convert_prints_all_settings_of_a_file_as_json(cli: Cli, folder: Path, agents: Path) -> None:
+    (agents / "planner.md").write_text(
+        "---\nname: planner\ndescription: Plans\ndisallowedTools: Bash\npermissionMode: plan\neffort: high\n"
+        "isolation: worktree\nbackground: true\n---\nYou plan.\n"
+    )
+
+    converted = json.loads(cli("agents", "convert", ".claude/agents", "--json").stdout)
+
+    assert {key: value for key, value in converted["planner"].items() if value is not None} == {
+        "description": "Plans",
+        "system_prompt": "You plan.",
+        "effort": "high",
+        "isolation": "worktree",
+        "background": True,
+        "read_only": True,
+        "excluded_tools": ["shell"],
+    }
+
+
 def test_without_a_folder_check_says_where_it_looked(cli: Cli, folder: Path) -> None:
     ended = cli("agents", "check")
 

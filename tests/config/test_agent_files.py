@@ -133,6 +133,15 @@ def test_delegation_tools_of_other_programs_are_left_to_the_dialect() -> None:
     assert (agent.settings.tools, agent.warnings) == (("file_read",), ())
 
 
+def test_a_limit_of_a_delegation_tool_is_told() -> None:
+    agent = read("---\nname: a\ndescription: b\ntools: Read, Agent(worker, tester)\n---\nx")
+
+    assert agent.settings.tools == ("file_read",)
+    assert notes(agent) == [
+        (4, "the limit of tool 'Agent(worker, tester)' is not kept: settings decide which agents it can start")
+    ]
+
+
 def test_tools_of_mcp_servers_keep_their_names_and_patterns() -> None:
     agent = read("---\nname: a\ndescription: b\ntools: mcp__github__*, mcp__jira__search\n---\nx")
 
@@ -356,6 +365,41 @@ def test_opencode_files_are_named_by_their_path() -> None:
     assert (agent.settings.tools, agent.settings.max_turns) == (("file_read",), 5)
 
 
+def test_an_opencode_file_in_a_folder_is_named_by_its_whole_path() -> None:
+    text = "---\ndescription: Finds holes\nmode: subagent\n---\nx"
+    agent = read(text, ".opencode/agents/review/security.md")
+
+    assert agent.name == "review-security"
+
+
+def test_sampling_of_a_file_is_that_of_the_agent() -> None:
+    agent = read("---\ndescription: d\nmode: all\ntemperature: 0.2\ntop_p: .9\n---\nx", ".opencode/agent/a.md")
+    wrong = read("---\nname: a\ndescription: d\ntemperature: 1.5\ntop_p: high\n---\nx")
+
+    assert (agent.settings.temperature, agent.settings.top_p, agent.warnings) == (0.2, 0.9, ())
+    assert (wrong.settings.temperature, wrong.settings.top_p) == (None, None)
+    assert notes(wrong) == [
+        (4, "temperature is not a number from 0 to 1 and is ignored"),
+        (5, "top_p is not a number from 0 to 1 and is ignored"),
+    ]
+
+
+def test_minutes_of_a_gemini_file_limit_the_time_of_work() -> None:
+    agent = read("---\nkind: local\nname: g\ndescription: d\ntimeout_mins: 5\n---\nx")
+
+    assert (agent.settings.limits.timeout, agent.warnings) == (300, ())
+
+
+def test_a_remote_agent_of_gemini_is_not_started() -> None:
+    text = "---\nkind: remote\nname: g\ndescription: d\nagent_card_url: https://example.com/card\n---\n"
+
+    with pytest.raises(
+        UnusableAgentFile, match="it names a remote agent, which cannot be started from a file"
+    ) as found:
+        read(text)
+    assert found.value.line == 2
+
+
 def test_gemini_and_copilot_files_are_read() -> None:
     gemini = read(
         "---\nkind: local\nname: g\ndescription: d\ntools: [read_file, run_shell_command]\nmax_turns: 7\n---\nx"
@@ -502,7 +546,8 @@ def test_a_missing_folder_and_a_huge_file_are_reported(tmp_path: Path) -> None:
 
 
 def test_converted_agents_are_the_same_when_they_are_read_again(tmp_path: Path) -> None:
-    agent = read('---\nname: a\ndescription: "say \\"hi\\""\ntools: Read\n---\nOne \\ two\n"""three"""\n\x07')
+    fields = 'name: a\ndescription: "say \\"hi\\""\ntools: Read\ntemperature: 0.5\ntimeout_mins: 3\n'
+    agent = read(f'---\n{fields}---\nOne \\ two\n"""three"""\n\x07')
 
     converted = read(as_toml([agent]), "out.toml")
 

@@ -87,7 +87,12 @@ def show(
         *([f"without      {', '.join(row.agent.excluded_tools)}"] if row.agent.excluded_tools else []),
         *(["rights       it only reads"] if row.agent.read_only else []),
         *(["works        in the background"] if row.agent.background else []),
+        *([f"isolation    {row.agent.isolation}"] if row.agent.isolation else []),
         *([f"max turns    {row.agent.max_turns}"] if row.agent.max_turns is not None else []),
+        *([f"timeout      {row.agent.limits.timeout:g} s"] if row.agent.limits.timeout is not None else []),
+        *([f"effort       {row.agent.effort}"] if row.agent.effort else []),
+        *([f"temperature  {row.agent.temperature:g}"] if row.agent.temperature is not None else []),
+        *([f"top_p        {row.agent.top_p:g}"] if row.agent.top_p is not None else []),
         f"{HEADING}system prompt",
     )
     answer(row.agent.system_prompt)
@@ -132,11 +137,11 @@ def check(folders: Folders = None, config: ConfigFlag = None, json: JsonFlag = F
 @app.command(epilog="Example: retinue agents convert .claude/agents >> retinue.toml")
 def convert(folders: Folders = None, config: ConfigFlag = None, json: JsonFlag = False) -> int:
     """Print agent files as sections [agents.NAME] of a settings file."""
-    from retinue.config.agent_files.toml_output import as_toml
+    from retinue.config.agent_files.toml_output import as_toml, converted_fields
 
     found = _found(folders, config)
     if json:
-        answer_json({agent.name: _settings_json(agent) for agent in found.agents})
+        answer_json({agent.name: converted_fields(agent) for agent in found.agents})
     else:
         answer(as_toml(found.agents))
     for error in found.errors:
@@ -186,18 +191,6 @@ def _origin(file: AgentFile | None, agent: AgentSettings) -> tuple[str, str]:
 
 def _place(path: str, line: int | None) -> str:
     return path if line is None else f"{path}:{line}"
-
-
-def _settings_json(agent: AgentFile) -> dict[str, object]:
-    settings = agent.settings
-    return {
-        "description": settings.description,
-        "system_prompt": settings.system_prompt,
-        "tools": None if settings.tools is None else list(settings.tools),
-        "model": settings.model or None,
-        "max_turns": settings.max_turns,
-        "enabled": settings.enabled,
-    }
 
 
 def _as_json(row: _Row, settings: Settings) -> dict[str, object]:

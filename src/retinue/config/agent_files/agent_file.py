@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import PurePath
 from typing import Literal, NamedTuple, TypeAlias, cast
 
@@ -21,7 +22,7 @@ from retinue.config.agent_files.front_matter import (
     read_front_matter,
 )
 from retinue.config.agent_files.translation import Translation
-from retinue.config.agents import AgentSettings
+from retinue.config.agents import AgentSettings, LimitSettings
 from retinue.config.error_texts import Document
 from retinue.config.toml import read_toml
 from retinue.core.errors import ConfigError
@@ -153,6 +154,10 @@ class _Reader:
         self._is_usable = True
 
     def agent(self, path: str, source: Source, body: str) -> AgentFile:
+        if source == "gemini" and self._values.get("kind") == "remote":
+            raise UnusableAgentFile(
+                "it names a remote agent, which cannot be started from a file", self._line_of("kind")
+            )
         name, description = self._text("name"), self._text("description")
         if not name and not description:
             raise UnusableAgentFile("it has neither a name nor a description: this is not an agent")
@@ -169,6 +174,9 @@ class _Reader:
             model=self._model(),
             max_turns=self._max_turns(),
             effort=self._effort(),
+            temperature=self._number("temperature", most=1),
+            top_p=self._number("top_p", most=1),
+            limits=self._limits(),
             isolation=self._isolation(),
             background=self._is_true("background"),
             read_only=self._is_read_only(),
@@ -204,7 +212,7 @@ class _Reader:
         return first[:500]
 
     def _name(self, name: str, path: str, *, named_by_path: bool) -> str:
-        stem = re.sub(r"\.(agent|chatmode)$", "", PurePath(path).stem)
+        stem = re.sub(r"\.(agent|chatmode)$", "", _name_in_folder(path))
         if not name and not named_by_path:
             self.warn("description", f"there is no name; the name of the file is used: {_slug(stem)}")
         settled = _slug(name or stem) or _slug(stem) or "agent"
@@ -330,6 +338,20 @@ class _Reader:
                 self.warn(key, f"{key} is not a number from 1 and is ignored")
         return None
 
+    def _number(self, key: str, *, most: float) -> float | None:
+        """A number from 0 to `most`; None where there is none."""
+        value = self._values.get(key)
+        if value is None:
+            return None
+        if isinstance(value, str) and re.fullmatch(r"\d{1,7}(\.\d{0,9})?|\.\d{1,9}", value) and float(value) <= most:
+            return float(value)
+        self.warn(key, f"{key} is not a number from 0 to {most:g} and is ignored")
+        return None
+
+    def _limits(self) -> LimitSettings:
+        minutes = self._number("timeout_mins", most=1_000_000)
+        return LimitSettings(timeout=60 * minutes) if minutes else LimitSettings()
+
     def _isolation(self) -> Literal["worktree"] | None:
         value = self._values.get("isolation")
         if value not in (None, "worktree"):
@@ -339,7 +361,7 @@ class _Reader:
     def _other_fields(self) -> None:
         used = {"isolation", "name", "description", "tools", "disallowedTools", "model", "disable"}
         used |= {"maxTurns", "max_turns", "steps", "maxSteps", "effort", "model_reasoning_effort"}
-        used |= {"permissionMode", "sandbox_mode", "background"}
+        used |= {"permissionMode", "sandbox_mode", "background", "temperature", "top_p", "timeout_mins"}
         if self._values.get("memory") is not None:
             self.warn("memory", "what the agent remembers is kept by memory_store and memory_recall, not in files")
             used.add("memory")
@@ -396,6 +418,19 @@ def _without(tools: Sequence[str], removed: Sequence[str]) -> list[str]:
 
 def _keys(value: Value) -> list[str]:
     return list(value) if isinstance(value, dict) else []
+
+
+def _name_in_folder(path: str) -> str:
+    """The path of a file without its ending, below the folder of agents of OpenCode, else the name of the file.
+
+    >>> _name_in_folder(".opencode/agent/review/security.md"), _name_in_folder("agents/review/security.md")
+    ('review/security', 'security')
+    """
+    parts = PurePath(path).with_suffix("").parts
+    for index, folders in enumerate(pairwise(parts)):
+        if folders[0] in (".opencode", "opencode") and folders[1] in ("agent", "agents"):
+            return "/".join(parts[index + 2 :])
+    return parts[-1]
 
 
 def _slug(name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from typing import cast
 
 from retinue.config.agent_files.agent_file import AgentFile
 from retinue.config.error_texts import dotted
@@ -16,31 +17,49 @@ def as_toml(agents: Sequence[AgentFile]) -> str:
 
 
 def _table(agent: AgentFile) -> Iterator[str]:
-    settings = agent.settings
     yield f"# From {clean_line(agent.path)}"
     for warning in agent.warnings:
         yield f"# Warning: {clean_line(warning.text)}"
     yield f"[{dotted(('agents', agent.name))}]"
-    yield f"description = {_text(settings.description)}"
-    yield f"system_prompt = {_text(settings.system_prompt)}"
-    if settings.tools is not None:
-        yield f"tools = [{', '.join(map(_text, settings.tools))}]"
-    if settings.model:
-        yield f"model = {_text(settings.model)}"
-    if settings.max_turns is not None:
-        yield f"max_turns = {settings.max_turns}"
-    if settings.effort is not None:
-        yield f"effort = {_text(settings.effort)}"
-    if settings.isolation is not None:
-        yield f"isolation = {_text(settings.isolation)}"
-    if settings.background:
-        yield "background = true"
-    if settings.read_only:
-        yield "read_only = true"
-    if settings.excluded_tools:
-        yield f"excluded_tools = [{', '.join(map(_text, settings.excluded_tools))}]"
-    if not settings.enabled:
-        yield "enabled = false"
+    for key, value in converted_fields(agent).items():
+        if value is not None:
+            yield f"{key} = {_value(value)}"
+
+
+def converted_fields(agent: AgentFile) -> dict[str, object]:
+    """The settings that a file can give its agent, by key; None is one that the file does not give."""
+    settings = agent.settings
+    return {
+        "description": settings.description,
+        "system_prompt": settings.system_prompt,
+        "tools": None if settings.tools is None else list(settings.tools),
+        "model": settings.model or None,
+        "max_turns": settings.max_turns,
+        "effort": settings.effort,
+        "temperature": settings.temperature,
+        "top_p": settings.top_p,
+        "limits": None if settings.limits.timeout is None else {"timeout": settings.limits.timeout},
+        "isolation": settings.isolation,
+        "background": settings.background or None,
+        "read_only": settings.read_only or None,
+        "excluded_tools": list(settings.excluded_tools) or None,
+        "enabled": None if settings.enabled else False,
+    }
+
+
+def _value(value: object) -> str:
+    match value:
+        case str():
+            return _text(value)
+        case bool():
+            return "true" if value else "false"
+        case list():
+            return f"[{', '.join(_value(item) for item in cast('list[object]', value))}]"
+        case dict():
+            items = cast("dict[str, object]", value).items()
+            return "{ " + ", ".join(f"{key} = {_value(item)}" for key, item in items) + " }"
+        case _:
+            return str(value)
 
 
 def _text(text: str) -> str:

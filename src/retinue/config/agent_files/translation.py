@@ -178,9 +178,12 @@ class Translation:
             found = self._found(whole.rpartition("/")[2])
         if found is None:
             return ToolTranslation((), f"tool {name!r} has no equal and is left out")
-        if bracket and found:
-            # To give the whole tool would widen what the file says.
+        if bracket:
             limited = scope.rstrip(") ")
+            if not found:
+                note = f"the limit of tool {name!r} is not kept: settings decide which agents it can start"
+                return ToolTranslation((), note)
+            # To give the whole tool would widen what the file says.
             return ToolTranslation((), f"tool {name!r} is left out: its limit to {limited!r} cannot be kept")
         return ToolTranslation(found)
 
