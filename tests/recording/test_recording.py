@@ -19,7 +19,7 @@ from retinue.core.messages import Reply
 from retinue.core.ports import Request
 from retinue.core.usage import Usage
 from retinue.providers.scripted import Line
-from retinue.recording import read_recording
+from retinue.recording import player, read_recording
 from retinue.recording.file import Scrubber, timeless
 from retinue.testing import (
     ReplayDiffers,
@@ -261,7 +261,9 @@ def agree(question: retinue.Approval) -> bool:
 
 
 @pytest.mark.parametrize("tool", ["file_write", "deploy"])
-async def test_no_line_of_a_recording_makes_a_call_of_a_tool_that_starts_no_runs(tmp_path: Path, tool: str) -> None:
+async def test_no_line_of_a_recording_makes_a_call_of_a_tool_that_starts_no_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str
+) -> None:
     deployed: list[str] = []
 
     @retinue.tool(risk="high")
@@ -295,6 +297,7 @@ async def test_no_line_of_a_recording_makes_a_call_of_a_tool_that_starts_no_runs
     assert (written.exists(), deployed) == (False, [])
 
     edited(file, lambda line: line["line"] != "result")
+    monkeypatch.setattr(player, "PATIENCE", 0.1)
     with pytest.raises(ReplayDiffers, match="The recording has no result of this call"):
         async with replay(file, **given, approvals=agree) as r:
             await r.run("Go.", agent="worker")

@@ -25,6 +25,9 @@ FLAGS = (
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--force-color-profile=srgb",
 )  # fmt: skip
 
+PATIENCE = 180.0
+"""Seconds until a page that does not change is given up. A machine with other work needs many of them."""
+
 
 def program() -> str:
     """The browser of the distribution; skips the test if there is none."""
@@ -77,7 +80,7 @@ class Page:
 
     async def expected_problem(self) -> str:
         """Wait for the only problem that a test expects, and take it away."""
-        await asyncio.wait_for(self._complained.wait(), 90)
+        await asyncio.wait_for(self._complained.wait(), PATIENCE)
         self._complained.clear()
         (text,) = self.problems
         self.problems.clear()
@@ -88,7 +91,7 @@ class Page:
         self._number += 1
         answer = self._answers[self._number] = asyncio.get_running_loop().create_future()
         await self._socket.send_json({"id": self._number, "method": method, "params": parameters})
-        return await asyncio.wait_for(answer, 90)
+        return await asyncio.wait_for(answer, PATIENCE + 30.0)
 
     async def run(self, script: str) -> Any:
         """The value of an expression in the page; promises are awaited."""
@@ -97,7 +100,7 @@ class Page:
             raise AssertionError(answer["exceptionDetails"]["exception"].get("description", script))
         return answer["result"].get("value")
 
-    async def until(self, condition: str, *, seconds: float = 60.0) -> Any:
+    async def until(self, condition: str, *, seconds: float = PATIENCE) -> Any:
         """The first true value of an expression; it is evaluated in the page with each frame."""
         script = (
             "new Promise((done, fail) => { const end = performance.now() + %d; (function look() { let value; "
@@ -201,7 +204,7 @@ async def browser() -> AsyncGenerator[Browser]:
             env={**os.environ, "HOME": profile},
         )  # fmt: skip
         try:
-            port = await asyncio.wait_for(_port(Path(profile) / "DevToolsActivePort"), 60)
+            port = await asyncio.wait_for(_port(Path(profile) / "DevToolsActivePort"), PATIENCE)
             async with aiohttp.ClientSession() as session:
                 started = Browser(port, session)
                 try:

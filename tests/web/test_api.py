@@ -16,7 +16,7 @@ from retinue.web.service import Service
 from tests.providers.test_server_tools import URL, searching
 from tests.web.harness import READ, Site, site
 
-pytestmark = pytest.mark.real_time
+pytestmark = [pytest.mark.real_time, pytest.mark.timeout(600)]
 
 LINES = {"main": [{"say": "It is the pool."}]}
 SLOW = {"main": [{"say": "one two three", "every": 60.0}]}

@@ -192,6 +192,7 @@ async def test_a_timeline_has_bars_a_zoom_and_the_critical_path(folder: Path) ->
         await server.ended(run_id)  # later the axis does not grow any more
         await go(page, f"/runs/{run_id}/timeline")
         await page.until("document.querySelectorAll('.span.model').length >= 6")
+        await page.until("document.title.startsWith('completed')")
         kinds = await page.run("[...new Set([...document.querySelectorAll('.span')].map((each) => each.classList[1]))]")
         critical = await page.run("document.querySelectorAll('.span.critical').length")
         wide = await page.run("document.querySelector('.span.approval').offsetWidth")
@@ -261,7 +262,9 @@ async def test_search_filter_keys_and_theme(folder: Path) -> None:
         await page.send("Input.insertText", text="task 3")
         await page.until("document.querySelectorAll('.runs a.row').length === 1")
         await page.key("Escape")
-        await page.run("document.querySelector('.runs a.row').focus()")
+        await page.until(
+            "(document.querySelector('.runs a.row').focus(), document.activeElement.matches('.runs a.row'))"
+        )
         await page.key("Enter")
         await page.has("It is the pool.", within=".conversation")
         await page.key("Escape")

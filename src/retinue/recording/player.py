@@ -50,7 +50,7 @@ from retinue.tools.function import FunctionTool
 
 T = TypeVar("T")
 
-PATIENCE = 5.0
+PATIENCE = 20.0
 """Seconds without any fact after which a replay that waits for one is given up."""
 
 MAX_DIFF_LINES = 60
@@ -77,12 +77,11 @@ class Player:
     With `live_tools`, tools are called, and only models are played.
     """
 
-    def __init__(self, recording: Recording, *, live_tools: bool = False, patience: float = PATIENCE) -> None:
+    def __init__(self, recording: Recording, *, live_tools: bool = False) -> None:
         self.recording = recording
         self.hooks = PlayerHooks(self, live=live_tools)
         self.differences: list[ReplayDiffers] = []
         """What was different; the replay stops at the first difference."""
-        self._patience = patience
         self._scrub = Scrubber({})
         self._models = {(each.provider, each.model): each for each in recording.models}
         self._requests: dict[tuple[str, int], tuple[RecordedRequest, list[Message]]] = {}
@@ -205,7 +204,7 @@ class Player:
         if self.differences:
             return ToolResult("The replay stopped at the first difference.", failed=True)
         if recorded is None:  # it was cancelled, which happens again in a moment
-            await asyncio.sleep(self._patience)
+            await asyncio.sleep(PATIENCE)
             return ToolResult("The recording has no result of this call.", failed=True)
         await self._turn_of(("result", context.path, context.turn, context.index), context.path)
         return ToolResult(self._now(recorded.text), failed=recorded.failed, refused=recorded.refused)
@@ -262,7 +261,7 @@ class Player:
             seen = len(self._done)
             waiter = self._waiting[key] = asyncio.get_running_loop().create_future()
             try:
-                await asyncio.wait_for(waiter, self._patience)
+                await asyncio.wait_for(waiter, PATIENCE)
             except TimeoutError:
                 if len(self._done) == seen:
                     missing = _words(self._order[self._next])
