@@ -217,22 +217,28 @@ def test_long_hostile_text_has_no_calls(piece: str) -> None:
     assert find_calls(piece * (MAX_TEXT // len(piece)), TOOLS).calls == ()
 
 
+def assert_is_read_once(text: str) -> None:
+    """It takes a millisecond. One attempt may meet a machine that is busy, or the garbage collector; not all do."""
+    seconds: list[float] = []
+    while len(seconds) < 5 and min(seconds, default=2.0) >= 2.0:
+        before = time.thread_time()
+        assert find_calls(text, TOOLS).calls == ()
+        seconds.append(time.thread_time() - before)
+    assert min(seconds) < 2.0
+
+
 @pytest.mark.parametrize("opening", ["<tools>", "<tool_call>", "<function=look>", "<function=look><parameter=at>"])
 def test_a_long_run_of_blanks_in_a_written_call_is_read_once(opening: str) -> None:
     """It was read again from each of its characters: 99,000 blanks stopped the process for a minute."""
     text = f"{opening}x{' ' * (MAX_TEXT - 100)}y"
 
-    before = time.process_time()
-    assert find_calls(text, TOOLS).calls == ()
-    assert time.process_time() - before < 20
+    assert_is_read_once(text)
 
 
 def test_parameters_without_an_end_are_read_once() -> None:
     text = "<function=look>" + "<parameter=at>" * ((MAX_TEXT - 100) // 14)
 
-    before = time.process_time()
-    assert find_calls(text, TOOLS).calls == ()
-    assert time.process_time() - before < 20
+    assert_is_read_once(text)
 
 
 CALL = '{"name":"look","arguments":{"at":"logs"}}'
