@@ -70,6 +70,7 @@ REASONS: dict[tuple[str, str, str], str] = {
         "FetchedWorkspaces._fetch",
         "is_dir",
     ): MESSAGE,
+    ("local/workspaces.py", "FetchedWorkspaces._check", "is_dir"): "whether a shared folder is mounted on this machine",
     ("cli/worktrees.py", "apply_changes", "resolve"): "a folder that a person names",
     ("dialects/context.py", "DialectContext.in_worktree", "isdir"): MESSAGE,
     ("dialects/context.py", "_without_folder", "realpath"): "adds forbidden paths; each is forbidden as written, too",

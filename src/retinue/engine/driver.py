@@ -45,6 +45,7 @@ from retinue.core.ports import (
     on_change_of,
 )
 from retinue.core.state import Run
+from retinue.core.workspace import WorkspaceUnavailable, is_address
 from retinue.engine.admission import current_policy, current_windows, with_readable_memory
 from retinue.engine.budgets import Budgets
 from retinue.engine.context import Approver, EngineContext, Tuning, WorkerRole
@@ -152,7 +153,18 @@ class Recovery:
         worker = self._engine.worker
         if worker is not None and (lacking := sorted(set(run_spec.tags) - worker.tags)):
             raise NotAdoptable(row.run_id, f"this worker has no tag {', '.join(lacking)}")
+        if is_address(run_spec.workspace):
+            await self._check_workspace(row.run_id, run_spec.workspace)
         checked.add(row.run_spec)
+
+    async def _check_workspace(self, run_id: RunId, workspace: str) -> None:
+        # Before the run is adopted: once it is, a workspace that cannot be fetched ends it as failed.
+        if self._engine.folders is None:
+            raise NotAdoptable(run_id, f"this process does not fetch workspaces, and the run needs {workspace}")
+        try:
+            await self._engine.folders.check(workspace)
+        except WorkspaceUnavailable as obstacle:
+            raise NotAdoptable(run_id, str(obstacle)) from obstacle
 
     async def _check_placed(self, rows: Sequence[RunRow]) -> None:
         """Raise if a run below these, which other processes drive, cannot be read, as one of a newer version."""

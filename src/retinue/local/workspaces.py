@@ -21,8 +21,10 @@ from retinue.core.errors import BadInput
 from retinue.core.log_context import logger
 from retinue.core.workspace import (
     GitRef,
+    LocalFolder,
     ObjectPrefix,
     SharedFolder,
+    Workspace,
     WorkspaceUnavailable,
     Worktree,
     host_tag,
@@ -66,6 +68,9 @@ class FetchedWorkspaces:
             imported_fsspec()
         self._trusted.add(workspace)
 
+    async def check(self, workspace: str) -> None:
+        await asyncio.to_thread(self._check, workspace)
+
     async def fetch(self, place: str, workspace: str) -> str:
         if (removal := self._removals.get(place)) is not None:  # a run goes on that has just ended
             await asyncio.wait((removal,))
@@ -99,19 +104,38 @@ class FetchedWorkspaces:
             self._home = Path(tempfile.mkdtemp(prefix="retinue-")) / "home"
         return self._home
 
-    def _fetch(self, name: str, workspace: str) -> str:
-        parsed = parse_workspace(workspace)
-        # The folder of a worktree is one of this machine, like that of a run without a worktree.
-        is_known = isinstance(parsed, Worktree) or workspace in self._trusted
-        if not is_known and not is_allowed(workspace, self._allow):
-            raise WorkspaceUnavailable(
-                f"the workspace {workspace} is not fetched by this process: add a pattern for it to [tools] workspaces"
-            )
+    def _check(self, workspace: str) -> Workspace:
+        """The parsed workspace, if this process can fetch it."""
         try:
-            if isinstance(parsed, SharedFolder):
-                if not Path(parsed.path).is_dir():
-                    raise WorkspaceUnavailable(f"the shared folder {parsed.path} does not exist on this machine")
-                return parsed.path
+            parsed = parse_workspace(workspace)
+            # The folder of a worktree is one of this machine, like that of a run without a worktree.
+            is_known = isinstance(parsed, Worktree) or workspace in self._trusted
+            if not is_known and not is_allowed(workspace, self._allow):
+                raise WorkspaceUnavailable(
+                    f"the workspace {workspace} is not fetched by this process: "
+                    "add a pattern for it to [tools] workspaces"
+                )
+            match parsed:
+                case SharedFolder(path=path):
+                    if not Path(path).is_dir():
+                        raise WorkspaceUnavailable(f"the shared folder {path} does not exist on this machine")
+                case GitRef() | Worktree():
+                    _ = self.git
+                case ObjectPrefix():
+                    from retinue.local.object_workspaces import imported_fsspec
+
+                    imported_fsspec()
+                case LocalFolder():
+                    pass
+        except (OSError, BadInput) as error:
+            raise WorkspaceUnavailable(f"the workspace {workspace} cannot be fetched: {error}") from error
+        return parsed
+
+    def _fetch(self, name: str, workspace: str) -> str:
+        parsed = self._check(workspace)
+        if isinstance(parsed, SharedFolder):
+            return parsed.path
+        try:
             place = self._place(name)
             known = place.known()
             if known is not None and known.workspace == workspace and place.folder.is_dir():

@@ -212,6 +212,37 @@ async def test_a_worker_leaves_runs_alone_that_it_cannot_drive(
         assert running.provider.asked == []
 
 
+async def test_a_worker_leaves_runs_alone_whose_workspace_it_may_not_fetch(place: str, tmp_path: Path) -> None:
+    team = tmp_path / "team"
+    team.mkdir()
+    (team / "notes").write_text("gold")
+    address = f"shared://{team}"
+    lines = Script().play("main", calls("file_read", path="notes"), says("done"))
+    allowed = retinue.ToolOptions(workspaces=(f"shared://{tmp_path}/*",))
+    reading: dict[str, Any] = {"tools": ("file_read",)}
+    async with client(place, **reading) as r, worker(place, lines, **reading) as running:
+        run = await r.spawn("task", detached=True, workspace=address)
+        await until(lambda: len(running.reports) > 1)
+        assert running.reports[1] == (
+            f"left alone: run {run.run_id} cannot be continued here: the workspace {address} is not fetched by this "
+            "process: add a pattern for it to [tools] workspaces"
+        )
+        assert (await run.look()).state == "interrupted"
+        async with worker(place, lines, tool_options=allowed, **reading) as able:
+            outcome = await run.wait(timeout=PATIENCE)
+            assert (outcome.result, outcome.text) == ("completed", "done")
+            assert (running.provider.asked, len(able.provider.asked)) == ([], 2)
+
+
+async def test_a_worker_leaves_runs_alone_whose_shared_folder_its_machine_does_not_have(tmp_path: Path) -> None:
+    allowed = retinue.ToolOptions(workspaces=("shared://*",))
+    async with client(str(tmp_path)) as r, worker(str(tmp_path), Script(), tool_options=allowed) as running:
+        run = await r.spawn("task", detached=True, workspace=f"shared://{tmp_path}/not mounted")
+        await until(lambda: len(running.reports) > 1)
+        assert running.reports[1].endswith(f"the shared folder {tmp_path}/not mounted does not exist on this machine")
+        assert (await run.look()).state == "interrupted"
+
+
 async def test_a_worker_leaves_runs_of_a_newer_format_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with client(str(tmp_path)) as r:
         await r.spawn("task", detached=True)

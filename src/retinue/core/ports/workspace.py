@@ -11,6 +11,13 @@ class WorkspaceFolders(Protocol):
     `place` is the name of `core.workspace.place_of`.
     """
 
+    async def check(self, workspace: str) -> None:
+        """Raise `WorkspaceUnavailable` if this process may not fetch the workspace, or lacks what that needs.
+
+        Nothing is fetched, and no other machine is asked.
+        """
+        ...
+
     async def fetch(self, place: str, workspace: str) -> str:
         """The folder of that name, fetched if it is not there; raises `WorkspaceUnavailable`."""
         ...

@@ -22,6 +22,7 @@ from retinue.core.agent import RunSpec
 from retinue.core.commands import RunRow
 from retinue.core.ids import RunId
 from retinue.core.log_context import logger
+from retinue.core.workspace import is_address, is_worktree
 
 if TYPE_CHECKING:
     from procrastinate import App
@@ -47,13 +48,15 @@ _HAS_TABLES: Final = """
 """
 
 
-class Needs(Struct, frozen=True):
-    """What a worker must have to drive a unit: providers, tools with their dialects, and tags."""
+class Needs(Struct, frozen=True, omit_defaults=True):
+    """What a worker must have to drive a unit: providers, tools with their dialects, tags, and its workspaces."""
 
     providers: tuple[str, ...]
     tools: tuple[str, ...]
     dialects: tuple[str, ...]
     tags: tuple[str, ...]
+    workspaces: tuple[str, ...] = ()
+    """Addresses that a worker fetches only if its settings allow it; older versions do not know them."""
 
     @property
     def queue(self) -> str:
@@ -65,14 +68,20 @@ def needs_of(specs: Collection[RunSpec]) -> Needs:
     """The needs of runs with these specs.
 
     >>> needs_of([RunSpec(agent="a", provider="house", tags=("gpu",)), RunSpec(agent="b", provider="house")])
-    Needs(providers=('house',), tools=(), dialects=(), tags=('gpu',))
+    Needs(providers=('house',), tools=(), dialects=(), tags=('gpu',), workspaces=())
     """
     return Needs(
         tuple(sorted({spec.provider for spec in specs})),
         tuple(sorted({name for spec in specs for name in spec.offered})),
         tuple(sorted({name for spec in specs for name in spec.dialects})),
         tuple(sorted({tag for spec in specs for tag in spec.tags})),
+        tuple(sorted({spec.workspace for spec in specs if _is_fetched(spec.workspace)})),
     )
+
+
+def _is_fetched(workspace: str) -> bool:
+    """Whether the settings of a worker decide about a workspace; folders and worktrees are where a tag says."""
+    return is_address(workspace) and not is_worktree(workspace)
 
 
 def priority_of(*, depth: int, is_takeover: bool, priority: int = 0) -> int:
