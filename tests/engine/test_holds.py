@@ -10,6 +10,7 @@ import pytest
 import retinue
 from retinue.core.errors import StoreError
 from retinue.core.events import ReplyReceived, RunEnded
+from retinue.core.model_options import ModelOptions
 from retinue.core.ports import Request
 from retinue.core.run import LimitMet, Limits, Outcome
 from retinue.core.usage import Usage
@@ -151,6 +152,49 @@ async def test_an_answer_that_the_budget_cuts_off_says_what_was_held(caplog: pyt
         f"run_id={run_id} the reply was cut off after {held} output tokens, "
         f"all that the token budget left (used {used}, limit 1000)"
     ) in caplog.messages
+
+
+class ThinkingProvider(ScriptedProvider):
+    """A provider whose model writes up to 64,000 tokens, with settings of its own."""
+
+    defaults = ModelOptions()
+
+    def longest_reply(self, model: str) -> int | None:
+        return 64_000
+
+
+class EffortfulProvider(ThinkingProvider):
+    defaults = ModelOptions(effort="high")
+
+
+class ConciseProvider(ThinkingProvider):
+    defaults = ModelOptions(max_output_tokens=12_000)
+
+
+@pytest.mark.parametrize(
+    ("provider", "options", "held"),
+    [
+        (ThinkingProvider, ModelOptions(), 8192),
+        (ThinkingProvider, ModelOptions(effort="none"), 8192),
+        (ThinkingProvider, ModelOptions(effort="medium"), 20_192),
+        (ThinkingProvider, ModelOptions(effort="max"), 30_000),  # all that there is
+        (ThinkingProvider, ModelOptions(effort="high", max_output_tokens=2_000), 2_000),
+        (EffortfulProvider, ModelOptions(), 30_000),
+        (EffortfulProvider, ModelOptions(effort="low"), 12_288),
+        (ConciseProvider, ModelOptions(), 12_000),
+    ],
+)
+async def test_a_limit_on_cost_holds_the_thinking_and_the_reply_that_are_configured(
+    provider: type[ScriptedProvider], options: ModelOptions, held: int
+) -> None:
+    """A quarter of $0.045 is 7,500 tokens: that much thinking would end before its answer."""
+    recorder = Recorder(says("Done."))
+    async with harness(recorder, provider=provider) as r:
+        outcome = await r.run("go", limits=Limits(max_cost=45_000_000), options=options)
+
+    assert outcome.text == "Done."
+    assert recorder.allowed[0] is not None
+    assert held - 50 < recorder.allowed[0] <= held
 
 
 async def test_an_answer_within_its_hold_is_not_cut_off() -> None:

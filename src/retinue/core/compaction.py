@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from retinue.core.attachments import described, size_in_characters
 from retinue.core.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
+from retinue.core.model_options import THINKING_TOKENS, Effort
 from retinue.core.text import quote_headers
 
 KEPT_TURNS = 2
@@ -29,6 +30,9 @@ CHARACTERS_PER_TOKEN = 4
 USUAL_OUTPUT = 8192
 THINKING_OUTPUT = 32000
 """Tokens reserved for an answer when no output limit is configured."""
+
+ANSWER_SHARE = 4
+"""Wires keep one part in so many of a reply for the answer, and let the model think for the others."""
 
 MIN_SIZE = 2000
 """A conversation of at most this many characters is not compacted."""
@@ -137,6 +141,16 @@ def reserved(window: int, *, max_output: int | None, think: bool) -> int:
     if max_output is not None:
         return min(max_output, window // 2)
     return min(THINKING_OUTPUT if think else USUAL_OUTPUT, window // 4)
+
+
+def usual_output(effort: Effort | None) -> int:
+    """Tokens that a reply is likely to need: an answer, and as much thinking as was asked for.
+
+    >>> [usual_output(effort) for effort in (None, "none", "medium", "high", "max")]
+    [8192, 8192, 20192, 32192, 128000]
+    """
+    thinking = THINKING_TOKENS[effort] if effort else 0
+    return max(USUAL_OUTPUT + thinking, thinking * ANSWER_SHARE // (ANSWER_SHARE - 1))
 
 
 def is_near_limit(size: int, window: int, reserved: int) -> bool:

@@ -21,6 +21,17 @@ Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh",
 
 EFFORTS: tuple[Effort, ...] = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
+THINKING_TOKENS: dict[Effort, int] = {
+    "none": 0,
+    "minimal": 1024,
+    "low": 4096,
+    "medium": 12_000,
+    "high": 24_000,
+    "xhigh": 48_000,
+    "max": 96_000,
+}
+"""Tokens of thinking that an effort may take."""
+
 MAX_TEMPERATURE = 2
 MAX_REPLY_TOKENS = 1_000_000_000
 MAX_BATCH_HOURS = 720

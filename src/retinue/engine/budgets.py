@@ -36,7 +36,8 @@ from retinue.engine.journal_writer import Journal
 
 LARGEST_SHARE = 4
 """A call without `max_output` is held with room for the longest reply of its model, but with no more than this part of
-what the limits leave, so that parallel runs below one limit do not wait for each other; `USUAL_OUTPUT` at least."""
+what the limits leave, so that parallel runs below one limit do not wait for each other; room for the thinking that was
+asked for, and for a usual answer, at least."""
 
 MIN_OUTPUT = 16
 """A call with room for fewer output tokens than this is not made."""
@@ -221,13 +222,14 @@ class Budgets:
         price: CallPrice | None,
         wrap_up: bool,
         longest: int = USUAL_OUTPUT,
+        usual: int = USUAL_OUTPUT,
     ) -> Held | LimitMet:
         """Hold one call, after waiting for the holds of other calls; or the limit that is met.
 
         The worst case is held where it fits. Otherwise all that is left is held, and the call's output is limited to
         it: so a budget can be used up. The limit is met only by a call whose input alone is larger than what is left.
         For a call without a limit on its `output`, the worst case is the `longest` reply of its model, or the part of
-        the rest that `LARGEST_SHARE` says.
+        the rest that `LARGEST_SHARE` says, but not less than the `usual` reply.
         """
         shared: list[Window] = []
         if (windows := self._windows[run_id]) and self._store.shared:
@@ -236,7 +238,7 @@ class Budgets:
             if self._shared_holds.has_seen_others:
                 await self._look_elsewhere(shared)
         refused = False
-        wanted = self._output_share(run_id, input, price, longest) if output is None else output
+        wanted = self._output_share(run_id, input, price, longest, usual) if output is None else output
         while True:
             now = self._clock.now()
             answer = self.ledger.hold(
@@ -265,9 +267,11 @@ class Budgets:
                 case MustWait():
                     await self._wait_for_room(shared)
 
-    def _output_share(self, run_id: RunId, input: InputEstimate, price: CallPrice | None, longest: int) -> int:
+    def _output_share(
+        self, run_id: RunId, input: InputEstimate, price: CallPrice | None, longest: int, usual: int
+    ) -> int:
         """The output tokens to hold for a call without a limit on its output."""
-        if longest <= USUAL_OUTPUT:
+        if longest <= usual:
             return longest
         left = self.ledger.left(run_id, self._clock.now())
         outputs = [] if left.output is None else [left.output]
@@ -275,7 +279,7 @@ class Budgets:
             outputs.append(left.tokens - input.tokens)
         if left.cost is not None and price is not None and price.output:
             outputs.append((left.cost - input.tokens * price.input) // price.output)
-        return min((longest, *(max(USUAL_OUTPUT, room // LARGEST_SHARE) for room in outputs)))
+        return min((longest, *(max(usual, room // LARGEST_SHARE) for room in outputs)))
 
     async def _look_elsewhere(self, windows: Sequence[Window]) -> None:
         """Read what other processes have charged to windows, and what they hold there."""

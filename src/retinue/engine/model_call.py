@@ -14,14 +14,22 @@ from retinue.core.agent import RunSpec, ToolSpec
 from retinue.core.attachments import described
 from retinue.core.budget import Amount
 from retinue.core.commands import Charge
-from retinue.core.compaction import THINKING_OUTPUT, USUAL_OUTPUT, ContextOverflow, is_near_limit, reserved
+from retinue.core.compaction import THINKING_OUTPUT, ContextOverflow, is_near_limit, reserved, usual_output
 from retinue.core.errors import BadInput, ProviderError
 from retinue.core.events import ReplyReceived, TurnFailed
 from retinue.core.ledger import Held
 from retinue.core.limit_text import cut_text, held_text, limit_text
 from retinue.core.log_context import logger
 from retinue.core.messages import AssistantMessage, Delta, Reply
-from retinue.core.ports import Provider, Request, cached_price_of, counts_exactly, longest_reply_of, price_of
+from retinue.core.ports import (
+    Provider,
+    Request,
+    cached_price_of,
+    counts_exactly,
+    defaults_of,
+    longest_reply_of,
+    price_of,
+)
 from retinue.core.run import LimitMet
 from retinue.core.step import CallModel
 from retinue.core.usage import NO_USAGE, Usage, add_cost
@@ -251,11 +259,14 @@ async def _reply(
     try:
         if engine.budgets.is_capped(run.run_id):
             estimate, price = call.input(), _price(provider, request.model)
+            configured = request.with_defaults(defaults_of(provider))
+            usual = usual_output(configured.chosen_effort)
             room = await engine.budgets.hold(
                 run.run_id,
                 input=estimate,
-                output=request.max_output,
-                longest=_longest_reply(provider, request),
+                output=configured.max_output,
+                longest=_longest_reply(provider, configured, usual),
+                usual=usual,
                 price=price,
                 wrap_up=call.wrap_up,
             )
@@ -318,9 +329,9 @@ def _price(provider: Provider, model: str) -> CallPrice | None:
     return CallPrice(*price, price[0] if cached is None else cached)
 
 
-def _longest_reply(provider: Provider, request: Request) -> int:
+def _longest_reply(provider: Provider, request: Request, usual: int) -> int:
     """The output tokens of a call that sets no limit: the longest reply of its model, if that is known."""
-    return longest_reply_of(provider, request.model) or (THINKING_OUTPUT if request.thinks else USUAL_OUTPUT)
+    return longest_reply_of(provider, request.model) or (THINKING_OUTPUT if request.thinks else usual)
 
 
 def _cut_by(held: Held, reply: Reply) -> LimitMet | None:

@@ -28,16 +28,6 @@ _STEPS: tuple[tuple[re.Pattern[str], tuple[Effort, ...]], ...] = (
 ADAPTIVE_STEPS: tuple[Effort, ...] = ("low", "medium", "high", "xhigh", "max")
 """The steps of Anthropic's models that decide themselves how long to think."""
 
-THINKING_BUDGETS: dict[Effort, int] = {
-    "minimal": 1024,
-    "low": 4096,
-    "medium": 12_000,
-    "high": 24_000,
-    "xhigh": 48_000,
-    "max": 96_000,
-}
-"""Tokens of thinking, for models of Anthropic with a budget."""
-
 GEMINI_BUDGETS: dict[Effort, int] = {
     "none": 0,
     "minimal": 512,

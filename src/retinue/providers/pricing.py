@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from retinue.core.errors import ProviderError
 from retinue.core.messages import Reply
+from retinue.core.model_options import ModelOptions
 from retinue.core.ports import (
     Provider,
     Publish,
@@ -26,6 +27,7 @@ from retinue.core.ports import (
     Tool,
     cached_price_of,
     counts_exactly,
+    defaults_of,
     longest_reply_of,
     own_tools_of,
     price_of,
@@ -280,6 +282,10 @@ class PricedProvider:
     @property
     def counts_are_exact(self) -> bool:
         return counts_exactly(self.provider)
+
+    @property
+    def defaults(self) -> ModelOptions:
+        return defaults_of(self.provider)
 
     @property
     def tools(self) -> Mapping[str, Tool]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 from retinue.core.agent import Output, ToolSpec, ValidatedOutput
 from retinue.core.ids import RunId
 from retinue.core.messages import Delta, Message, Reply
-from retinue.core.model_options import NO_REQUEST_OPTIONS, Effort, ModelOptions, RequestOptions
+from retinue.core.model_options import NO_OPTIONS, NO_REQUEST_OPTIONS, Effort, ModelOptions, RequestOptions
 from retinue.core.ports.tool import Tool
 
 if TYPE_CHECKING:
@@ -117,6 +117,8 @@ class Provider(Protocol):
     `counts_are_exact` is true, such as a script of tests, is charged what it reports; others are charged at least a
     part of an estimate.
 
+    A provider may have `defaults`, the `ModelOptions` of requests that set none: limits hold what these allow.
+
     A provider whose model makes tool calls of its own, such as an agent program, has them in `tools`, by name. A reply
     may call them, although no request offers them; the policy of the run holds for them as for any other tool.
     """
@@ -153,6 +155,12 @@ def longest_reply_of(provider: Provider, model: str) -> int | None:
 def counts_exactly(provider: Provider) -> bool:
     """Whether the usage that a provider reports is charged as it is."""
     return getattr(provider, "counts_are_exact", False) is True
+
+
+def defaults_of(provider: Provider) -> ModelOptions:
+    """The options that the provider adds to requests that set none of their own."""
+    defaults = getattr(provider, "defaults", NO_OPTIONS)
+    return defaults if isinstance(defaults, ModelOptions) else NO_OPTIONS
 
 
 def own_tools_of(provider: Provider) -> Mapping[str, Tool]:

@@ -20,10 +20,10 @@ from retinue.core.agent import ToolSpec
 from retinue.core.attachments import IMAGE_TYPES, PDF, Attachment
 from retinue.core.history import LEFT_OUT
 from retinue.core.messages import AssistantMessage, Thinking, ToolCall
-from retinue.core.model_options import NO_REQUEST_OPTIONS, RequestOptions
+from retinue.core.model_options import NO_REQUEST_OPTIONS, THINKING_TOKENS, RequestOptions
 from retinue.core.ports import Request
 from retinue.providers import message_encoder
-from retinue.providers.effort import ADAPTIVE_STEPS, THINKING_BUDGETS, nearest_step
+from retinue.providers.effort import ADAPTIVE_STEPS, nearest_step
 from retinue.providers.lenient_json import as_json_object, raw_json, utf8_safe
 from retinue.providers.pricing import listed_windows
 from retinue.providers.schema_subset import ANTHROPIC_OUTPUT, complete, restricted
@@ -212,7 +212,7 @@ def options(request: Request, unsupported: Collection[str] = (), encoder: Encode
         elif mode == _BUDGET and encoder.may_think:
             # An allowance smaller than usual is shared out in the same proportion; the answer needs a part of it.
             share = _max_tokens(request, encoder) * THINKING_BUDGET // MAX_TOKENS_THINKING
-            budget = min(THINKING_BUDGETS[effort], share)
+            budget = min(THINKING_TOKENS[effort], share)
             if budget >= MIN_THINKING_BUDGET:
                 found[_BUDGET] = {"type": "enabled", "budget_tokens": budget}
     # Thinking excludes a temperature and most values of `top_p`, and newer models reject both in any case.

@@ -16,10 +16,10 @@ import msgspec
 from retinue.core.agent import Output, ToolSpec
 from retinue.core.attachments import IMAGE_TYPES, PDF, Attachment
 from retinue.core.messages import Thinking
-from retinue.core.model_options import NO_REQUEST_OPTIONS, Effort
+from retinue.core.model_options import NO_REQUEST_OPTIONS, THINKING_TOKENS, Effort
 from retinue.core.ports import Request
 from retinue.providers import anthropic, message_encoder
-from retinue.providers.effort import ADAPTIVE_STEPS, THINKING_BUDGETS, nearest_step, openai_effort
+from retinue.providers.effort import ADAPTIVE_STEPS, nearest_step, openai_effort
 from retinue.providers.lenient_json import as_json_object, raw_json, utf8_safe
 from retinue.providers.schema_subset import ANTHROPIC_OUTPUT, complete, restricted
 from retinue.providers.unsupported_options import encode_fields, without_unsupported
@@ -151,7 +151,7 @@ def _claude_thinking(request: Request, effort: Effort, unsupported: Collection[s
     encoder = Encoder.of(request, MEMO, "", unsupported)
     # A smaller allowance is shared out in the same proportion; the answer needs a part of it.
     share = (request.max_output or MAX_TOKENS_THINKING) * 3 // 4
-    budget = min(THINKING_BUDGETS[effort], share)
+    budget = min(THINKING_TOKENS[effort], share)
     if not encoder.may_think or budget < MIN_THINKING_BUDGET:
         return {}
     return {_THINKING: {"type": "enabled", "budget_tokens": budget}}
