@@ -15,6 +15,7 @@ from retinue.testing import Script, ScriptedProvider, says
 from retinue.testing.contracts.provider import Listener, sample_request
 from retinue.testing.fake_chat import DONE, EVENTS, event
 from retinue.testing.fake_server import FakeResponse, FakeServer
+from tests.providers.fakes.bedrock import event as frame_of
 from tests.providers.raw_answers import PROVIDERS, answer
 
 RATES = Rates(input=3.0, output=15.0)
@@ -112,6 +113,33 @@ async def test_limits_bind_where_a_server_counts_nothing(wire: str) -> None:
 
     assert (outcome.result, outcome.reason) == ("exhausted", "max_tokens")
     assert 3 <= len(server.requests) <= 5
+
+
+@pytest.mark.parametrize("wire", ["anthropic", "bedrock"])
+async def test_what_a_vendor_keeps_for_an_hour_costs_twice_the_price_of_input(wire: str) -> None:
+    counts: dict[str, Any]
+    if wire == "anthropic":
+        hour = {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 900}
+        counts = {"input_tokens": 100, "cache_creation_input_tokens": 900, "cache_creation": hour, "output_tokens": 5}
+        end = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 5}}
+        start = {"type": "message_start", "message": {"id": "r1", "model": "m1", "usage": counts}}
+        text = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Yes."}}
+        opened = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
+        pieces = tuple(map(event, (start, opened, text, end, {"type": "message_stop"})))
+        response = FakeResponse(headers=EVENTS, pieces=pieces)
+    else:
+        counts = {"inputTokens": 100, "outputTokens": 5, "cacheWriteInputTokens": 900}
+        counts["cacheDetails"] = [{"ttl": "1h", "inputTokens": 900}]
+        whole = answer(wire, "Yes.")
+        response = replace(whole, pieces=(*whole.pieces, frame_of("metadata", usage=counts)))
+    rates = Rates(input=4.0, output=8.0, cached=1.0, cache_write=5.0)
+    async with FakeServer(lambda _: response) as server:
+        priced = PricedProvider(PROVIDERS[wire](server.url), ModelPrices({"m": rates}))
+        async with retinue.open(model="m", provider=priced, dialects=(), home=retinue.MEMORY) as r:
+            outcome = await r.run("Why is it slow?", options=retinue.ModelOptions(cache_ttl="1h"))
+
+    assert (outcome.text, outcome.cost) == ("Yes.", 100 * 4_000 + 900 * 8_000 + 5 * 8_000)
+    assert outcome.usage == retinue.Usage(1000, 5, written=900, written_1h=900)
 
 
 # ---- where servers put their counts ----------------------------------------------------------------------------------

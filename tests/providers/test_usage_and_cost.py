@@ -62,6 +62,18 @@ def over_gemini(usage: dict[str, Any]) -> Usage | None:
             100 * 4_000 + 200 * 5_000 + 700 * 1_000 + 50 * 8_000,
         ),
         (
+            over_anthropic,
+            {
+                "input_tokens": 100,
+                "cache_creation_input_tokens": 200,
+                "cache_read_input_tokens": 700,
+                "output_tokens": 50,
+                "cache_creation": {"ephemeral_5m_input_tokens": 50, "ephemeral_1h_input_tokens": 150},
+            },
+            Usage(input=1_000, output=50, cached=700, written=200, written_1h=150),
+            100 * 4_000 + 50 * 5_000 + 150 * 8_000 + 700 * 1_000 + 50 * 8_000,
+        ),
+        (
             over_chat,
             {
                 "prompt_tokens": 1_000,

@@ -380,6 +380,11 @@ _ADDED: dict[str, Event | Item | Outcome | RunSpec] = {
         estimated=Usage(input=40, output=1),
         estimated_cost=122_000,
     ),
+    "event.reply_written_1h": ReplyReceived(
+        at=1763200003.0,
+        turn=1,
+        reply=Reply(AssistantMessage(text="42"), usage=Usage(input=1000, output=5, written=900, written_1h=900)),
+    ),
 }
 """Fields that were added after the release of their format."""
 

@@ -14,14 +14,14 @@ MAX_COST = 2**62
 """The largest cost that is counted, in nanodollars: stores have room for it."""
 
 
-class Usage(Struct, frozen=True, gc=False, omit_defaults=True):
+class Usage(Struct, frozen=True, gc=False, omit_defaults=True, repr_omit_defaults=True):
     """Tokens of one model call or a sum of calls; `input` includes `cached`, `output` includes `reasoning`.
 
-    `written` are input tokens newly written to the vendor's prompt cache, if it reports them. A sum stays within
-    `MAX_TOKENS`.
+    `written` are input tokens newly written to the vendor's prompt cache, if it reports them, and `written_1h` those of
+    them that it keeps for an hour. A sum stays within `MAX_TOKENS`.
 
     >>> Usage(input=10, output=2) + Usage(input=5, cached=4)
-    Usage(input=15, output=2, cached=4, reasoning=0, written=0)
+    Usage(input=15, output=2, cached=4)
     """
 
     input: int = 0
@@ -29,6 +29,7 @@ class Usage(Struct, frozen=True, gc=False, omit_defaults=True):
     cached: int = 0
     reasoning: int = 0
     written: int = 0
+    written_1h: int = 0
 
     @property
     def total(self) -> int:
@@ -41,15 +42,16 @@ class Usage(Struct, frozen=True, gc=False, omit_defaults=True):
             self.cached + other.cached,
             self.reasoning + other.reasoning,
             self.written + other.written,
+            self.written_1h + other.written_1h,
         ).within_bounds()
 
     def within_bounds(self) -> Usage:
         """This usage with every number from 0 to `MAX_TOKENS`.
 
         >>> Usage(input=10**30, output=-1).within_bounds()
-        Usage(input=9007199254740992, output=0, cached=0, reasoning=0, written=0)
+        Usage(input=9007199254740992)
         """
-        numbers = (self.input, self.output, self.cached, self.reasoning, self.written)
+        numbers = (self.input, self.output, self.cached, self.reasoning, self.written, self.written_1h)
         if min(numbers) >= 0 and max(numbers) <= MAX_TOKENS:
             return self
         return Usage(*(min(max(0, number), MAX_TOKENS) for number in numbers))

@@ -38,6 +38,10 @@ from retinue.providers.text_calls import with_text_calls
 
 T = TypeVar("T")
 
+HOUR_WRITE = 1.6
+"""How much more it costs to write to a cache for an hour than for the usual five minutes: vendors charge twice the
+price of input in place of a quarter more."""
+
 PICO = 1_000_000
 """Picodollars per token for each dollar per million tokens; sums in these are exact."""
 
@@ -58,8 +62,9 @@ class LongContextRates(Struct, frozen=True, omit_defaults=True, forbid_unknown_f
 class Rates(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """The prices of a model, in dollars per million tokens.
 
-    `cached` is the price of input read from the vendor's cache, `cache_write` of input written to it; without them the
-    input price applies. In a long call both keep their ratio to the input price.
+    `cached` is the price of input read from the vendor's cache, `cache_write` of input written to it for five minutes;
+    what is written for an hour costs `HOUR_WRITE` times that. Without them the input price applies. In a long call all
+    keep their ratio to the input price.
 
     >>> sonnet = Rates(input=3.0, output=15.0, cached=0.3, cache_write=3.75)
     >>> sonnet.cost(Usage(input=1_000, output=100, cached=600, written=200))
@@ -80,7 +85,9 @@ class Rates(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True)
         pico = (usage.input - cached - written) * _pico(rates.input) + usage.output * _pico(rates.output)
         pico += cached * _pico(rates.input if rates.cached is None else rates.cached)
         if written and self.cache_write is not None:
-            pico += written * _pico(self.cache_write * (rates.input / self.input if self.input else 1.0))
+            write = self.cache_write * (rates.input / self.input if self.input else 1.0)
+            hour = min(usage.written_1h, written)
+            pico += (written - hour) * _pico(write) + (hour * _pico(write * HOUR_WRITE) if hour else 0)
         return min(-(-pico // 1000), MAX_COST)
 
     def highest(self) -> tuple[int, int]:

@@ -176,11 +176,12 @@ def normalized_usage(
     cached: int | None = None,
     reasoning: int | None = None,
     written: int | None = None,
+    written_1h: int | None = None,
 ) -> Usage | None:
     """The usage of one response, each number within bounds; None if the server counted neither input nor output.
 
     >>> normalized_usage(10, 5, cached=12, reasoning=-1)
-    Usage(input=10, output=5, cached=10, reasoning=0, written=0)
+    Usage(input=10, output=5, cached=10)
     >>> normalized_usage(None, None, cached=3) is None
     True
     """
@@ -188,12 +189,14 @@ def normalized_usage(
         return None
     total_in, total_out = _bounded(input_tokens), _bounded(output_tokens)
     from_cache = min(max(0, cached or 0), total_in)
+    into_cache = min(max(0, written or 0), total_in - from_cache)
     return Usage(
         input=total_in,
         output=total_out,
         cached=from_cache,
         reasoning=min(max(0, reasoning or 0), total_out),
-        written=min(max(0, written or 0), total_in - from_cache),
+        written=into_cache,
+        written_1h=min(max(0, written_1h or 0), into_cache) if written_1h else 0,
     )
 
 

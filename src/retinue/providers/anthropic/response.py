@@ -160,6 +160,12 @@ class _ServerUses(Struct, gc=False):
     web_fetch_requests: int | None = None
 
 
+class _Written(Struct, gc=False):
+    """What was written to the cache, by the time for which it is kept."""
+
+    ephemeral_1h_input_tokens: int | None = None
+
+
 class TokenCounts(Struct, gc=False):
     """Token counts so far; cached input is counted apart from the rest of the input."""
 
@@ -169,6 +175,7 @@ class TokenCounts(Struct, gc=False):
     cache_creation_input_tokens: int | None = None
     output_tokens_details: _Details | None = None
     server_tool_use: _ServerUses | None = None
+    cache_creation: _Written | None = None
 
     def updated(self, raw: msgspec.Raw) -> TokenCounts:
         """These counts with newer ones: they are sent at the beginning and again at the end, and only ever grow."""
@@ -182,6 +189,7 @@ class TokenCounts(Struct, gc=False):
             _larger(self.cache_creation_input_tokens, new.cache_creation_input_tokens),
             new.output_tokens_details or self.output_tokens_details,
             new.server_tool_use or self.server_tool_use,
+            new.cache_creation or self.cache_creation,
         )
 
     def server_tools(self) -> dict[str, int]:
@@ -204,6 +212,7 @@ class TokenCounts(Struct, gc=False):
             cached=cached,
             reasoning=details.thinking_tokens if details is not None else None,
             written=written,
+            written_1h=None if self.cache_creation is None else self.cache_creation.ephemeral_1h_input_tokens,
         )
 
 

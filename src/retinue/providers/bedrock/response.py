@@ -126,6 +126,13 @@ class _Whole(Struct, gc=False):
     message: str | None = None
 
 
+class _Written(Struct, gc=False):
+    """What was written to the cache, and the time for which it is kept."""
+
+    ttl: str = ""
+    inputTokens: int = 0  # noqa: N815
+
+
 class TokenCounts(Struct, gc=False):
     """Token counts; cached input is counted apart from the rest of the input."""
 
@@ -133,6 +140,7 @@ class TokenCounts(Struct, gc=False):
     outputTokens: int | None = None  # noqa: N815
     cacheReadInputTokens: int | None = None  # noqa: N815
     cacheWriteInputTokens: int | None = None  # noqa: N815
+    cacheDetails: list[_Written] | None = None  # noqa: N815
 
 
 _decode_event = msgspec.json.Decoder(_Event).decode
@@ -271,7 +279,8 @@ class Decoder(StreamDecoder):
             return None
         cached, written = max(0, counts.cacheReadInputTokens or 0), max(0, counts.cacheWriteInputTokens or 0)
         total = max(0, counts.inputTokens or 0) + cached + written
-        return normalized_usage(total, counts.outputTokens, cached=cached, written=written)
+        hour = sum(each.inputTokens for each in counts.cacheDetails or () if each.ttl == "1h")
+        return normalized_usage(total, counts.outputTokens, cached=cached, written=written, written_1h=hour)
 
     def _begin_call(self, index: int, call_id: str, name: str) -> Sequence[Delta]:
         call = self._new(index, _Block("call", len(self._calls), call_id, name))

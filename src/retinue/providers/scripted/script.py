@@ -325,7 +325,7 @@ class ScriptedProvider:
     >>> reply = asyncio.run(provider.answer(request, print))
     TextDelta(text='hello')
     >>> reply.message.text, reply.usage
-    ('hello', Usage(input=4, output=1, cached=0, reasoning=0, written=0))
+    ('hello', Usage(input=4, output=1))
     >>> provider.asked
     [AskedTurn(path='lead', agent='lead', turn=1)]
     """
