@@ -365,9 +365,13 @@ def _classes(kind: type) -> Iterator[tuple[type, ast.ClassDef]]:
 
 
 def _constructor(kind: type) -> tuple[str, ast.FunctionDef] | None:
-    """The module of the constructor, and the constructor; None if the class defines none."""
+    """The module of the constructor, and the constructor; None if the class defines none.
+
+    A struct that cannot have one may declare it for type checkers, below an `if`.
+    """
     for each, node in _classes(kind):
-        for member in node.body:
+        declared = [inner for member in node.body if isinstance(member, ast.If) for inner in member.body]
+        for member in (*node.body, *declared):
             if isinstance(member, ast.FunctionDef) and member.name == "__init__":
                 return each.__module__, member
     return None

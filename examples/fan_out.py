@@ -25,7 +25,7 @@ for name in FILES:
     SCRIPT.play("main", says("Nothing unusual. " * 400), task=f"Read {name}.")
 # For a real model, change the next line to PROVIDER = "anthropic", and pass model="NAME" to `retinue.open`.
 PROVIDER = ScriptedProvider(SCRIPT, prices={"": (30_000, 150_000)})  # nanodollars per input and output token
-BUDGET = retinue.Limits(max_cost=700_000_000)  # 70 cents, in nanodollars
+BUDGET = retinue.Limits(max_cost=0.70)  # dollars
 
 
 async def main() -> None:
@@ -35,12 +35,12 @@ async def main() -> None:
         views = sorted(await r.tree(run), key=lambda view: view.path)
     for view in views:
         assert view.outcome is not None
-        print(f"{view.label or 'root'}: {view.outcome.result}, {dollars(view.cost)}")
-    print(f"all: {dollars(sum(view.cost or 0 for view in views))} of {dollars(BUDGET.max_cost)}")
+        print(f"{view.label or 'root'}: {view.outcome.result}, ${dollars(view.cost):.2f}")
+    print(f"all: ${sum(dollars(view.cost) for view in views):.2f} of ${BUDGET.max_cost:.2f}")
 
 
-def dollars(nanodollars: int | None) -> str:
-    return f"${(nanodollars or 0) / 1e9:.2f}"
+def dollars(cost: int | None) -> float:
+    return (cost or 0) / 1e9  # costs that were measured are whole nanodollars
 
 
 asyncio.run(main())

@@ -1,7 +1,9 @@
 """Wrong arguments of `Agent`, `Limits` and `open` are refused at once, with what was expected."""
 
+import pickle
 from decimal import Decimal
 
+import msgspec
 import pytest
 
 import retinue
@@ -17,7 +19,10 @@ MODEL = ScriptedProvider(Script())
     [
         ({"max_turns": "20"}, "Limits: max_turns='20' is a str; expected an int or None"),
         ({"max_turns": True}, "Limits: max_turns=True is a bool; expected an int or None"),
-        ({"max_cost": "1"}, "max_cost='1' is a str; expected dollars as a float or Decimal, nanodollars as an int,"),
+        ({"max_cost": "1"}, "max_cost='1' is a str; expected dollars as an int, float or Decimal, or None"),
+        ({"max_cost": True}, "max_cost=True is a bool; expected dollars"),
+        ({"max_nanodollars": 0.5}, "Limits: max_nanodollars=0.5 is a float; expected an int or None"),
+        ({"max_cost": 1, "max_nanodollars": 1}, "max_cost and max_nanodollars are the same limit: give one of them"),
         ({"max_cost": -1.0}, "max_cost=-1.0 is not an amount of dollars"),
         ({"max_cost": float("nan")}, "max_cost=nan is not an amount of dollars"),
         ({"seconds": "5"}, "Limits: seconds='5' is a str; expected seconds"),
@@ -28,9 +33,35 @@ def test_limits_say_what_they_expected(arguments: dict[str, object], text: str) 
         retinue.Limits(**arguments)  # pyright: ignore[reportArgumentType]
 
 
-def test_money_is_given_in_dollars() -> None:
-    assert retinue.Limits(max_cost=0.25).max_cost == 250_000_000  # pyright: ignore[reportArgumentType]
-    assert retinue.Limits(max_cost=Decimal("1.1")).max_cost == 1_100_000_000  # pyright: ignore[reportArgumentType]
+@pytest.mark.parametrize(
+    ("dollars", "nanodollars"),
+    [(1, 1_000_000_000), (0.25, 250_000_000), (Decimal("1.1"), 1_100_000_000), (0, 0), (None, None)],
+)
+def test_money_is_given_and_read_in_dollars(dollars: float | Decimal | None, nanodollars: int | None) -> None:
+    limits = retinue.Limits(max_cost=dollars, max_turns=3)
+
+    assert limits.max_cost == (None if dollars is None else float(dollars))
+    assert limits.max_nanodollars == nanodollars
+    assert limits == retinue.Limits(max_nanodollars=nanodollars, max_turns=3)
+    assert pickle.loads(pickle.dumps(limits)) == limits
+
+
+def test_the_stored_form_of_a_cost_limit_is_nanodollars() -> None:
+    stored = b'{"max_turns":3,"max_cost":250000000}'
+
+    assert msgspec.json.encode(retinue.Limits(max_cost=0.25, max_turns=3)) == stored
+    assert msgspec.json.decode(stored, type=retinue.Limits) == retinue.Limits(max_cost=0.25, max_turns=3)
+
+
+async def test_a_limit_of_one_dollar_is_the_same_in_limits_and_as_a_single_limit() -> None:
+    script = Script().play("main", says("Hi.")).play("main", says("Hi."))
+    async with retinue.open(provider=ScriptedProvider(script), home=retinue.MEMORY, dialects=()) as r:
+        runs = [await r.spawn("Hi.", max_cost=1), await r.spawn("Hi.", limits=retinue.Limits(max_cost=1))]
+        for run in runs:
+            await run.wait()
+        limits = [(await r.supervisor.replay(run.run_id)).accepted.limits for run in runs]
+
+    assert [each.max_nanodollars for each in limits] == [1_000_000_000] * 2
 
 
 @pytest.mark.parametrize(
@@ -120,4 +151,4 @@ async def test_single_limits_have_the_names_of_the_flags() -> None:
         await run.wait()
         limits = (await r.supervisor.replay(run.run_id)).accepted.limits
 
-    assert (limits.max_turns, limits.max_tokens, limits.max_cost, limits.seconds) == (3, 900, 500_000_000, 60)
+    assert (limits.max_turns, limits.max_tokens, limits.max_cost, limits.seconds) == (3, 900, 0.5, 60)

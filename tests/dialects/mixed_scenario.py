@@ -54,7 +54,7 @@ REVIEWER = Agent(
     policy=Policy(max_actions_per_hour=4, excluded_tools=("deploy",)),
 )
 WORKER = Agent(name="worker", description="Works.", system_prompt="You work.", tools=("look", "shared_context"))
-LIMITS = Limits(max_tokens=60_000, max_cost=900_000_000, max_turns=12)
+LIMITS = Limits(max_tokens=60_000, max_cost=0.9, max_turns=12)
 
 
 @retinue.tool(kind="pure")

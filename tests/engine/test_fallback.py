@@ -116,7 +116,7 @@ async def test_every_turn_begins_with_the_first_model_again() -> None:
 async def test_a_fallback_has_its_own_price_and_no_temperature_of_another_provider() -> None:
     first = ScriptedProvider(Script(), prices={"first": (1, 1)})
     spare = SpareProvider(replies=[Reply(AssistantMessage("dear"), usage=Usage(input=10, output=1), cost=700)])
-    agent = lead("spare:second", limits=Limits(max_cost=10**9))
+    agent = lead("spare:second", limits=Limits(max_cost=1))
     async with Harness(provider=first, dialects=(), agents=[agent], providers={"spare": spare}) as r:
         r.script("lead", fails(down("auth")))
         outcome = await r.run("go", agent="lead", limits=agent.limits)

@@ -94,7 +94,7 @@ async def test_money_is_held_at_the_price_of_cached_input_where_no_more_is_left(
     """The second request costs $0.0012 at the full price, and $0.001 is left."""
     recorder = Recorder(WRITTEN, says("Done.", usage=Usage(4_100, 10, cached=4_000)))
     async with harness(recorder, provider=CachingProvider) as r:
-        outcome = await r.run("x" * 16_000, limits=Limits(max_cost=2_350_000))
+        outcome = await r.run("x" * 16_000, limits=Limits(max_cost=0.00235))
 
     assert outcome.result == "completed"
     assert recorder.allowed[1] is not None
@@ -103,7 +103,7 @@ async def test_money_is_held_at_the_price_of_cached_input_where_no_more_is_left(
 
 async def test_money_is_held_at_the_full_price_where_no_cache_is_known() -> None:
     async with harness(Recorder(WRITTEN)) as r:
-        outcome = await r.run("x" * 16_000, limits=Limits(max_cost=2_350_000))
+        outcome = await r.run("x" * 16_000, limits=Limits(max_cost=0.00235))
 
     met = LimitMet("max_cost", 1_350_000, 2_350_000, dimension="cost", left=1_000_000, needed=1_236_000)
     assert outcome.limit == met

@@ -178,7 +178,7 @@ async def test_a_run_is_exhausted_before_a_call_that_does_not_fit() -> None:
     [
         (Limits(max_input_tokens=500), LimitMet("max_tokens", 500, 500, dimension="input", needed=35)),
         (Limits(max_output_tokens=100), LimitMet("max_tokens", 100, 100, dimension="output", needed=16)),
-        (Limits(max_cost=2000), LimitMet("max_cost", 2000, 2000, dimension="cost", needed=185)),
+        (Limits(max_nanodollars=2000), LimitMet("max_cost", 2000, 2000, dimension="cost", needed=185)),
     ],
 )
 async def test_input_output_and_cost_have_limits_of_their_own(limits: Limits, met: LimitMet) -> None:

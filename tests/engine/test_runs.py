@@ -589,7 +589,7 @@ async def test_a_bug_ends_only_its_own_run() -> None:
         r.script("main", says("done"), task="fine")
         fine = await r.retinue.spawn("fine")
 
-        outcome = await r.run("broken", model="buggy", limits=Limits(max_cost=1))
+        outcome = await r.run("broken", model="buggy", limits=Limits(max_nanodollars=1))
 
         assert (outcome.result, outcome.reason) == ("failed", "bug")
         assert outcome.error == "internal error: ZeroDivisionError('division by zero')"

@@ -124,7 +124,7 @@ async def test_every_run_ends_with_its_true_reason_and_the_ledger_has_what_was_b
             dialect_settings={"native": NativeSettings(max_running=CHILDREN)},
             home=retinue.MEMORY,
         ) as r:
-            outcome = await r.run("Start all jobs.", limits=retinue.Limits(max_cost=1_000 * 10**9))
+            outcome = await r.run("Start all jobs.", limits=retinue.Limits(max_cost=1_000))
             rows = await r.supervisor.stored.runs(RunQuery())
             runs = [await r.supervisor.replay(row.run_id) for row in rows]
 

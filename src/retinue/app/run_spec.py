@@ -330,7 +330,7 @@ def with_single_limits(
     given: dict[str, object] = {
         "max_turns": max_turns,
         "max_tokens": max_tokens,
-        "max_cost": None if max_cost is None else nanodollars(max_cost),
+        "max_nanodollars": None if max_cost is None else nanodollars(max_cost),
         "seconds": timeout,
     }
     given = {name: value for name, value in given.items() if value is not None}

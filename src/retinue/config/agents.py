@@ -241,7 +241,7 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
 
         >>> agent = AgentSettings(max_turns=5, limits=LimitSettings(max_cost=0.25, timeout=60))
         >>> agent.limits_over(Limits(max_turns=50, max_calls=9)) == Limits(
-        ...     max_turns=5, max_calls=9, max_cost=250_000_000, seconds=60
+        ...     max_turns=5, max_calls=9, max_cost=0.25, seconds=60
         ... )
         True
         """
@@ -251,7 +251,7 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
             "max_tokens": own.max_tokens,
             "max_input_tokens": own.max_input_tokens,
             "max_output_tokens": own.max_output_tokens,
-            "max_cost": None if own.max_cost is None else round(own.max_cost * NANODOLLARS),
+            "max_nanodollars": None if own.max_cost is None else round(own.max_cost * NANODOLLARS),
             "max_calls": own.max_calls,
             "seconds": own.timeout,
             "model_seconds": own.model_timeout,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Generic, Literal, cast
 
-from msgspec import Struct, field
-from msgspec.structs import force_setattr
+from msgspec import Struct, StructMeta, field
 
 from retinue.core.budget import Dimension
 from retinue.core.errors import BadInput, RunFailed
@@ -61,6 +60,10 @@ def nanodollars(dollars: float | Decimal) -> int:
     >>> nanodollars(0.25), nanodollars(Decimal("1.50")), nanodollars(2)
     (250000000, 1500000000, 2000000000)
     """
+    given = cast("object", dollars)
+    if isinstance(given, bool) or not isinstance(given, int | float | Decimal):
+        kind = type(given).__name__
+        raise BadInput(f"max_cost={given!r:.80} is a {kind}; expected dollars as an int, float or Decimal, or None")
     try:
         amount = Decimal(str(dollars)) * NANO
         whole = int(amount.to_integral_value())
@@ -77,17 +80,37 @@ _WHOLE_NUMBERS = (
     "max_input_tokens",
     "max_output_tokens",
     "max_tokens",
-    "max_cost",
+    "max_nanodollars",
     "max_calls",
     "max_repeats",
 )
 _SECONDS = ("seconds", "model_seconds", "first_seconds", "idle_seconds", "tool_seconds", "retry_for")
 
 
-class Limits(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+if TYPE_CHECKING:
+    _LimitsType = StructMeta
+else:
+
+    class _LimitsType(StructMeta):
+        """Converts `max_cost` from dollars when limits are made by a caller.
+
+        A `Struct` has no `__init__`, and its `__post_init__` cannot tell the dollars of a caller from what is stored,
+        because decoding runs it, too.
+        """
+
+        def __call__(self, *, max_cost=None, **fields):
+            if max_cost is not None:
+                if fields.get("max_nanodollars") is not None:
+                    raise BadInput("Limits: max_cost and max_nanodollars are the same limit: give one of them")
+                fields["max_nanodollars"] = nanodollars(max_cost)
+            return super().__call__(**fields)
+
+
+class Limits(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, metaclass=_LimitsType):
     """Limits of a run; None is unlimited. Times are in seconds.
 
-    `max_cost` is given in dollars, as a float or a Decimal, and kept in nanodollars, as an int.
+    `max_cost` is in dollars, as an int, a float or a Decimal. `max_nanodollars` is the same limit as the exact number
+    that is stored (under the name `max_cost`) and compared with costs; `msgspec.structs.replace` takes this one.
 
     `max_turns` bounds the whole run, `exchange_turns` each exchange of a keep-alive run. `first_seconds` bounds the
     silence of a model before the first token, `idle_seconds` the silence after it; the first is never the shorter one.
@@ -97,7 +120,9 @@ class Limits(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
 
     >>> a_quarter_dollar = Limits(max_turns=20, max_cost=0.25, wrap_up=True)
     >>> a_quarter_dollar.max_turns, a_quarter_dollar.max_tokens, a_quarter_dollar.max_cost
-    (20, None, 250000000)
+    (20, None, 0.25)
+    >>> a_quarter_dollar.max_nanodollars
+    250000000
     >>> Limits(max_turns="20")
     Traceback (most recent call last):
     retinue.core.errors.BadInput: Limits: max_turns='20' is a str; expected an int or None
@@ -108,7 +133,7 @@ class Limits(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     max_input_tokens: int | None = None
     max_output_tokens: int | None = None
     max_tokens: int | None = None
-    max_cost: int | None = None
+    max_nanodollars: int | None = field(default=None, name="max_cost")
     max_calls: int | None = None
     max_repeats: int | None = 5
     seconds: float | None = None
@@ -119,19 +144,43 @@ class Limits(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     retry_for: float = 600.0
     wrap_up: bool = False
 
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            max_turns: int | None = None,
+            exchange_turns: int | None = None,
+            max_input_tokens: int | None = None,
+            max_output_tokens: int | None = None,
+            max_tokens: int | None = None,
+            max_cost: float | Decimal | None = None,
+            max_nanodollars: int | None = None,
+            max_calls: int | None = None,
+            max_repeats: int | None = 5,
+            seconds: float | None = None,
+            model_seconds: float = 600.0,
+            first_seconds: float = 300.0,
+            idle_seconds: float = 120.0,
+            tool_seconds: float = 600.0,
+            retry_for: float = 600.0,
+            wrap_up: bool = False,
+        ) -> None: ...
+
     def __post_init__(self) -> None:
-        cost: object = self.max_cost
-        if isinstance(cost, float | Decimal):
-            force_setattr(self, "max_cost", nanodollars(cost))
         for name in _WHOLE_NUMBERS:
             value: object = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
-                expected = "dollars as a float or Decimal, nanodollars as an int," if name == "max_cost" else "an int"
-                raise BadInput(f"Limits: {name}={value!r:.80} is a {type(value).__name__}; expected {expected} or None")
+                raise BadInput(f"Limits: {name}={value!r:.80} is a {type(value).__name__}; expected an int or None")
         for name in _SECONDS:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float | None):
                 raise BadInput(f"Limits: {name}={value!r:.80} is a {type(value).__name__}; expected seconds")
+
+    @property
+    def max_cost(self) -> float | None:
+        """The limit on cost in dollars."""
+        return None if self.max_nanodollars is None else self.max_nanodollars / NANO
 
 
 CHAT = "chat"

@@ -222,7 +222,7 @@ class SubAgents:
         return replace(
             own,
             max_turns=_least(own.max_turns, asked.max_turns) or self._rules.max_turns,
-            max_cost=_least(own.max_cost, asked.max_cost),
+            max_nanodollars=_least(own.max_nanodollars, asked.max_nanodollars),
             wrap_up=True,
         )
 

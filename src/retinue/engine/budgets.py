@@ -167,7 +167,7 @@ class Budgets:
             max_input_tokens=_share(limits.max_input_tokens, left.input),
             max_output_tokens=_share(limits.max_output_tokens, left.output),
             max_tokens=_share(limits.max_tokens, left.tokens),
-            max_cost=_share(limits.max_cost, left.cost),
+            max_nanodollars=_share(limits.max_nanodollars, left.cost),
         )
         known = {(window.name, window.span_seconds): window for window in (*self._windows[parent], *run.windows)}
         return replace(run, limits=limits, reserved=caps_of(limits) != UNLIMITED, windows=tuple(known.values()))
@@ -416,7 +416,10 @@ def _share(own: int | None, left: int | None) -> int | None:
 def caps_of(limits: Limits) -> Caps:
     """The limits that a run shares with its descendants: tokens and cost. Turns and calls are counted for each run."""
     return Caps(
-        input=limits.max_input_tokens, output=limits.max_output_tokens, tokens=limits.max_tokens, cost=limits.max_cost
+        input=limits.max_input_tokens,
+        output=limits.max_output_tokens,
+        tokens=limits.max_tokens,
+        cost=limits.max_nanodollars,
     )
 
 

@@ -273,4 +273,4 @@ def replace_model(flags: Flags, model: str) -> Flags:
 
 
 def _with_cost(limits: Limits, dollars: float | None) -> Limits:
-    return limits if dollars is None else msgspec.structs.replace(limits, max_cost=max(1, int(dollars * NANO)))
+    return limits if dollars is None else msgspec.structs.replace(limits, max_nanodollars=max(1, int(dollars * NANO)))

@@ -229,13 +229,13 @@ async def test_a_model_without_a_key_is_refused_with_the_providers(monkeypatch: 
     ],
 )
 async def test_the_narrower_limit_holds(agent: str | None, asked: Any, turns: int, cost: int | None) -> None:
-    capped = Agent(name="capped", max_turns=3, limits=Limits(max_cost=1_000_000_000))
+    capped = Agent(name="capped", max_turns=3, limits=Limits(max_cost=1))
     harness = NativeHarness(run_agent(agent=agent, **asked), says("Done."), agents=[capped])
     harness.script(agent or "general", plain("Ten."))
     await harness.play()
 
     accepted = harness.accepted(harness.rows()[1])
-    assert (accepted.limits.max_turns, accepted.limits.max_cost) == (turns, cost)
+    assert (accepted.limits.max_turns, accepted.limits.max_nanodollars) == (turns, cost)
 
 
 @pytest.mark.promise("NA-WRAP-UP")

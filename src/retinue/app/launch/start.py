@@ -64,7 +64,7 @@ class LimitOptions:
         given = {
             "max_turns": self.max_turns,
             "max_tokens": self.max_tokens,
-            "max_cost": None if self.max_cost is None else round(self.max_cost * NANO),
+            "max_nanodollars": None if self.max_cost is None else round(self.max_cost * NANO),
             "seconds": self.timeout,
         }
         return replace(limits, **{name: value for name, value in given.items() if value is not None})

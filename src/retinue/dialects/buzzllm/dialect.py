@@ -133,7 +133,7 @@ def _limits(left: Caps, shares: int, seconds: float) -> Limits:
         max_input_tokens=share(left.input),
         max_output_tokens=share(left.output),
         max_tokens=share(left.tokens),
-        max_cost=share(left.cost),
+        max_nanodollars=share(left.cost),
         model_seconds=seconds,
         idle_seconds=seconds,  # a process that prints nothing may be using a tool
     )

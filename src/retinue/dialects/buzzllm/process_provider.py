@@ -231,7 +231,7 @@ class ProcessProvider:
             max_input_tokens=unspent.input,
             max_output_tokens=unspent.output,
             max_tokens=unspent.tokens,
-            max_cost=unspent.cost,
+            max_nanodollars=unspent.cost,
             seconds=self._seconds,
         )
 

@@ -169,7 +169,7 @@ class RunTool(NativeTool):
             tools=request.tools,
             model=request.model or "",
             output=None if schema is None else self._dialect_context.make_output(schema),
-            limits=Limits(max_turns=request.turns, max_cost=request.cost),
+            limits=Limits(max_turns=request.turns, max_nanodollars=request.cost),
             lifecycle=Lifecycle(
                 awaited=not request.background,
                 announce=context.host is None and (bool(request.background) or request.wait_seconds is not None),
