@@ -31,15 +31,19 @@ def command(path: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def test_a_run_uses_the_servers_of_a_file_and_changes_are_accepted_by_a_person(tmp_path: Path) -> None:
     reads: dict[str, Any] = {"annotations": {"readOnlyHint": True}}
     behave(tmp_path, tool("echo", **reads))
-    server = {"command": sys.executable, "args": [str(SERVER), str(tmp_path / "behaviour.json")]}
-    (tmp_path / ".mcp.json").write_text(json.dumps({"mcpServers": {"test": server}}))
+    script = tmp_path / "server.py"
+    script.write_bytes(SERVER.read_bytes())
+    server = {"command": sys.executable, "args": [str(script), str(tmp_path / "behaviour.json")]}
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / ".mcp.json").write_text(json.dumps({"mcpServers": {"test": server}}))
     lines = [{"call": {"name": "mcp__test__echo", "arguments": {"a": 1}}}, {"say": "Done."}]
-    (tmp_path / "lines.json").write_text(json.dumps({"main": lines}))
+    (work / "lines.json").write_text(json.dumps({"main": lines}))
 
-    ran = command(tmp_path, "run", "--model", "scripted:lines.json", "--mcp-config", ".mcp.json", "--json", "Use it.")
+    ran = command(work, "run", "--model", "scripted:lines.json", "--mcp-config", ".mcp.json", "--json", "Use it.")
     behave(tmp_path, tool("echo", **reads), tool("new", **reads))
-    before = command(tmp_path, "mcp-servers", "--mcp-config", ".mcp.json", "--json")
-    accepted = command(tmp_path, "mcp-servers", "--mcp-config", ".mcp.json", "--accept", "test")
+    before = command(work, "mcp-servers", "--mcp-config", ".mcp.json", "--json")
+    accepted = command(work, "mcp-servers", "--mcp-config", ".mcp.json", "--accept", "test")
 
     assert (ran.returncode, json.loads(ran.stdout)["text"]) == (0, "Done."), ran.stderr
     (report,) = json.loads(before.stdout)

@@ -18,6 +18,7 @@ from retinue.messages import ToolMessage
 from retinue.testing import Script, ScriptedProvider, calls, says
 from retinue.tools.dependencies import ToolOptions
 from tests.mcp_client.test_tools import FULL, SERVER, behave, count, results, tool
+from tests.mcp_client.test_tools import server as plain_server
 
 pytestmark = [pytest.mark.real_time, pytest.mark.usefixtures("sandbox")]
 
@@ -148,11 +149,18 @@ async def test_a_server_has_the_network_unless_the_settings_say_no() -> None:
     assert (address in with_it, address in without) == (True, False)
 
 
-async def test_without_a_sandbox_in_the_settings_of_tools_a_server_runs_as_others_do(tmp_path: Path) -> None:
+async def test_without_a_sandbox_in_the_settings_of_tools_a_server_runs_as_others_do(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "outside").write_text("seen")
-    found = await results([server("read")], *reading(tmp_path / "outside"), tool_options=ToolOptions(sandbox="off"))
+    beside = replace(plain_server(tmp_path, "read"), sandbox=True)
+    off = ToolOptions(sandbox="off")
+
+    found = await results([beside], *reading(tmp_path / "outside"), tool_options=off)
+    await results([server("read")], tool_options=off)  # its files lie in the workspace
 
     assert found == ["seen"]
+    assert "where agents may write" in caplog.text
 
 
 async def test_a_folder_that_a_server_cannot_access_is_an_error(

@@ -43,6 +43,7 @@ headers = { Authorization = "REMOTE_AUTH" }
             args=("--root", "."),
             env=("FILES_TOKEN",),
             cwd=str(tmp_path / "sub"),
+            folder=str(tmp_path),
             timeout=5.0,
             allow=("get_*",),
             deny=("get_secret",),
@@ -117,7 +118,13 @@ def test_files_of_claude_code_and_cursor(tmp_path: Path, monkeypatch: pytest.Mon
     )
 
     assert read_server_file(file) == (
-        McpServer(name="my_server", command="npx", args=("-y", "server", "/tmp"), values={"KEY": "secret"}),
+        McpServer(
+            name="my_server",
+            command="npx",
+            args=("-y", "server", "/tmp"),
+            values={"KEY": "secret"},
+            folder=str(tmp_path),
+        ),
         McpServer(
             name="remote",
             url="https://host/mcp",
@@ -137,7 +144,9 @@ def test_files_of_vs_code_with_comments(tmp_path: Path) -> None:
 }""",
     )
 
-    assert read_server_file(file) == (McpServer(name="docs", command="docs", args=(f"{tmp_path}/docs", "http://x")),)
+    assert read_server_file(file) == (
+        McpServer(name="docs", command="docs", args=(f"{tmp_path}/docs", "http://x"), folder=str(tmp_path)),
+    )
 
 
 @pytest.mark.parametrize(

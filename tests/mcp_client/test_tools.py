@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from msgspec.structs import replace
 
 import retinue
 from retinue.core.messages import ToolMessage
@@ -30,6 +31,15 @@ FULL = retinue.Policy(autonomy=retinue.Autonomy.FULL, block_high_risk_commands=F
 SERVER = Path(__file__).with_name("server.py")
 
 
+@pytest.fixture(autouse=True)
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The workspace of the runs, which is the current folder; servers are beside it."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
 def tool(name: str, **more: Any) -> dict[str, Any]:
     return {"name": name, "description": f"Does {name}.", "inputSchema": {"type": "object"}, **more}
 
@@ -37,7 +47,9 @@ def tool(name: str, **more: Any) -> dict[str, Any]:
 def server(folder: Path, *tools: str | dict[str, Any], name: str = "test", **options: Any) -> McpServer:
     """A server that lists these tools; see `server.py` for what they do."""
     behave(folder, *tools)
-    return McpServer(name=name, command=sys.executable, args=(str(SERVER), str(folder / "behaviour.json")), **options)
+    script = folder / "server.py"
+    script.write_bytes(SERVER.read_bytes())  # agents of other tests may write in the folder of this one
+    return McpServer(name=name, command=sys.executable, args=(str(script), str(folder / "behaviour.json")), **options)
 
 
 def behave(folder: Path, *tools: str | dict[str, Any], **more: Any) -> None:
@@ -109,6 +121,10 @@ async def test_a_script_of_a_server_finds_no_interpreter_in_a_folder_of_agents(
     assert found[0].startswith(f"{own}:")
 
 
+def is_gone(path: str) -> bool:
+    return not os.path.lexists(path)
+
+
 def count(folder: Path, what: str) -> int:
     file = folder / what
     return len(file.read_text()) if file.exists() else 0
@@ -131,19 +147,106 @@ async def test_a_program_that_an_agent_can_have_written_is_not_started(
 
 
 async def test_a_program_is_taken_from_the_first_folder_of_path_that_is_not_of_agents(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    work, chosen = tmp_path / "work", tmp_path / "chosen"
+    chosen = tmp_path / "chosen"
+    chosen.mkdir()
     for folder in (work, chosen):
-        folder.mkdir()
         program = folder / "echo-server"
         program.write_text(f"#!/bin/sh\nexec {sys.executable} {SERVER} {folder}/behaviour.json\n")
         program.chmod(0o755)
         behave(folder, "echo" if folder is chosen else "planted")
-    monkeypatch.chdir(work)
     monkeypatch.setenv("PATH", os.pathsep.join((str(work), str(chosen), os.environ["PATH"])))
 
     assert await results([McpServer(name="x", command="echo-server")], calls("mcp__x__echo")) == ["{}"]
+
+
+def plant(path: Path, said: Path) -> Path:
+    """A program of an agent, as Python and as a program."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!{sys.executable}\nopen({str(said)!r}, 'w').close()\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("command", "args", "reason"),
+    [
+        (sys.executable, ("server.py",), "its argument server.py lies in"),
+        (sys.executable, ("{work}/server.py",), "its argument {work}/server.py lies in"),
+        (sys.executable, ("-u", "--", "{work}"), "its argument {work} lies in"),
+        (sys.executable, ("-m", "planted"), "No module named planted"),
+        (sys.executable, ("-X", "pycache_prefix={work}", "{beside}/leads-there"), "leads-there lies in"),
+        (sys.executable, ("{work}/none-yet.py",), "its argument {work}/none-yet.py lies in"),
+        ("./run", (), "run is not started: agents may write in {work}"),
+        ("{work}/.venv/bin/run", (), "run is not started: agents may write in {work}"),
+        ("{beside}/leads-there", (), "leads-there is not started: agents may write in {work}"),
+    ],
+)
+async def test_nothing_that_an_agent_placed_in_the_workspace_is_run_as_a_server_or_by_one(
+    tmp_path: Path,
+    work: Path,
+    caplog: pytest.LogCaptureFixture,
+    command: str,
+    args: tuple[str, ...],
+    reason: str,
+) -> None:
+    ran = tmp_path / "ran"
+    for name in ("server.py", "planted.py", "__main__.py", "run", ".venv/bin/run"):
+        plant(work / name, ran)
+    (tmp_path / "leads-there").symlink_to(work / "run")
+
+    def named(text: str) -> str:
+        return text.format(work=work, beside=tmp_path)
+
+    one = McpServer(name="x", command=named(command), args=tuple(map(named, args)), folder=str(work))
+
+    assert await results([one]) == []
+    assert named(reason) in caplog.text
+    assert not ran.exists()
+
+
+@pytest.mark.parametrize("root", ["workspace", "policy"])
+async def test_a_server_does_not_start_in_a_folder_in_which_an_agent_may_write(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, root: str
+) -> None:
+    shared = tmp_path / "shared"
+    (shared / "below").mkdir(parents=True)
+    (tmp_path / "leads-there").symlink_to(shared)
+    options: dict[str, Any] = (
+        {"agents": [retinue.Agent(name="helper", workspace=str(shared))]}
+        if root == "workspace"
+        else {"policy": retinue.Policy(autonomy=retinue.Autonomy.FULL, allowed_roots=(str(shared),))}
+    )
+    for chosen in (shared / "below", tmp_path / "leads-there"):
+        await results([server(tmp_path, "echo", cwd=str(chosen))], **options)
+        assert f"its cwd {chosen} lies in {shared}, where agents may write" in caplog.text
+        caplog.clear()
+    assert count(tmp_path, "started") == 0
+
+
+async def test_a_server_starts_in_the_folder_of_its_settings_where_no_agent_may_write(
+    tmp_path: Path, work: Path
+) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    trusted = replace(server(own, "cwd", name="trusted"), folder=str(own))
+    empty = replace(server(tmp_path, "cwd", name="empty"), folder=str(work))
+    shown = await results(
+        [trusted, replace(empty, name="named", cwd=str(own)), empty],
+        *(calls(f"mcp__{name}__cwd") for name in ("trusted", "named", "empty")),
+        home=tmp_path / "state",
+    )
+
+    assert shown[:2] == [str(own), str(own)]
+    assert Path(shown[2]).parent == tmp_path / "state"
+
+
+async def test_a_folder_of_agents_is_data_for_a_server(tmp_path: Path, work: Path) -> None:
+    made = server(tmp_path, "echo")
+    made = replace(made, args=(*made.args, str(work), "--repository", str(work)))
+
+    assert await results([made], calls("mcp__test__echo", a=1)) == ['{"a": 1}']
 
 
 # ---- calls -----------------------------------------------------------------------------------------------------------
@@ -161,7 +264,8 @@ async def test_results_of_every_form_become_text(tmp_path: Path) -> None:
         "no such page",
     ]
     assert json.loads(found[5]) == [{"uri": Path.cwd().as_uri(), "name": Path.cwd().name}]
-    assert found[6] == str(Path.cwd())
+    assert not Path(found[6]).is_relative_to(tmp_path)
+    assert is_gone(found[6])  # an empty folder, which is removed at the end
     assert count(tmp_path, "started") == 1  # one process for the list and for all calls
 
 

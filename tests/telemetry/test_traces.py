@@ -368,7 +368,8 @@ async def test_tools_and_mcp_servers_get_the_context_of_their_call(collector: Co
 
     listed = [{"name": "meta", "description": "Says its _meta.", "inputSchema": {"type": "object"}}]
     (tmp_path / "behaviour.json").write_text(json.dumps({"tools": listed}))
-    program = Path(__file__).parent.parent / "mcp_client" / "server.py"
+    program = tmp_path / "server.py"  # outside the workspace, where a server is not started from
+    program.write_bytes((Path(__file__).parent.parent / "mcp_client" / "server.py").read_bytes())
     server = McpServer(name="test", command=sys.executable, args=(str(program), str(tmp_path / "behaviour.json")))
     seen: list[str] = []
 

@@ -267,7 +267,9 @@ def open(
         folders=folders,
         file_changes=changes,
         exporting=exporting,
-        mcp_tools=_mcp_tools(mcp_servers, lambda: supervisor.key_value, dependencies, tool_options, policy),
+        mcp_tools=_mcp_tools(
+            mcp_servers, lambda: supervisor.key_value, dependencies, tool_options, policy, _folder(home)
+        ),
     )
 
 
@@ -277,6 +279,7 @@ def _mcp_tools(
     dependencies: Callable[[], ToolDependencies],
     options: ToolOptions | None,
     policy: Policy | None,
+    home: Path | None,
 ) -> McpTools | None:
     """The tools of MCP servers, of which those with `sandbox` run in it, unless the options switch it off."""
     if not servers:
@@ -288,7 +291,15 @@ def _mcp_tools(
         return await converse_with_server(server, rights, talk, dependencies())
 
     sandboxed = (options or ToolOptions()).sandbox != "off"
-    return McpTools(servers, key_value, converse=converse if sandboxed else None, policy=policy)
+    return McpTools(
+        servers,
+        key_value,
+        converse=converse if sandboxed else None,
+        policy=policy,
+        # Folders can have been recorded since the dependencies were made: those of worktrees and of other processes.
+        agents_write=lambda: (*dependencies().agents_write, *recorded_roots(home)),
+        home=home,
+    )
 
 
 def mcp_tools_of(servers: Sequence[McpServer], settings: Settings, key_value: KeyValue) -> McpTools | None:
@@ -303,7 +314,7 @@ def mcp_tools_of(servers: Sequence[McpServer], settings: Settings, key_value: Ke
             agents_write=writable_folders(settings.core_agents(), settings.policy),
         )
 
-    return _mcp_tools(servers, lambda: key_value, dependencies, settings.tool_options, settings.policy)
+    return _mcp_tools(servers, lambda: key_value, dependencies, settings.tool_options, settings.policy, default_home())
 
 
 def open_workspaces(agents: Sequence[Agent], rules: Rules) -> Workspaces:

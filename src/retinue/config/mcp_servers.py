@@ -30,7 +30,7 @@ class McpServerSettings(Struct, frozen=True, kw_only=True):
     ] = ()
     cwd: Annotated[
         str | None,
-        Meta(description="Its folder, relative to this file; the run's workspace by default.", examples=["."]),
+        Meta(description="Its folder, relative to this file; see the guide for the default.", examples=["."]),
     ] = None
     url: Annotated[
         Address | None, Meta(description="The address of a server on HTTP, instead.", examples=["https://host/mcp"])
@@ -82,6 +82,7 @@ class McpServerSettings(Struct, frozen=True, kw_only=True):
             args=self.args,
             env=self.env,
             cwd="" if self.cwd is None else absolute(self.cwd),
+            folder="" if self.command is None else str(folder.absolute()),
             url=self.url or "",
             headers=self.headers,
             timeout=self.timeout,

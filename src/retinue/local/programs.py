@@ -102,6 +102,16 @@ def why_untrusted(path: str, *, agents_write: Sequence[str]) -> str:
     return ""
 
 
+def folder_of_agents(path: str, *, agents_write: Sequence[str]) -> str:
+    """The folder of agents in which a part of a path is looked up, also behind links; empty if there is none."""
+    roots = _roots(agents_write)
+    try:
+        entries = (entry for _, entry in _steps(os.path.abspath(path)))
+        return next((root for entry in entries for root in roots if _is_below(entry, (root,))), "")
+    except OSError:  # too many links
+        return path
+
+
 def trusted_path(*, agents_write: Sequence[str]) -> str:
     """PATH without the folders of agents, for a program that starts others, as git does with ssh."""
     roots = _roots(agents_write)

@@ -9,7 +9,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, cast
@@ -28,7 +28,15 @@ from retinue.core.errors import BadInput, ToolError
 from retinue.core.policy import WorkspaceRights
 from retinue.core.ports import Ended, Talk
 from retinue.core.text import clean_line, values_in
-from retinue.local.programs import on_path, trusted_path
+from retinue.local.programs import trusted_path
+from retinue.mcp_client.program import (
+    Places,
+    check_arguments,
+    places_of,
+    program_of,
+    sandboxed_program_of,
+    starting_folder,
+)
 from retinue.mcp_client.server_config import Converse, McpServer
 from retinue.version import __version__
 
@@ -44,7 +52,6 @@ MAX_UNASKED = 10_000
 MAX_PAGES = 50
 START_SECONDS, LIST_SECONDS, END_SECONDS = 30.0, 30.0, 2.0
 KEPT_ERRORS = 2000
-MISSING = "there is no program of this name on PATH"
 
 
 class _Pipes(Struct, frozen=True):
@@ -61,8 +68,11 @@ class Connection:
     `converse` runs the server's program in the sandbox; without it the program has all rights of this process.
     """
 
-    def __init__(self, server: McpServer, rights: WorkspaceRights, converse: Converse | None) -> None:
+    def __init__(
+        self, server: McpServer, rights: WorkspaceRights, converse: Converse | None, places: Places | None = None
+    ) -> None:
         self.server = server
+        self._places = places or places_of((), rights.workspace, None)
         self.client: Client
         self.ended_because = ""
         """Why the connection is gone; empty while it is open."""
@@ -163,10 +173,10 @@ class Connection:
 
     async def _start(self) -> AbstractAsyncContextManager[_Pipes]:
         """The program of the server, started by the block; leaving it ends the program with all its processes."""
-        path = await asyncio.to_thread(_program, self.server, self._rights.workspace)
-        server = msgspec.structs.replace(self.server, command=path)
         if self._converse is None:
-            return _started(server, self._rights.workspace)
+            return _started(self.server, self._places)
+        path = await asyncio.to_thread(sandboxed_program_of, self.server, self._places)
+        server = msgspec.structs.replace(self.server, command=path)
         return _sandboxed(partial(self._converse, server, self._rights))
 
     @asynccontextmanager
@@ -247,7 +257,7 @@ class Connection:
 def _text_of(error: BaseException) -> str:
     while isinstance(error, BaseExceptionGroup):
         error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
-    return clean_line(str(error) or type(error).__name__)[:300]
+    return clean_line(str(error) or type(error).__name__)[:500]
 
 
 class _BoundedTransport(httpx2.AsyncHTTPTransport):
@@ -286,14 +296,24 @@ class _BoundedStream(httpx2.AsyncByteStream):
 
 
 @asynccontextmanager
-async def _started(server: McpServer, workspace: str) -> AsyncGenerator[_Pipes]:
-    """Start the program of a server in a session of its own; at the end its whole process group is killed."""
+async def _started(server: McpServer, places: Places) -> AsyncGenerator[_Pipes]:
+    """Start the program of a server with all rights, in a session of its own; at the end its group is killed."""
+    with ExitStack() as resources:
+        folder = await asyncio.to_thread(resources.enter_context, starting_folder(server, places))
+        path = await asyncio.to_thread(program_of, server, places)
+        await asyncio.to_thread(check_arguments, server, folder, places)
+        async with _running(msgspec.structs.replace(server, command=path), folder, places) as pipes:
+            yield pipes
+
+
+@asynccontextmanager
+async def _running(server: McpServer, folder: str, places: Places) -> AsyncGenerator[_Pipes]:
     try:
         process = await asyncio.create_subprocess_exec(
             server.command,
             *server.args,
-            cwd=_folder(workspace, server.cwd),
-            env=_environment(server, workspace),
+            cwd=folder,
+            env=_environment(server, places),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -357,29 +377,19 @@ async def _streams(
         writing.abort()
 
 
-def _program(server: McpServer, workspace: str) -> str:
-    """The program of a server; one that is named without a folder is not taken from where an agent can have put it."""
-    if os.path.dirname(server.command):
-        return os.path.expanduser(server.command)
-    found = on_path(server.command, agents_write=(os.getcwd(), str(_folder(workspace))))
-    if not found.path:
-        raise BadInput(f"{clean_line(server.command)} cannot be started: " + "; ".join(found.passed_over or (MISSING,)))
-    return found.path
-
-
-def _environment(server: McpServer, workspace: str) -> dict[str, str]:
+def _environment(server: McpServer, places: Places) -> dict[str, str]:
     """The variables of a server with all rights: it looks for programs, such as node, in no folder of agents.
 
     A PATH that the settings name is given as it is.
     """
     environment = server.environment()
     if "PATH" in environment and "PATH" not in (*server.env, *server.values):
-        environment["PATH"] = trusted_path(agents_write=(os.getcwd(), str(_folder(workspace))))
+        environment["PATH"] = trusted_path(agents_write=places.agents_write)
     return environment
 
 
-def _folder(workspace: str, below: str = "") -> Path:
-    return Path.cwd() / workspace / Path(below).expanduser()
+def _folder(workspace: str) -> Path:
+    return Path.cwd() / workspace
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

@@ -29,6 +29,8 @@ TIMEOUT = 60.0
 class McpServer(Struct, frozen=True, kw_only=True):
     """An MCP server: a program that speaks on stdin and stdout (`command`), or an address (`url`).
 
+    - `cwd`: the folder in which the program starts. Without the sandbox no agent may write there; by default it is
+      `folder`, the folder of the settings file, or an empty one if agents may write there.
     - `env`, `headers`: names of environment variables; for headers by the name of the header. Their values are read
       when the server is started, and stored nowhere. `values` and `header_values` have literal ones.
     - `timeout`: seconds that a call may take.
@@ -47,6 +49,7 @@ class McpServer(Struct, frozen=True, kw_only=True):
     env: tuple[str, ...] = ()
     values: Mapping[str, str] = {}
     cwd: str = ""
+    folder: str = ""
     url: str = ""
     headers: Mapping[str, str] = {}
     header_values: Mapping[str, str] = {}
@@ -181,6 +184,7 @@ def _server(path: Path, name: str, table: object) -> McpServer:
         args=tuple(map(filled, entry.args)),
         values={key: filled(value) for key, value in entry.env.items()},
         cwd=filled(entry.cwd),
+        folder=folder if entry.command else "",
         url=filled(entry.url),
         header_values={key: filled(value) for key, value in entry.headers.items()},
         # Claude Code counts milliseconds, others seconds.

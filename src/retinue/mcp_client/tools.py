@@ -8,6 +8,7 @@ from base64 import b64decode
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
@@ -23,6 +24,7 @@ from retinue.core.policy import Policy, Risk, WorkspaceRights
 from retinue.core.ports import CallContext, KeyValue, Tool, ToolResult
 from retinue.core.text import NOT_JSON, clean, clean_line, name_list
 from retinue.mcp_client.definitions import PREFIX, Pins, ToolDefinition, changes, listed
+from retinue.mcp_client.program import Places, places_of
 from retinue.mcp_client.server_config import Converse, McpServer
 
 if TYPE_CHECKING:
@@ -49,7 +51,8 @@ class McpTools:
 
     `load` has to be awaited before the tools are looked up. A server is started when one of its tools is first called;
     one that was never listed is also started by `load`, with the rights of `policy` in the current folder. `converse`
-    runs servers with `sandbox` in the sandbox; without it they run as others do.
+    runs servers with `sandbox` in the sandbox; without it they run as others do. Those outside it are not started from
+    the folders that `agents_write` gives; their own empty folders are made in `home`.
     """
 
     def __init__(
@@ -59,7 +62,11 @@ class McpTools:
         *,
         converse: Converse | None = None,
         policy: Policy | None = None,
+        agents_write: Callable[[], Sequence[str]] = tuple,
+        home: Path | None = None,
     ) -> None:
+        self._agents_write = agents_write
+        self._home = home
         self._servers = {server.name: server for server in servers}
         if len(self._servers) < len(servers):
             names = [server.name for server in servers]
@@ -225,7 +232,8 @@ class McpTools:
             from retinue.mcp_client.connection import Connection
         except ImportError as error:
             raise ToolError("MCP servers need the package mcp: install the extra retinue[mcp].") from error
-        connection = Connection(server, rights, self._converse if self._is_sandboxed(server) else None)
+        places = await asyncio.to_thread(self._places, rights.workspace)
+        connection = Connection(server, rights, self._converse if self._is_sandboxed(server) else None, places)
         self._connections[server.name, rights] = connection
         try:
             await connection.open()
@@ -236,6 +244,9 @@ class McpTools:
             for sentence in changes(pinned, await self._listed(connection))[:10]:
                 self._report(server, sentence)
         return connection
+
+    def _places(self, workspace: str) -> Places:
+        return places_of(tuple(self._agents_write()), workspace, self._home)
 
     def _count_restart(self, server: McpServer, run_id: RunId, reason: str) -> None:
         if (run_id, server.name) in self._restarted:

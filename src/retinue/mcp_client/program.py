@@ -1,0 +1,169 @@
+"""What is started for an MCP server outside the sandbox: a program, arguments and a folder that no agent can prepare.
+
+Such a program has all rights of the user. Interpreters and package runners obey what lies in the folder where they
+start (`node_modules`, `.npmrc`, `pyproject.toml`, a module that they import), so it counts as the program does.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from msgspec import Struct
+
+from retinue.core.errors import BadInput
+from retinue.core.text import clean_line
+from retinue.local.private_folder import create_private
+from retinue.local.programs import folder_of_agents, on_path, why_untrusted
+from retinue.mcp_client.server_config import McpServer
+
+MISSING = "there is no program of this name on PATH"
+WRITTEN = "where agents may write"
+ADVICE = "move it to a folder in which no agent may write, or set sandbox = true for the server"
+
+RUNNERS = frozenset(
+    {
+        *("bun", "bunx", "deno", "java", "node", "npm", "npx", "perl", "php", "pnpm", "python", "python3", "ruby"),
+        *("bash", "dash", "pipx", "sh", "tsx", "uv", "uvx", "yarn", "zsh"),
+    }
+)
+"""Programs that run what an argument names, which can be a folder. Of others, a folder is data that they work on."""
+
+SUBCOMMANDS = frozenset({"dlx", "exec", "run", "tool", "x"})
+CODE_OPTIONS = frozenset(
+    {
+        *("--cwd", "--dir", "--directory", "--from", "--import", "--loader", "--package", "--prefix", "--project"),
+        *("--require", "--spec", "--with", "--with-editable", "-C", "-I", "-p", "-r"),
+    }
+)
+"""Options of runners whose value can be a folder with code."""
+
+
+class Places(Struct, frozen=True):
+    """Where agents may write, and where private folders can be made (the state folder, if there is one)."""
+
+    agents_write: tuple[str, ...] = ()
+    home: Path | None = None
+
+    def reason(self, path: str) -> str:
+        """Why what lies at a path must not be run; empty if it may be."""
+        return "" if _is_of_own_environment(path) else why_untrusted(path, agents_write=self.agents_write)
+
+    def agents_reach(self, path: str | Path) -> str:
+        """The folder of agents in which a path lies; empty if there is none."""
+        return folder_of_agents(str(path), agents_write=self.agents_write)
+
+
+def _is_of_own_environment(path: str) -> bool:
+    """Whether a path lies in the virtual environment of this process, which is read-only for agents."""
+    return sys.prefix != sys.base_prefix and os.path.abspath(path).startswith(f"{sys.prefix}/")
+
+
+@contextmanager
+def starting_folder(server: McpServer, places: Places) -> Generator[str]:
+    """The folder in which a program starts: `cwd`, the folder of its settings file, or an empty one for this block.
+
+    Raises `BadInput` for a `cwd` in which agents may write.
+    """
+    if server.cwd:
+        chosen = os.path.abspath(os.path.join(server.folder, os.path.expanduser(server.cwd)))
+        if root := places.agents_reach(chosen):
+            raise BadInput(
+                f"its cwd {clean_line(chosen)} lies in {clean_line(root)}, {WRITTEN}: name another folder, or set "
+                "sandbox = true for the server"
+            )
+        yield chosen
+    elif server.folder and not places.agents_reach(server.folder):
+        yield server.folder
+    else:
+        made = _empty_folder(places)
+        try:
+            yield made
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+
+
+def _empty_folder(places: Places) -> str:
+    """An empty folder, with none of an agent above it: package managers look for their settings in those above, too."""
+    above: list[Path] = []
+    if places.home is not None:
+        create_private(places.home)
+        above.append(places.home)
+    above += [Path(folder) for folder in (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir()) if folder]
+    usable = [folder for folder in above if folder.is_dir() and not places.agents_reach(folder)]
+    return tempfile.mkdtemp(prefix="mcp-", dir=(usable or above)[0])
+
+
+def program_of(server: McpServer, places: Places) -> str:
+    """The path of the program of a server, where neither an agent nor another user can have placed it.
+
+    A relative path with a folder is relative to the folder of the settings file. Raises `BadInput`.
+    """
+    if not os.path.dirname(server.command):
+        found = on_path(server.command, agents_write=places.agents_write)
+        if not found.path:
+            reasons = "; ".join(found.passed_over or (MISSING,))
+            raise BadInput(f"{clean_line(server.command)} cannot be started: {reasons}")
+        return found.path
+    path = os.path.abspath(os.path.join(server.folder, os.path.expanduser(server.command)))
+    if os.path.lexists(path) and (reason := places.reason(path)):
+        raise BadInput(f"{clean_line(path)} is not started: {reason}; {ADVICE}")
+    return path
+
+
+def sandboxed_program_of(server: McpServer, places: Places) -> str:
+    """The path of a program for the sandbox, where one of an agent can do no more than the agent."""
+    command = os.path.expanduser(server.command)
+    return command if os.path.dirname(command) else program_of(server, places)
+
+
+def check_arguments(server: McpServer, folder: str, places: Places) -> None:
+    """Raise `BadInput` if an argument names a file that agents may write, or a folder of theirs whose code is run.
+
+    A file that is not there yet counts, because an agent could make it.
+    """
+    is_runner = _name_of(server.command) in RUNNERS
+    before, is_first = "", True
+    for word in server.args:
+        option, _, value = word.partition("=") if word.startswith("-") else ("", "", "")
+        path = os.path.expanduser(value or word)
+        code = is_runner and (is_first or before in CODE_OPTIONS or option in CODE_OPTIONS)
+        for place in _named_places(path, folder, server.folder):
+            if os.path.isdir(place) and not code:
+                continue
+            if root := places.agents_reach(place):
+                raise BadInput(f"its argument {clean_line(word)[:100]} lies in {clean_line(root)}, {WRITTEN}: {ADVICE}")
+            if os.path.isfile(place) and (reason := places.reason(place)):
+                raise BadInput(f"its argument {clean_line(word)[:100]} is not used: {reason}")
+        is_value = before.startswith("-") and os.path.isdir(path)
+        is_first = is_first and (is_value or word.startswith("-") or word in SUBCOMMANDS)
+        before = word
+
+
+def _name_of(command: str) -> str:
+    name = os.path.basename(command)
+    return name.rstrip("0123456789.") or name
+
+
+def _named_places(path: str, folder: str, configured: str) -> Iterator[str]:
+    """What an argument can name: a path, or a file of the folder where it starts or of the settings file.
+
+    A relative path is meant from the folder of the settings file, even if the program starts elsewhere because agents
+    write there: then the error says so, where the program would only say that there is no such file.
+    """
+    if os.path.isabs(path):
+        yield path
+    elif path:
+        for above in dict.fromkeys(filter(None, (folder, configured))):
+            if os.path.isfile(place := os.path.normpath(os.path.join(above, path))):
+                yield place
+
+
+def places_of(agents_write: Sequence[str], workspace: str, home: Path | None) -> Places:
+    """The places for a run in this workspace: agents may write there, and in the current folder."""
+    return Places((*dict.fromkeys((os.getcwd(), os.path.abspath(workspace), *agents_write)),), home)
