@@ -344,8 +344,8 @@ class TestWakeUps:
         with closing(PostgresStore(postgres_url)) as other:
             stop = other.on_change(woken.set)
             store.on_change(own.set)
-            assert woken.wait(10), "it wakes once it listens, because notifications may have been missed"
-            assert own.wait(10)
+            assert woken.wait(60), "it wakes once it listens, because notifications may have been missed"
+            assert own.wait(60)
             for write in (
                 Post(run_id="root", item=TextMessage(key="w", text="hello")),
                 replace(record("one", 2, run_ended())),
@@ -353,7 +353,7 @@ class TestWakeUps:
                 woken.clear()
                 own.clear()
                 store.commit("alice", [write])
-                assert woken.wait(10)
+                assert woken.wait(60)
             assert not own.is_set()
             stop()
             stop()
@@ -361,7 +361,7 @@ class TestWakeUps:
     def test_a_listener_connects_again(self, postgres_server: PostgresServer, store: PostgresStore) -> None:
         woken = threading.Event()
         store.on_change(woken.set)
-        assert woken.wait(10)
+        assert woken.wait(60)
         woken.clear()
         with administrator(postgres_server) as connection:
             connection.execute(
@@ -369,7 +369,7 @@ class TestWakeUps:
                 (f"%{store.address.channel}%",),
             )
 
-        assert woken.wait(10)
+        assert woken.wait(60)
 
 
 class TestConcurrentWriters:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
+
+import pytest
 
 import retinue
 from retinue.app.launch.worker import as_worker
@@ -16,7 +17,13 @@ from retinue.engine import WorkerRole
 from retinue.providers.scripted import Script, ScriptedProvider
 from retinue.store.postgres import parse_address
 
-PATIENCE = 120.0
+PATIENCE = 240.0
+"""Seconds for what takes one: PostgreSQL is slow beside other tests. The tests have a longer timeout (`LONG`)."""
+
+LONG = pytest.mark.timeout(300)
+
+_serving: set[asyncio.Task[None]] = set()
+"""The workers of the running test."""
 
 
 class RunningWorker:
@@ -74,9 +81,11 @@ async def worker(
         schedules=None if settings is None else schedules,
     )
     task = asyncio.create_task(serving)
+    _serving.add(task)
     try:
         yield running
     finally:
+        _serving.discard(task)
         running.stop.set()
         await task
 
@@ -86,17 +95,20 @@ def at(place: str) -> dict[str, Any]:
     return {"store": place} if place.startswith("postgresql:") else {"home": place}
 
 
-def unused_port() -> int:
-    """A port of this machine on which no server listens."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition that another task makes true."""
+async def until(condition: Callable[[], bool | Awaitable[bool]]) -> None:
+    """Wait for a condition that another task makes true; fails at once if a worker has failed or all have left."""
     async with asyncio.timeout(PATIENCE):
         while True:
-            if condition():
+            has_workers, is_left = bool(_serving), all(task.done() for task in _serving)
+            if await _holds(condition):
                 return
+            for task in _serving:
+                if task.done() and (error := task.exception()) is not None:
+                    raise AssertionError("a worker failed") from error
+            assert not (has_workers and is_left), "all workers have left"
             await asyncio.sleep(0.01)
+
+
+async def _holds(condition: Callable[[], bool | Awaitable[bool]]) -> bool:
+    found = condition()
+    return found if isinstance(found, bool) else await found

@@ -32,7 +32,6 @@ from retinue.store.postgres import PostgresStore
 from retinue.testing.fake_chat import FakeChat, response_for
 from retinue.testing.fake_server import FakeResponse, ReceivedRequest
 from tests.conftest import STRESS
-from tests.dispatch.worker.stage import unused_port
 from tests.network import Namespaces, Network, network
 from tests.postgres import ReplicatedServer, replicated_server
 
@@ -40,6 +39,10 @@ pytestmark = [
     pytest.mark.real_time,
     pytest.mark.skipif(sys.platform == "win32", reason="processes are stopped and continued by signals"),
 ]
+
+PORTS = (25432, 25433)
+"""Of the servers: numbers of their sockets, or ports of an address that no other process has; outgoing connections use
+higher ones."""
 
 WORKERS = 3
 CHILDREN = 3
@@ -184,7 +187,7 @@ class Fleet:
                 worker.send_signal(signal.SIGCONT)
                 worker.terminate()
         for worker in self.workers.values():
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 await worker.wait()
 
 
@@ -193,9 +196,8 @@ async def endure(folder: Path, storm: Storm, *, patience: float) -> dict[str, ob
     model = Model(storm.thinking)
     with ExitStack() as stack:
         place = stack.enter_context(network(WORKERS))
-        ports = unused_port(), unused_port()
         listens = {"listen_addresses": place.host} if isinstance(place, Namespaces) else {}
-        server = stack.enter_context(replicated_server(ports, **listens))
+        server = stack.enter_context(replicated_server(PORTS, **listens))
         place.connect(server.servers)
         fleet = Fleet(folder, place, server, storm)
         url = stores_of(server)
@@ -290,9 +292,15 @@ def check(
         assert isinstance(accepted, RunAccepted)
         replies = [event for event in events if isinstance(event, ReplyReceived)]
         assert [reply.turn for reply in replies] == list(range(1, len(replies) + 1))
-        for reply in replies:
-            late = [at for at in model.requested[accepted.task, reply.turn] if at > reply.at]
-            assert late == [], "a finished model call is not repeated"
+        drivers = 0
+        for event in events:
+            drivers += isinstance(event, RunAdopted)
+            if isinstance(event, ReplyReceived):
+                requested = model.requested[accepted.task, event.turn]
+                late = [at for at in requested if at > event.at]
+                # The request of a driver that was cut off may arrive after the reply to the next driver. One that knows
+                # the reply is one too many.
+                assert not late or len(requested) <= drivers, "a finished model call is not repeated"
     seconds = sorted(adopted - left for left, adopted in takeovers(store))
     return {
         "trees": len(roots),
@@ -318,10 +326,11 @@ def takeovers(store: PostgresStore) -> list[tuple[float, float]]:
     return found
 
 
+@pytest.mark.timeout(400)
 async def test_every_tree_ends_with_its_right_answer_while_workers_and_the_server_fail(tmp_path: Path) -> None:
     storm = Storm(trees=4, every=0.4, faults=FAULTS[:4], pause=0.3, lease=1.0, thinking=0.15)
 
-    figures = await endure(tmp_path, storm, patience=60)
+    figures = await endure(tmp_path, storm, patience=240)
 
     assert figures["faults"] == dict.fromkeys(FAULTS[:4], 1)
 

@@ -14,10 +14,10 @@ from retinue.dispatch.worker import job_queue
 from retinue.dispatch.worker.job_queue import JobQueue, QueueUnavailable, runs_of
 from retinue.providers.scripted import Script, ScriptedProvider, says
 from retinue.store.postgres import PostgresAddress, parse_address
-from tests.dispatch.worker.stage import PATIENCE, worker
+from tests.dispatch.worker.stage import LONG, PATIENCE, until, worker
 from tests.internals import engine_of
 
-pytestmark = pytest.mark.real_time
+pytestmark = [pytest.mark.real_time, LONG]
 
 
 async def waiting_rows(r: retinue.Retinue, number: int) -> list[RunRow]:
@@ -29,6 +29,11 @@ async def waiting_rows(r: retinue.Retinue, number: int) -> list[RunRow]:
 
 def client(url: str) -> retinue.Retinue:
     return retinue.open(provider=ScriptedProvider(Script()), dialects=(), store=url)
+
+
+def queue_of(address: PostgresAddress, lease: float = 60.0) -> JobQueue:
+    """The place of a worker in the queue, which waits for a slow server."""
+    return JobQueue(address, lease=lease, timeout=60.0)
 
 
 def adoptions(r: retinue.Retinue, run_id: str) -> int:
@@ -45,7 +50,7 @@ def jobs_left(address: PostgresAddress) -> int:
 
 async def test_a_run_is_queued_once_and_handed_to_one_worker(postgres_url: str) -> None:
     address = parse_address(postgres_url)
-    async with client(postgres_url) as r, JobQueue(address, lease=5) as first, JobQueue(address, lease=5) as second:
+    async with client(postgres_url) as r, queue_of(address) as first, queue_of(address) as second:
         (row,) = await waiting_rows(r, 1)
         for queue in (first, second, first):
             await queue.enqueue([row], "a", is_takeover=False)
@@ -60,7 +65,7 @@ async def test_a_run_is_queued_once_and_handed_to_one_worker(postgres_url: str) 
 
 async def test_several_runs_are_one_job(postgres_url: str) -> None:
     address = parse_address(postgres_url)
-    async with client(postgres_url) as r, JobQueue(address, lease=5) as queue:
+    async with client(postgres_url) as r, queue_of(address) as queue:
         rows = await waiting_rows(r, 3)
         await queue.enqueue(rows[:1], "a", is_takeover=False)
         await queue.enqueue(rows, "a", is_takeover=False)
@@ -74,7 +79,7 @@ async def test_several_runs_are_one_job(postgres_url: str) -> None:
 
 async def test_a_worker_fetches_from_its_queues_alone_and_by_priority(postgres_url: str) -> None:
     address = parse_address(postgres_url)
-    async with client(postgres_url) as r, JobQueue(address, lease=5) as queue:
+    async with client(postgres_url) as r, queue_of(address) as queue:
         new, begun, other = await waiting_rows(r, 3)
         await queue.enqueue([new], "a", is_takeover=False)
         await queue.enqueue([begun], "a", is_takeover=True)
@@ -85,7 +90,7 @@ async def test_a_worker_fetches_from_its_queues_alone_and_by_priority(postgres_u
 
 async def test_the_jobs_of_a_dead_worker_go_to_another(postgres_url: str) -> None:
     address = parse_address(postgres_url)
-    async with client(postgres_url) as r, JobQueue(address, lease=0.2) as dead, JobQueue(address, lease=0.2) as other:
+    async with client(postgres_url) as r, queue_of(address, lease=0.2) as dead, queue_of(address, lease=0.2) as other:
         (row,) = await waiting_rows(r, 1)
         await dead.enqueue([row], "a", is_takeover=False)
         assert await dead.fetch(["a"]) is not None
@@ -100,7 +105,7 @@ async def test_the_jobs_of_a_dead_worker_go_to_another(postgres_url: str) -> Non
 
 async def test_a_job_whose_runs_were_enqueued_again_is_given_back_without_a_second_one(postgres_url: str) -> None:
     address = parse_address(postgres_url)
-    async with client(postgres_url) as r, JobQueue(address, lease=5) as queue, JobQueue(address, lease=5) as other:
+    async with client(postgres_url) as r, queue_of(address) as queue, queue_of(address) as other:
         rows = await waiting_rows(r, 1)
         await queue.enqueue(rows, "a", is_takeover=False)
         job = await queue.fetch(["a"])
@@ -113,7 +118,7 @@ async def test_a_job_whose_runs_were_enqueued_again_is_given_back_without_a_seco
 
 async def test_an_aborted_job_is_reported_to_its_worker(postgres_url: str) -> None:
     address = parse_address(postgres_url)
-    async with client(postgres_url) as r, JobQueue(address, lease=5) as queue:
+    async with client(postgres_url) as r, queue_of(address) as queue:
         (row,) = await waiting_rows(r, 1)
         await queue.enqueue([row], "a", is_takeover=False)
         job = await queue.fetch(["a"])
@@ -128,7 +133,7 @@ async def test_an_aborted_job_is_reported_to_its_worker(postgres_url: str) -> No
 async def test_a_job_that_is_delivered_twice_drives_nothing_twice(postgres_url: str) -> None:
     address = parse_address(postgres_url)
     lines = Script().play("main", *[says("done")] * 8)
-    async with client(postgres_url) as r, JobQueue(address, lease=5) as extra:
+    async with client(postgres_url) as r, queue_of(address) as extra:
         rows = await waiting_rows(r, 4)
         async with worker(postgres_url, lines) as first, worker(postgres_url, lines) as second:
             for row in rows:
@@ -159,7 +164,5 @@ async def test_the_jobs_of_ended_trees_are_removed(postgres_url: str) -> None:
         rows = await waiting_rows(r, 3)
         async with worker(postgres_url, Script().play("main", *[says("done")] * 3)) as running:
             await r.wait(*(row.run_id for row in rows), timeout=PATIENCE)
-            async with asyncio.timeout(PATIENCE):
-                while jobs_left(address):  # noqa: ASYNC110 the worker finishes them at its next look
-                    await asyncio.sleep(0.05)
+            await until(lambda: jobs_left(address) == 0)
             assert len(running.reports) == 4

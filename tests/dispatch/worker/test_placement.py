@@ -17,10 +17,10 @@ from retinue.core.commands import RunQuery, RunRow
 from retinue.core.events import CallReturned, RunAccepted, RunAdopted, TreeEvent
 from retinue.dispatch.worker import WorkerOptions
 from retinue.providers.scripted import Script, ScriptedProvider, calls, says, together
-from tests.dispatch.worker.stage import PATIENCE, RunningWorker, at, until, worker
+from tests.dispatch.worker.stage import LONG, PATIENCE, RunningWorker, at, until, worker
 from tests.internals import engine_of
 
-pytestmark = pytest.mark.real_time
+pytestmark = [pytest.mark.real_time, LONG]
 
 CHILDREN = 5
 AGENTS = (
@@ -187,27 +187,31 @@ async def test_the_limits_of_a_placed_child_are_reserved_from_its_parent(place: 
 
 
 async def test_a_fan_out_beyond_the_runs_of_a_worker_is_left_to_others(place: str) -> None:
-    at_work = Counter[str]()
+    children, at_work, release = 8, Counter[str](), asyncio.Event()
 
-    @retinue.tool(kind="pure")
-    async def look() -> str:
-        """Look."""
-        at_work["calls"] += 1
-        at_work["most"] = max(at_work["most"], at_work["calls"])
-        await asyncio.sleep(0.1)
-        at_work["calls"] -= 1
-        return "seen"
+    def look_of(name: str) -> Any:
+        @retinue.tool(name="look", kind="pure", timeout=None)
+        async def look() -> str:
+            """Look."""
+            at_work[name] += 1
+            await release.wait()
+            return "seen"
+
+        return look
 
     agents = (*AGENTS, retinue.Agent(name="scout", description="Looks.", tools=("look",)))
-    script = Script().play("lead", together(*(delegates(number, agent="scout") for number in range(12))), says("seen"))
-    for number in range(12):
+    parts = [delegates(number, agent="scout") for number in range(children)]
+    script = Script().play("lead", together(*parts), says("seen"))
+    for number in range(children):
         script.play("scout", calls("look"), says("seen"), task=f"dig {number}")
     async with AsyncExitStack() as stack, client(place) as r:
-        options = WorkerOptions(max_runs=3)
-        for _ in range(2):
-            opened = worker(place, script, options=options, agents=agents, tools=(look,))
+        for name in ("one", "other"):
+            options = WorkerOptions(max_runs=3)
+            opened = worker(place, script, options=options, agents=agents, tools=(look_of(name),))
             await stack.enter_async_context(opened)
         run = await r.spawn("lead them", agent="lead", detached=True)
+        await until(lambda: at_work["one"] >= 3 and at_work["other"] >= 3)
+        release.set()
         assert (await run.wait(timeout=PATIENCE)).text == "seen"
         placed = [row for task, row in rows_of(r).items() if task != "lead them" and drivers_of(r, row.run_id)]
         assert len(placed) >= 3

@@ -16,10 +16,10 @@ from retinue.dispatch.cron.jobs import AgentWork, Job, Place, ShellWork, Work
 from retinue.dispatch.cron.schedule import At
 from retinue.dispatch.cron.table import CronTable
 from retinue.providers.scripted import Script, ScriptedProvider, calls, says
-from tests.dispatch.worker.stage import PATIENCE, at, until, worker
+from tests.dispatch.worker.stage import LONG, PATIENCE, at, until, worker
 from tests.internals import engine_of
 
-pytestmark = pytest.mark.real_time
+pytestmark = [pytest.mark.real_time, LONG]
 
 PAST = 1_000_000.0
 SETTINGS = """

@@ -18,7 +18,6 @@ import pytest
 
 from retinue.core.commands import RunQuery
 from retinue.core.events import RunAdopted
-from retinue.dispatch.worker import live_workers
 from retinue.testing.fake_chat import FakeChat
 from tests.dispatch.worker.test_chaos import SETTINGS, Model, right_answer, submitter
 from tests.internals import engine_of
@@ -50,14 +49,22 @@ def git(*arguments: str) -> bytes:
 
 @asynccontextmanager
 async def worker_process(folder: Path, store: str, source: Path) -> AsyncGenerator[asyncio.subprocess.Process]:
-    """A worker whose code is in a folder; it is stopped at the end of the block."""
+    """A worker at work whose code is in a folder; it is stopped at the end of the block."""
     environment = {**os.environ, "PYTHONPATH": str(source)}
-    command = (sys.executable, "-m", "retinue", "worker", "--store", store, "--concurrency", "4")
-    process = await asyncio.create_subprocess_exec(*command, cwd=folder, env=environment)
+    # With a lease that no busy machine exceeds: a worker that is taken for dead has its requests made again.
+    options = ("--store", store, "--concurrency", "4", "--lease", "120")
+    command = (sys.executable, "-m", "retinue", "worker", *options)
+    log = folder / f"log of {source.parent.name}"
+    with log.open("wb") as written:
+        process = await asyncio.create_subprocess_exec(*command, cwd=folder, env=environment, stderr=written)
     try:
+        while "up to 4 trees" not in log.read_text():
+            assert process.returncode is None, log.read_text()
+            await asyncio.sleep(0.1)
         yield process
     finally:
-        process.terminate()
+        if process.returncode is None:
+            process.terminate()
         async with asyncio.timeout(60):
             await process.wait()
 
@@ -65,16 +72,18 @@ async def worker_process(folder: Path, store: str, source: Path) -> AsyncGenerat
 async def test_two_versions_drive_the_trees_of_a_store_side_by_side(
     tmp_path: Path, postgres_url: str, oldest: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model = Model(0.3)
-    async with FakeChat(model) as vendor, submitter(postgres_url, vendor.base_url) as r, AsyncExitStack() as stack:
+    model = Model(1.0)
+    async with FakeChat(model) as vendor, AsyncExitStack() as stack:
         (tmp_path / "retinue.toml").write_text(SETTINGS.format(base_url=vendor.base_url))
-        for source in (oldest, ROOT / "src"):
-            await stack.enter_async_context(worker_process(tmp_path, postgres_url, source))
-        while len(await live_workers(r.supervisor)) < 2:  # noqa: ASYNC110 the store has no event for it
-            await asyncio.sleep(0.1)
+        # The older one makes the tables, and goes on when the newer one migrates them.
+        older = await stack.enter_async_context(worker_process(tmp_path, postgres_url, oldest))
+        newer = await stack.enter_async_context(worker_process(tmp_path, postgres_url, ROOT / "src"))
+        r = await stack.enter_async_context(submitter(postgres_url, vendor.base_url))
+        # Each worker has room for four trees, so both get some as long as these wait for their replies.
         tasks = [f"lead {number}" for number in range(TREES)]
         runs = [await r.spawn(task, agent="lead", tools=(), ceiling=False, detached=True) for task in tasks]
         outcomes = await r.wait(*runs, timeout=300)
+        assert (older.returncode, newer.returncode) == (None, None), "no worker has left"
         assert [outcomes[run.run_id].text for run in runs] == [right_answer(number) for number in range(TREES)]
         assert {len(times) for times in model.requested.values()} == {1}, "no request is made twice"
         store = engine_of(r).store

@@ -23,10 +23,10 @@ from retinue.dispatch.worker import worker as worker_module
 from retinue.providers.scripted import Script, ScriptedProvider, calls, says
 from retinue.store.postgres import parse_address
 from retinue.store.sqlite.rows import event_checksum
-from tests.dispatch.worker.stage import PATIENCE, RunningWorker, at, until, worker
+from tests.dispatch.worker.stage import LONG, PATIENCE, RunningWorker, at, until, worker
 from tests.internals import engine_of
 
-pytestmark = pytest.mark.real_time
+pytestmark = [pytest.mark.real_time, LONG]
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -20,10 +20,10 @@ from retinue.dispatch.worker import WorkerOptions, live_workers
 from retinue.dispatch.worker import worker as worker_module
 from retinue.engine.driver_table import INTERRUPTED, MARKING
 from retinue.providers.scripted import Script, ScriptedProvider, calls, says
-from tests.dispatch.worker.stage import PATIENCE, at, until, unused_port, worker
+from tests.dispatch.worker.stage import LONG, PATIENCE, at, until, worker
 from tests.internals import engine_of
 
-pytestmark = pytest.mark.real_time
+pytestmark = [pytest.mark.real_time, LONG]
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -255,13 +255,14 @@ async def test_a_worker_leaves_runs_of_a_newer_format_alone(tmp_path: Path, monk
 async def test_concurrency_counts_trees_at_work_and_none_that_waits_for_an_approval(tmp_path: Path) -> None:
     at_work: list[str] = []
     most = Counter[str]()
+    release = asyncio.Event()
 
-    @retinue.tool(kind="pure")
+    @retinue.tool(kind="pure", timeout=None)
     async def look(what: str) -> str:
         """Look."""
         at_work.append(what)
         most["trees"] = max(most["trees"], len(at_work))
-        await asyncio.sleep(0.05)
+        await release.wait()
         at_work.remove(what)
         return "seen"
 
@@ -280,9 +281,18 @@ async def test_concurrency_counts_trees_at_work_and_none_that_waits_for_an_appro
     async with client(str(tmp_path), **opening) as r, worker(str(tmp_path), lines, options=options, **opening):
         parked = [await r.spawn(f"press {number}", detached=True) for number in range(3)]
         looking = [await r.spawn(f"look {number}", detached=True) for number in range(6)]
+
+        async def are_parked() -> bool:
+            return len(await r.approvals()) == 3
+
+        await until(are_parked)
+        await until(lambda: len(at_work) == 2)
+        waiting = engine_of(r).store.runs(RunQuery(unfinished_only=True, undriven_only=True))
+        assert {row.run_id for row in waiting} < {run.run_id for run in looking}
+        assert len(waiting) == 4
+        release.set()
         assert len(await r.wait(*looking, timeout=PATIENCE)) == 6
         assert most["trees"] == 2
-        assert len(await r.approvals()) == 3
         for question in await r.approvals():
             await r.approve(question)
         assert len(await r.wait(*parked, timeout=PATIENCE)) == 3
@@ -383,12 +393,12 @@ async def test_the_living_workers_of_a_store_are_listed(place: str) -> None:
 
 
 async def test_health_readiness_and_metrics_are_served(tmp_path: Path) -> None:
-    port = unused_port()
-    options = WorkerOptions(health=("127.0.0.1", port))
-    address = f"http://127.0.0.1:{port}"
-    async with client(str(tmp_path)) as r, worker(str(tmp_path), Script().play("main", says("done")), options=options):
+    options = WorkerOptions(health=("127.0.0.1", 0))
+    lines = Script().play("main", says("done"))
+    async with client(str(tmp_path)) as r, worker(str(tmp_path), lines, options=options) as running:
         run = await r.spawn("task", detached=True)
         await run.wait(timeout=PATIENCE)
+        address = running.reports[0].removeprefix("worker: health and metrics at ")
         async with aiohttp.ClientSession() as session:
             async with session.get(f"{address}/healthz") as response:
                 assert (response.status, await response.text()) == (200, "ok\n")

@@ -36,6 +36,7 @@ log = logger("retinue.worker")
 
 TASK: Final = "retinue.drive"
 PREFIX: Final = "retinue-"
+CONNECTION_SECONDS: Final = 5.0
 DEEPEST: Final = 1000
 """Depths below this one have a priority of their own."""
 
@@ -100,11 +101,15 @@ class QueueUnavailable(Exception):
 
 
 class JobQueue:
-    """The queue of a store, and this worker's place in it; an async context manager."""
+    """The queue of a store, and this worker's place in it; an async context manager.
 
-    def __init__(self, address: PostgresAddress, *, lease: float) -> None:
+    `timeout` is the number of seconds to wait for a connection, before runs are taken without the queue.
+    """
+
+    def __init__(self, address: PostgresAddress, *, lease: float, timeout: float = CONNECTION_SECONDS) -> None:
         self._address = address
         self._lease = lease
+        self._timeout = timeout
         self._app: App | None = None
         self._worker_id: int | None = None
         self._known: set[tuple[RunId, int]] = set()
@@ -204,7 +209,7 @@ class JobQueue:
                 configure=self._choose_schema,
                 min_size=1,
                 max_size=2,
-                timeout=5.0,
+                timeout=self._timeout,
             )
             app = App(connector=connector)
             await app.open_async()

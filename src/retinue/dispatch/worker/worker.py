@@ -599,6 +599,8 @@ async def serve(
     counts = WorkerCounts()
     opened = False
     async with HealthServer(options.health, counts) as health:
+        if options.health is not None:
+            report(f"worker: health and metrics at http://{_url_host(options.health[0])}:{health.port}")
         while not stop.is_set():
             try:
                 async with make() as retinue, _queue_for(jobs, retinue.driver.lease) as queue:
@@ -624,6 +626,10 @@ async def serve(
                     async with asyncio.timeout(REOPEN_SECONDS):
                         await stop.wait()
     report("worker: stopped")
+
+
+def _url_host(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 @asynccontextmanager
