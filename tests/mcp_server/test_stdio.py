@@ -98,6 +98,17 @@ async def test_a_server_whose_runs_have_no_tools_says_that_nothing_is_changed(tm
     assert (run_agent.annotations.destructive_hint, run_agent.annotations.open_world_hint) == (False, False)
 
 
+async def test_a_server_with_an_agent_program_says_that_its_runs_may_change_anything(tmp_path: Path) -> None:
+    folder(tmp_path)
+    with (tmp_path / "retinue.toml").open("a") as settings:
+        settings.write('\n[providers.helper]\nwire = "acp"\ncommand = ["agent", "--acp"]\n')
+    async with Client(parameters(tmp_path, "--tools", ""), mode="legacy") as client:
+        run_agent = (await client.list_tools()).tools[0]
+
+    assert run_agent.annotations is not None
+    assert (run_agent.annotations.destructive_hint, run_agent.annotations.open_world_hint) == (True, True)
+
+
 async def test_refusals_are_results_that_list_what_is_valid(tmp_path: Path) -> None:
     async with Client(parameters(folder(tmp_path)), mode="legacy") as client:
         wrong = await client.call_tool("run_agent", {"task": "find it", "agent": "writer"})

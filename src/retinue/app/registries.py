@@ -15,7 +15,7 @@ from retinue.core.errors import BadInput
 from retinue.core.ids import RunId
 from retinue.core.messages import Reply
 from retinue.core.model_options import NO_OPTIONS, ModelOptions
-from retinue.core.ports import Clock, KeyValue, Provider, Publish, Request, Tool, as_tool
+from retinue.core.ports import Clock, KeyValue, Provider, Publish, Request, Tool, as_tool, own_tools_of
 from retinue.dialects import registry
 from retinue.dialects.base import Dialect, MakeProvider
 from retinue.dialects.context import ProviderFamilies, ProviderHost
@@ -197,6 +197,14 @@ class ProviderRegistry:
         if name not in self._reached and colon and (made := self._lend(kind, other)) is not None:
             self._reached[name] = made
         return self._reached.get(name)
+
+    def own_tools(self) -> list[Tool]:
+        """The tools that models have of themselves: those of agent programs, and of providers given as objects."""
+        acting = (
+            name for name in self.names if name in self._reached or self._provider_configs[name].wire == catalog.ACP
+        )
+        providers = (self.find(name) for name in acting)
+        return [tool for each in providers if each is not None for tool in own_tools_of(each).values()]
 
     def keep_batches(self, key_value: KeyValue, clock: Clock, is_over: Callable[[RunId], Awaitable[bool]]) -> None:
         """Journal batches in `key_value`; `is_over` says whether a run has ended."""

@@ -194,6 +194,10 @@ class RunSpecBuilder:
         """The tool of that name, as a run with these dialects calls it."""
         return self._tools.find(name, dialects)
 
+    def tools_of_models(self) -> list[Tool]:
+        """The tools that models have of themselves, such as those of agent programs."""
+        return self._providers.own_tools()
+
     def agent(self, name: str | None) -> Agent:
         """The agent with this name, or an agent `main` with all tools and no system prompt."""
         if name is None:

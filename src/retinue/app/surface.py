@@ -166,13 +166,17 @@ class ToolSurface:
         return found
 
     def _tools_below(self) -> list[Tool]:
-        """The tools that runs of this surface may have, without those of its dialects."""
+        """The tools that runs of this surface may have, without those of its dialects.
+
+        An agent program is among them whatever the policy is: it can act before it says so.
+        """
         live = self._supervisor.live(self.run_id)
         if live is None:
             raise TreeCancelled(self.run_id)
         named = (*live.run.run_spec.offered, *(name for agent in self._retinue.agents.values() for name in agent.tools))
         names = (name for name in dict.fromkeys(named) if name not in self._names and allows(live.run.policy, name))
-        return [tool for name in names if (tool := self._retinue.find_tool(name, self._dialects)) is not None]
+        offered = [tool for name in names if (tool := self._retinue.find_tool(name, self._dialects)) is not None]
+        return offered + self._retinue.tools_of_models()
 
     async def runs(self) -> list[RunView]:
         """The runs below the hosted root runs of the session, newest first; none for callers without an identity."""
