@@ -14,7 +14,7 @@ import pytest
 from mcp import Client
 from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
-from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, MODERN_PROTOCOL_VERSIONS
 
 import retinue
 from retinue.mcp_server import answers
@@ -206,6 +206,44 @@ async def test_the_early_handshake_says_what_the_sdk_says(tmp_path: Path) -> Non
     assert early["instructions"] == options.instructions
     assert answers.HANDSHAKE_VERSIONS == HANDSHAKE_PROTOCOL_VERSIONS
     assert tools["tools"] == again["tools"]
+
+
+STATELESS = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientInfo": {"name": "a", "version": "1"},
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+
+
+async def test_a_client_without_a_handshake_is_answered_early_as_the_sdk_does(tmp_path: Path) -> None:
+    async with RawClient(folder(tmp_path)) as client:
+        found = [await client.request(method, _meta=STATELESS) for method in ("server/discover", "tools/list")]
+        await client.request("tools/call", name="list_agents", arguments={}, _meta=STATELESS)  # loads the SDK
+        again = [await client.request(method, _meta=STATELESS) for method in ("server/discover", "tools/list")]
+        await client.leave()
+
+    assert [each["result"] for each in found] == [each["result"] for each in again]
+    assert found[0]["result"]["supportedVersions"] == list(MODERN_PROTOCOL_VERSIONS) == [*answers.STATELESS_VERSIONS]
+    assert found[0]["result"]["capabilities"]["tools"] == {"listChanged": False}
+    assert [tool["name"] for tool in found[1]["result"]["tools"]] == SIX
+
+
+@pytest.mark.parametrize(
+    ("meta", "code"),
+    [
+        ({**STATELESS, "io.modelcontextprotocol/protocolVersion": "2030-01-01"}, -32022),
+        ({name: value for name, value in STATELESS.items() if not name.endswith("Capabilities")}, -32602),
+        ({**STATELESS, "io.modelcontextprotocol/clientCapabilities": 7}, -32602),
+    ],
+)
+async def test_a_request_without_what_its_protocol_needs_is_refused(
+    tmp_path: Path, meta: dict[str, Any], code: int
+) -> None:
+    async with RawClient(folder(tmp_path)) as client:
+        refused = await client.request("server/discover", _meta=meta)
+        await client.leave()
+
+    assert refused["error"]["code"] == code
 
 
 def test_the_handshake_does_not_load_the_sdk() -> None:

@@ -114,6 +114,9 @@ def make_server(find: Find) -> Server[Any]:
         with _invalid_params():
             return _model(types.GetPromptResult, connection.prompt(params.name, params.arguments or {}))
 
+    async def discover(context: Context, params: types.RequestParams | None) -> types.DiscoverResult:
+        return _model(types.DiscoverResult, answers.discovered())
+
     async def get_task(context: Context, params: _TaskParams) -> dict[str, Any]:
         _need_tasks(context)
         with _invalid_params():
@@ -152,6 +155,8 @@ def make_server(find: Find) -> Server[Any]:
     server.add_request_handler("tools/call", types.CallToolRequestParams, call_tool)
     # The constructor warns of the parameter for this one, which clients with a handshake still use.
     server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, set_level)
+    # That of the SDK says that lists change, which they never do.
+    server.add_request_handler("server/discover", types.RequestParams, discover)
     server.add_request_handler("tasks/get", _TaskParams, get_task)
     server.add_request_handler("tasks/update", _TaskAnswers, update_task)
     server.add_request_handler("tasks/cancel", _TaskParams, cancel_task)

@@ -1,8 +1,8 @@
 """MCP over stdin and stdout: bounded reading, protocol alone on stdout, and a handshake before the SDK is loaded.
 
 Hosts leave out a server that does not answer within about a second, and importing the SDK takes most of that. So
-`initialize` and `tools/list` are answered here until the SDK is ready; it is given the same messages then, and its own
-answers to requests that were answered are dropped.
+`initialize`, `server/discover` and `tools/list` are answered here until the SDK is ready; it is given the same messages
+then, and its own answers to requests that were answered are dropped.
 """
 
 from __future__ import annotations
@@ -151,8 +151,18 @@ class _Session:
                 self._is_legacy = True
                 self._forget_probes(message)
                 self._answer(message, answers.initialized(cast("dict[str, Any]", params)))
-        elif self._opened.is_set():
+            return
+        if message.get("method") == "server/discover" and self._is_stateless(message):
+            self._answer(message, answers.stateless(answers.discovered()))
+        if self._opened.is_set():
             self._answer_lists()
+
+    def _is_stateless(self, message: dict[str, Any]) -> bool:
+        """Whether the SDK will take a request as one of a client without a handshake; if not, its error is the answer.
+
+        The first request decides which of the two protocols the connection speaks.
+        """
+        return not self._is_legacy and all(map(_names_version, (self._early[0], message)))
 
     def _forget_probes(self, initialize: dict[str, Any]) -> None:
         """Refuse the requests before `initialize`: a client that probes for the other protocol has given up on them.
@@ -160,16 +170,21 @@ class _Session:
         The first request that the SDK sees decides which of the two protocols it speaks.
         """
         for message in self._early:
-            if message is not initialize and _is_id(message.get("id")):
+            if message is not initialize and _is_id(message.get("id")) and message["id"] not in self._answered:
                 self._refuse(message["id"], METHOD_NOT_FOUND, "the connection began with initialize")
                 self._mark_answered(message["id"])
         self._early = [initialize]
 
     def _answer_lists(self) -> None:
         """Answer the requests for tools that arrived so far."""
-        for message in self._early if self._is_legacy else ():
-            if message.get("method") == "tools/list" and self._connection is not None:
-                self._answer(message, self._connection.tool_list())
+        if self._connection is None:
+            return
+        for message in self._early:
+            if message.get("method") == "tools/list":
+                if self._is_legacy:
+                    self._answer(message, self._connection.tool_list())
+                elif self._is_stateless(message):
+                    self._answer(message, answers.stateless(self._connection.tool_list()))
 
     def _answer(self, message: dict[str, Any], result: dict[str, Any]) -> None:
         id: object = message.get("id")
@@ -205,6 +220,17 @@ def _is_complete(params: dict[str, Any]) -> bool:
     return all(
         isinstance(each, str) for each in (params.get("protocolVersion"), named.get("name"), named.get("version"))
     )
+
+
+def _names_version(message: dict[str, Any]) -> bool:
+    """Whether a message has what each request of a client without a handshake has."""
+    params: object = message.get("params")
+    meta: object = cast("dict[str, object]", params).get("_meta") if isinstance(params, dict) else None
+    if not isinstance(meta, dict):
+        return False
+    named = cast("dict[str, object]", meta)
+    version, capabilities = named.get(f"{answers.META}protocolVersion"), named.get(f"{answers.META}clientCapabilities")
+    return version in answers.STATELESS_VERSIONS and isinstance(capabilities, dict)
 
 
 def _load_sdk() -> Any:
