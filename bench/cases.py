@@ -212,15 +212,18 @@ def sandbox_rows(seconds: float | None) -> list[Row]:
     ]
 
 
-def handshake_row(seconds: float) -> Row:
-    """How long an MCP host waits for the tools of `retinue mcp`."""
-    return Row(
-        what="start of retinue mcp until its tools are listed",
-        unit="ms",
-        values={MEMORY.name: seconds * 1000},
-        most={MEMORY.name: 1000.0},
-        absolute=True,
-    )
+def handshake_rows(seconds: Mapping[str, float]) -> list[Row]:
+    """How long an MCP host waits for the tools of `retinue mcp`, by kind of client."""
+    return [
+        Row(
+            what=f"start of retinue mcp until its tools are listed, {kind}",
+            unit="ms",
+            values={MEMORY.name: taken * 1000},
+            most={MEMORY.name: 1000.0},
+            absolute=True,
+        )
+        for kind, taken in seconds.items()
+    ]
 
 
 def waiting_row(kilobytes: Mapping[str, Sequence[float]]) -> Row:

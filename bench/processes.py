@@ -149,23 +149,32 @@ def seconds_of_sandbox_start(*, rounds: int) -> float | None:
     return msgspec.json.decode(ended.stdout, type=float | None)
 
 
-HANDSHAKE = b"""\
+HANDSHAKES = {
+    "with a handshake": b"""\
 {"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},\
 "clientInfo":{"name":"bench","version":"1"}}}
 {"jsonrpc":"2.0","method":"notifications/initialized"}
 {"jsonrpc":"2.0","id":2,"method":"tools/list"}
-"""
+""",
+    "without one": b"".join(
+        b'{"jsonrpc":"2.0","id":%d,"method":"%s","params":{"_meta":{'
+        b'"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}\n'
+        % (number, method)
+        for number, method in enumerate((b"server/discover", b"tools/list"), 1)
+    ),
+}
+"""What a client of each generation of the protocol sends first."""
 
 
-def seconds_of_mcp_handshake(*, rounds: int) -> float:
-    """The least time from the start of `retinue mcp` to its answers to `initialize` and `tools/list`.
+def seconds_of_mcp_handshake(*, rounds: int) -> dict[str, float]:
+    """The least time from the start of `retinue mcp` to its answers to the first two requests, by kind of client.
 
     The time that it was queued for a processor is not counted, where the system tells it.
     """
-    return min(_seconds_of_handshake() for _ in range(rounds))
+    return {kind: min(_seconds_of_handshake(sent) for _ in range(rounds)) for kind, sent in HANDSHAKES.items()}
 
 
-def _seconds_of_handshake() -> float:
+def _seconds_of_handshake(sent: bytes) -> float:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "lines.json").write_text('{"*": []}')
         words = [sys.executable, "-m", "retinue", "mcp", "--model", "scripted:lines.json", "--store", "memory:"]
@@ -173,7 +182,7 @@ def _seconds_of_handshake() -> float:
         with subprocess.Popen(words, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
             assert server.stdin is not None
             assert server.stdout is not None
-            server.stdin.write(HANDSHAKE)
+            server.stdin.write(sent)
             server.stdin.flush()
             answers = [server.stdout.readline() for _ in range(2)]
             seconds = time.perf_counter() - begun

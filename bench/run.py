@@ -23,7 +23,7 @@ from bench.cases import (
     Case,
     Costs,
     Row,
-    handshake_row,
+    handshake_rows,
     import_row,
     rows_of,
     sandbox_rows,
@@ -65,7 +65,7 @@ def main() -> None:
             import_row({side: [cpu_of_importing(modules) for _ in range(3)] for side, modules in IMPORTS.items()}),
             *postgres_rows(model, quick=options.quick, full=options.full),
             *(worker_rows(model, children=2_000, runs=10_000) if options.full else ()),
-            handshake_row(seconds_of_mcp_handshake(rounds=3 if options.quick else 7)),
+            *handshake_rows(seconds_of_mcp_handshake(rounds=3 if options.quick else 7)),
             *sandbox_rows(seconds_of_sandbox_start(rounds=5 if options.quick else 20)),
         ]
     sys.stdout.write(f"{as_table(rows)}\n\n{_machine(options.uvloop)}\n")
