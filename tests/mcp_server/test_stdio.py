@@ -208,6 +208,26 @@ async def test_the_early_handshake_says_what_the_sdk_says(tmp_path: Path) -> Non
     assert tools["tools"] == again["tools"]
 
 
+async def test_an_mcp_server_of_the_settings_that_is_silent_does_not_keep_the_host_waiting(tmp_path: Path) -> None:
+    folder(tmp_path)
+    with (tmp_path / "retinue.toml").open("a") as settings:
+        silent = ["-c", "import sys; sys.stdin.read()"]
+        settings.write(
+            f"\n[mcp_servers.silent]\ncommand = {json.dumps(sys.executable)}\nargs = {json.dumps(silent)}\n"
+            "timeout = 3600\n"
+        )
+    async with RawClient(tmp_path) as client:
+        await client.handshake()
+        tools = (await client.request("tools/list"))["result"]["tools"]
+        listed = await client.call("list_agents")
+        await client.leave()
+        assert client.process.stderr is not None
+        errors = (await client.process.stderr.read()).decode()
+
+    assert ([tool["name"] for tool in tools], listed["runs"]) == (SIX, [])
+    assert "The MCP server silent has not listed its tools within 5 s" in errors
+
+
 STATELESS = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
     "io.modelcontextprotocol/clientInfo": {"name": "a", "version": "1"},

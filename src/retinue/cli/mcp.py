@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from retinue.app.launch.start import LaunchOptions
     from retinue.config.settings import Settings
     from retinue.mcp_server.http import Connect
+
+FIRST_LIST_SECONDS = 5.0
+"""How long MCP servers that were never listed are awaited: hosts leave out a server that keeps them waiting."""
 
 MISSING = "the MCP server needs the package mcp: install the extra retinue[mcp]"
 
@@ -113,30 +116,40 @@ async def _serve(
     launch = await prepare(settings, launch_options)
     sampling = SamplingProvider() if http is None else None
     max_wait = settings.section(SECTION.name, McpSettings).max_wait
-    with interrupts() as stop:
-        async with launch.open(approvals="wait", providers={SAMPLING: sampling} if sampling else None) as retinue:
-            orphans: asyncio.Task[None] | None = None
+    retinue = launch.open(approvals="wait", providers={SAMPLING: sampling} if sampling else None)
+    if retinue.mcp_tools is not None:
+        retinue.mcp_tools.max_first_list = FIRST_LIST_SECONDS
+    orphans: asyncio.Task[None] | None = None
 
-            async def connect(session: str | None = None, *, identified: bool = True) -> Connection:
-                nonlocal orphans
-                surface = await host(
-                    retinue,
-                    dialects=launch_options.dialects,
-                    tools=launch.tools,
-                    model=launch.model_choice.full_name,
-                    limits=launch.limits,
-                    session=session,
-                    ceiling=launch.has_ceiling,
-                    label=MCP_HOST,
-                    identified=identified,
-                )
-                orphans = orphans or asyncio.get_running_loop().create_task(adopt_orphans(retinue))
-                return Connection(retinue, surface, max_wait=max_wait, sampling=sampling)
+    async def connect(session: str | None = None, *, identified: bool = True) -> Connection:
+        nonlocal orphans
+        surface = await host(
+            retinue,
+            dialects=launch_options.dialects,
+            tools=launch.tools,
+            model=launch.model_choice.full_name,
+            limits=launch.limits,
+            session=session,
+            ceiling=launch.has_ceiling,
+            label=MCP_HOST,
+            identified=identified,
+        )
+        orphans = orphans or asyncio.get_running_loop().create_task(adopt_orphans(retinue))
+        return Connection(retinue, surface, max_wait=max_wait, sampling=sampling)
+
+    with interrupts() as stop:
+        async with AsyncExitStack() as opened:
+
+            async def open_and_connect() -> Connection:
+                # The client waits for the handshake already, and opening may mean to start MCP servers.
+                await opened.enter_async_context(retinue)
+                return await connect()
 
             try:
                 if http is None:
-                    await serve_stdio(connect, stop)
+                    await serve_stdio(open_and_connect, stop)
                 else:
+                    await opened.enter_async_context(retinue)
                     await _serve_http(http, connect, stop, token_variables, launch_options.dialects)
             finally:
                 if orphans is not None:

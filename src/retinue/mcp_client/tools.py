@@ -80,6 +80,10 @@ class McpTools:
         self._opening: dict[tuple[str, WorkspaceRights], asyncio.Lock] = {}
         self._restarted: OrderedDict[tuple[RunId, str], None] = OrderedDict()
         self._reported: set[str] = set()
+        self.max_first_list: float | None = None
+        """Seconds for which `load` awaits a server that was never listed; None for as long as its timeout says."""
+        self._listing: set[asyncio.Task[dict[str, ToolDefinition]]] = set()
+        """Servers that `load` did not wait for; their tools are there when the next process loads them."""
 
     def __bool__(self) -> bool:
         return bool(self._servers)
@@ -123,10 +127,35 @@ class McpTools:
         pinned = await self._pins.of(server)
         if not pinned:
             try:
-                pinned = await self._pins.add(server, await self.list_now(server))
+                pinned = await self._first_list(server)
             except (ToolError, BadInput) as error:
                 log.warning("%s Its tools are missing.", str(error).rstrip(".") + ".")
         self._definitions[server.name] = pinned
+
+    async def _first_list(self, server: McpServer) -> dict[str, ToolDefinition]:
+        async def pin() -> dict[str, ToolDefinition]:
+            return await self._pins.add(server, await self.list_now(server))
+
+        listing = asyncio.get_running_loop().create_task(pin())
+        self._listing.add(listing)
+        try:
+            done, _ = await asyncio.wait({listing}, timeout=self.max_first_list)
+        except BaseException:
+            listing.cancel()
+            raise
+        if not done:
+            listing.add_done_callback(self._listed_late)
+            raise ToolError(
+                f"The MCP server {server.name} has not listed its tools within {self.max_first_list:g} s; once it has, "
+                "they are there from the next start."
+            )
+        self._listing.discard(listing)
+        return listing.result()
+
+    def _listed_late(self, listing: asyncio.Task[dict[str, ToolDefinition]]) -> None:
+        self._listing.discard(listing)
+        if not listing.cancelled() and (error := listing.exception()) is not None:
+            log.warning("%s", error)
 
     @property
     def _pins(self) -> Pins:
@@ -259,6 +288,9 @@ class McpTools:
 
     async def close(self) -> None:
         """End all servers."""
+        for listing in self._listing:
+            listing.cancel()
+        await asyncio.gather(*self._listing, return_exceptions=True)
         await asyncio.gather(*(connection.close() for connection in self._connections.values()))
         self._connections.clear()
 
