@@ -2,14 +2,15 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import retinue
-from retinue.core.messages import ToolCall
+from retinue.core.messages import TextDelta, ToolCall
 from retinue.core.ports import Provider
-from retinue.events import ReplyReceived
+from retinue.events import ReplyReceived, TurnFailed
 from retinue.providers.pricing import ModelPrices, PricedProvider, Rates
 from retinue.testing import Script, ScriptedProvider, says
 from retinue.testing.contracts.provider import Listener, sample_request
@@ -76,6 +77,57 @@ async def test_the_input_of_a_stream_that_was_cut_is_charged() -> None:
 
     assert (outcome.text, outcome.usage) == ("It was the pool.", retinue.Usage(10_000, 21))
     assert replies[0].failed == retinue.Usage(5000, 1)
+
+
+def silent() -> FakeResponse:
+    """An answer whose server has counted 5,000 tokens of input, and falls silent within the text."""
+    whole = answer("anthropic", "It was the pool.", usage=(5000, 20))
+    return replace(whole, pieces=whole.pieces[:3], ending="silence")
+
+
+async def test_an_attempt_that_timed_out_is_charged_as_counted() -> None:
+    whole = answer("anthropic", "It was the pool.", usage=(5000, 20))
+    limits = retinue.Limits(idle_seconds=0.2, first_seconds=120.0, max_cost=1_000_000_000)
+    async with FakeServer(playing(silent(), whole)) as server:
+        outcome, replies = await run_with(PROVIDERS["anthropic"](server.url), limits)
+
+    assert (outcome.text, outcome.usage) == ("It was the pool.", retinue.Usage(10_000, 21))
+    assert outcome.cost == cost_of(10_000, 21)
+    assert (replies[0].failed, replies[0].failed_cost) == (retinue.Usage(5000, 1), cost_of(5000, 1))
+
+
+@pytest.mark.parametrize("limits", [retinue.Limits(), retinue.Limits(max_cost=1_000_000_000)])
+async def test_a_stream_that_is_cancelled_is_charged_as_counted(limits: retinue.Limits) -> None:
+    failed = answer("anthropic", "It is", stop="new", usage=(5000, 12))
+    async with FakeServer(playing(failed, silent())) as server:
+        priced = PricedProvider(PROVIDERS["anthropic"](server.url), ModelPrices({"m": RATES}))
+        async with retinue.open(model="m", provider=priced, dialects=(), home=retinue.MEMORY) as r:
+            run = await r.spawn("Why is it slow?", limits=limits)
+            async for each in run.events():
+                if isinstance(each, TextDelta) and each.text == "It was the pool.":
+                    await run.cancel()
+            outcome = await run.wait()
+            (stopped,) = [each async for each in run.events() if isinstance(each, TurnFailed)]
+
+    assert (outcome.result, outcome.text) == ("cancelled", "It was the pool.")
+    assert (outcome.usage, outcome.cost) == (retinue.Usage(10_000, 13), cost_of(10_000, 13))
+    assert (stopped.fault, stopped.usage, stopped.cost) == ("stopped", retinue.Usage(10_000, 13), cost_of(10_000, 13))
+
+
+async def test_a_run_whose_stream_was_interrupted_goes_on_and_keeps_the_charge(tmp_path: Path) -> None:
+    whole = answer("anthropic", "It was the pool.", usage=(5000, 20))
+    async with FakeServer(playing(silent(), whole)) as server:
+        priced = PricedProvider(PROVIDERS["anthropic"](server.url), ModelPrices({"m": RATES}))
+        async with retinue.open(model="m", provider=priced, dialects=(), home=tmp_path) as r:
+            run = await r.spawn("Why is it slow?")
+            async for each in run.events():
+                if isinstance(each, TextDelta):
+                    break
+        async with retinue.open(model="m", provider=priced, dialects=(), home=tmp_path) as r:
+            outcome = await (await r.resume(run.run_id)).wait()
+
+    assert (outcome.result, outcome.text) == ("completed", "It was the pool.")
+    assert (outcome.usage, outcome.cost) == (retinue.Usage(10_000, 21), cost_of(10_000, 21))
 
 
 @pytest.mark.parametrize("wire", PROVIDERS)

@@ -73,6 +73,8 @@ def _entries(event: events.Event, calls: dict[tuple[int, int], ToolCall]) -> Ite
         case events.MailTaken(items=items):
             for item in items:
                 yield from _mail(at, item)
+        case events.TurnFailed(fault="stopped", turn=turn, error=error):
+            yield Entry(at=at, kind="note", turn=turn, text=f"the model call was {error}")
         case events.TurnFailed(turn=turn, error=error, partial=partial):
             if partial:
                 yield Entry(at=at, kind="reply", turn=turn, text=partial, failed=True)

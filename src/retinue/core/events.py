@@ -153,11 +153,18 @@ class CallReturned(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
     attachments: tuple[Attachment, ...] = ()
 
 
+STOPPED = "stopped"
+"""The fault of a model call that was stopped together with its run."""
+
+
 class TurnFailed(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="turn_failed"):
     """The model call of turn `turn` failed after all retries and fallbacks; the run ends, or only the exchange.
 
     `fault` and `error` are those of the last `ProviderError`, `partial` the text that arrived. `usage` and `cost` are
     what the failed calls used, `duration` the seconds that they took; None in events of earlier versions.
+
+    With the fault `STOPPED` the call did not fail: it was stopped with its run, and its server had counted before. That
+    ends nothing, and the turn may be made later.
     """
 
     at: float

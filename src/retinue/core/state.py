@@ -16,6 +16,7 @@ from retinue.core import inbox
 from retinue.core.agent import RunSpec
 from retinue.core.budget import Amount
 from retinue.core.events import (
+    STOPPED,
     Advice,
     AdviceGiven,
     AgentChanged,
@@ -261,9 +262,10 @@ def apply(run: Run, seq: int, event: Event) -> None:
             if run.parked_since is None:
                 run.parked_since = at
         case TurnFailed():
-            run.failure = event
             run.usage += event.usage
             run.cost = add_cost(run.cost, event.cost)
+            if event.fault != STOPPED:
+                run.failure = event
             if event.partial:
                 run.text = event.partial
         case WrapUpAsked(limit=limit, text=text):

@@ -60,6 +60,35 @@ class Usage(Struct, frozen=True, gc=False, omit_defaults=True, repr_omit_default
 NO_USAGE = Usage()
 
 
+class Spent(Struct, frozen=True, gc=False):
+    """What a model call has used when it is stopped, as far as its server had counted it."""
+
+    usage: Usage = NO_USAGE
+    cost: int | None = 0
+
+
+NOT_SPENT = Spent()
+
+
+def leave_spent(stopped: BaseException, spent: Spent) -> None:
+    """Leave with a cancellation what the stopped call has used.
+
+    It is an attribute and not a subclass of `asyncio.CancelledError`, which `asyncio.timeout` would not recognise.
+    """
+    vars(stopped)["retinue_spent"] = spent
+
+
+def spent_of(stopped: BaseException | None) -> Spent:
+    """What a stopped call has used.
+
+    >>> error = ValueError()
+    >>> leave_spent(error, Spent(Usage(input=5)))
+    >>> spent_of(error).usage, spent_of(None).usage
+    (Usage(input=5), Usage())
+    """
+    return NOT_SPENT if stopped is None else vars(stopped).get("retinue_spent", NOT_SPENT)
+
+
 def add_cost(one: int | None, other: int | None) -> int | None:
     """The sum of two costs, up to `MAX_COST`; unknown if either is unknown.
 

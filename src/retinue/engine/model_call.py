@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace as replace_in
 from functools import reduce
@@ -16,7 +17,7 @@ from retinue.core.budget import Amount
 from retinue.core.commands import Charge
 from retinue.core.compaction import THINKING_OUTPUT, ContextOverflow, is_near_limit, reserved, usual_output
 from retinue.core.errors import BadInput, ProviderError
-from retinue.core.events import ReplyReceived, TurnFailed
+from retinue.core.events import STOPPED, ReplyReceived, TurnFailed
 from retinue.core.ledger import Held
 from retinue.core.limit_text import cut_text, held_text, limit_text
 from retinue.core.log_context import logger
@@ -32,7 +33,7 @@ from retinue.core.ports import (
 )
 from retinue.core.run import LimitMet
 from retinue.core.step import CallModel
-from retinue.core.usage import NO_USAGE, Usage, add_cost
+from retinue.core.usage import NO_USAGE, Spent, Usage, add_cost, spent_of
 from retinue.engine.budgets import CallPrice, InputEstimate, at_least, limit_met
 from retinue.engine.context import EngineContext
 from retinue.engine.live_run import LiveRun
@@ -223,7 +224,25 @@ async def first_reply(
             failures = (*failures, (f"{name}:{model}", error))
             if not _is_worth_another_model(error):
                 break
+        except asyncio.CancelledError as stopped:
+            _record_spent(live, NoReply(failures, tuple(charges)), spent_of(stopped), engine)
+            raise
     return NoReply(failures, tuple(charges))
+
+
+def _record_spent(live: LiveRun, before: NoReply, spent: Spent, engine: EngineContext) -> None:
+    """Record what a call used that was stopped with its run, and the failed calls of other models before it."""
+    usage, cost = before.used + spent.usage, add_cost(before.cost, spent.cost)
+    if usage.total and live.stopping:
+        event = TurnFailed(
+            at=engine.clock.now(),
+            turn=live.run.turns + 1,
+            fault=STOPPED,
+            error="stopped before the reply was complete",
+            usage=usage,
+            cost=cost,
+        )
+        live.record(event, charges=before.charges)
 
 
 def _with_failures(answer: Replied | LimitMet | None, before: NoReply) -> Replied | LimitMet | None:
@@ -307,6 +326,10 @@ async def _reply(
     except ProviderError as error:
         if held is not None and error.usage.total:
             charges += engine.budgets.settle(held, Reply(AssistantMessage(), usage=error.usage, cost=error.cost))
+        raise
+    except asyncio.CancelledError as stopped:
+        if held is not None and (spent := spent_of(stopped)).usage.total:
+            charges += engine.budgets.settle(held, Reply(AssistantMessage(), usage=spent.usage, cost=spent.cost))
         raise
     finally:
         if held is not None:

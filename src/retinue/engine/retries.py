@@ -20,7 +20,7 @@ from retinue.core.log_context import logger
 from retinue.core.messages import MAX_CALLS, Delta, Reply, StartDelta, UserMessage
 from retinue.core.ports import Provider, Request
 from retinue.core.run import Limits
-from retinue.core.usage import MAX_COST, NO_USAGE, Usage, add_cost
+from retinue.core.usage import MAX_COST, NO_USAGE, Spent, Usage, add_cost, leave_spent, spent_of
 from retinue.engine.context import EngineContext
 from retinue.engine.foreign_errors import is_recordable, type_and_message_of
 from retinue.engine.live_run import LiveRun
@@ -67,10 +67,43 @@ async def reply_with_retries(
 
     An overloaded model is called for as long as the limit `retry_for` of the run says, unless another model follows.
     """
+    before = _Failed()
+    try:
+        reply = await _retried(
+            provider, rate_limiter, request, live, publish, engine, before, is_last_model=is_last_model
+        )
+    except asyncio.CancelledError as stopped:
+        spent = spent_of(stopped)
+        if before.usage.total:
+            leave_spent(stopped, Spent(before.usage + spent.usage, add_cost(before.cost, spent.cost)))
+        raise
+    return Attempted(reply, before.usage, before.cost)
+
+
+class _Failed:
+    """What the failed attempts of a call have used."""
+
+    __slots__ = ("cost", "usage")
+
+    def __init__(self) -> None:
+        self.usage: Usage = NO_USAGE
+        self.cost: int | None = 0
+
+
+async def _retried(
+    provider: Provider,
+    rate_limiter: RateLimiter,
+    request: Request,
+    live: LiveRun,
+    publish: Callable[[Delta], None],
+    engine: EngineContext,
+    failed: _Failed,
+    *,
+    is_last_model: bool,
+) -> Reply:
+    """The reply of the first successful attempt; what others used is added to `failed`."""
     accepted = live.run.accepted
     overload = _Overload(accepted.limits.retry_for if is_last_model else 0.0, engine.timeouts.time)
-    failed: Usage = NO_USAGE
-    failed_cost: int | None = 0
     attempt, throttled, successes = 1, 0, rate_limiter.successes
     in_batch = request.options.batch_hours is not None
     while True:
@@ -85,7 +118,7 @@ async def reply_with_retries(
             except ProviderError as error:
                 failure = error
                 if error.usage.total:
-                    failed, failed_cost = failed + error.usage, add_cost(failed_cost, error.cost)
+                    failed.usage, failed.cost = failed.usage + error.usage, add_cost(failed.cost, error.cost)
                 pause = _pause(attempt + throttled, error, engine.tuning.first_pause)
                 if error.wants_less:
                     # A pause that is too long is an error for this call; the next call gets its own answer, and does
@@ -93,11 +126,11 @@ async def reply_with_retries(
                     rate_limiter.throttled(pause if pause <= MAX_PAUSE else 0.0)
             else:
                 rate_limiter.succeeded()
-                return Attempted(reply, failed, failed_cost)
+                return reply
             finally:
                 engine.gate.requests -= 1
-        if failed.total:
-            failure.usage, failure.cost = failed, failed_cost
+        if failed.usage.total:
+            failure.usage, failure.cost = failed.usage, failed.cost
         if not failure.transient:
             raise failure
         if pause > MAX_PAUSE:
@@ -209,11 +242,17 @@ async def _attempt(
         if not timeout.expired:  # a timeout of the provider itself, which may be shorter
             raise ProviderError(type_and_message_of(error), fault="timeout") from error
         after = f"{timeout.silence:g} s of silence" if timeout.fell_silent else f"{limits.model_seconds:g} s"
-        raise ProviderError(f"the model did not answer: stopped after {after}", fault="timeout") from None
+        spent = spent_of(error.__cause__)
+        raise ProviderError(
+            f"the model did not answer: stopped after {after}", fault="timeout", usage=spent.usage, cost=spent.cost
+        ) from None
     except asyncio.CancelledError as error:
         if live.stopping:
             raise
-        raise ProviderError("the provider gave up without a reason", fault="cut") from error
+        spent = spent_of(error)
+        raise ProviderError(
+            "the provider gave up without a reason", fault="cut", usage=spent.usage, cost=spent.cost
+        ) from error
     except BaseException as error:
         if not is_recordable(error, live.in_flight.values()):
             raise

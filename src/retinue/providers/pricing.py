@@ -6,6 +6,7 @@ the cost None, never zero.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ from retinue.core.ports import (
     price_of,
     window_of,
 )
-from retinue.core.usage import MAX_COST, Usage, add_cost
+from retinue.core.usage import MAX_COST, Spent, Usage, add_cost, leave_spent, spent_of
 from retinue.providers.text_calls import with_text_calls
 
 T = TypeVar("T")
@@ -267,6 +268,11 @@ class PricedProvider:
             if error.usage.total and not error.cost:
                 rates = self.prices.rates(request.model)
                 error.cost = None if rates is None else rates.cost(error.usage)
+            raise
+        except asyncio.CancelledError as stopped:
+            spent, rates = spent_of(stopped), self.prices.rates(request.model)
+            if spent.usage.total and spent.cost is None and rates is not None:
+                leave_spent(stopped, Spent(spent.usage, rates.cost(spent.usage)))
             raise
         if reply.cost is None and reply.usage is not None:
             reply = self._priced(reply, reply.usage, request, in_batch=in_batch)

@@ -237,6 +237,8 @@ class Player:
         path = run.accepted.path
         self._learn(path, run.run_id)
         match event:
+            case TurnFailed(fault="stopped"):
+                pass
             case ReplyReceived(turn=turn) | TurnFailed(turn=turn):
                 self._happened(("reply", path, turn, 0))
             case CallReturned(turn=turn, index=index):

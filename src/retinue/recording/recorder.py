@@ -14,6 +14,7 @@ from retinue.core.agent import ToolSpec
 from retinue.core.commands import RunQuery
 from retinue.core.errors import BadInput
 from retinue.core.events import (
+    STOPPED,
     AgentChanged,
     CallReturned,
     Event,
@@ -162,7 +163,7 @@ class _Maker:
                         run=path, turn=turn, reply=reply, failed=event.failed, failed_cost=event.failed_cost
                     )
                     self._facts.append((last, made))
-                case TurnFailed(turn=turn):
+                case TurnFailed(turn=turn) if event.fault != STOPPED:
                     self._add_request(run, turn, conversation, max(began, last - (event.duration or 0.0)))
                     failure = RecordedFailure(
                         run=path,
