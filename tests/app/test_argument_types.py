@@ -25,7 +25,7 @@ MODEL = ScriptedProvider(Script())
         ({"max_cost": 1, "max_nanodollars": 1}, "max_cost and max_nanodollars are the same limit: give one of them"),
         ({"max_cost": -1.0}, "max_cost=-1.0 is not an amount of dollars"),
         ({"max_cost": float("nan")}, "max_cost=nan is not an amount of dollars"),
-        ({"seconds": "5"}, "Limits: seconds='5' is a str; expected seconds"),
+        ({"timeout": "5"}, "Limits: timeout='5' is a str; expected seconds"),
     ],
 )
 def test_limits_say_what_they_expected(arguments: dict[str, object], text: str) -> None:
@@ -151,4 +151,4 @@ async def test_single_limits_have_the_names_of_the_flags() -> None:
         await run.wait()
         limits = (await r.supervisor.replay(run.run_id)).accepted.limits
 
-    assert (limits.max_turns, limits.max_tokens, limits.max_cost, limits.seconds) == (3, 900, 0.5, 60)
+    assert (limits.max_turns, limits.max_tokens, limits.max_cost, limits.timeout) == (3, 900, 0.5, 60)

@@ -75,7 +75,7 @@ async def test_an_agent_is_called_as_a_tool() -> None:
 
 async def test_the_failure_of_an_agent_is_the_result_of_the_call() -> None:
     script = Script().play("main", calls("reader", task="Read."), last).play("reader", hangs())
-    agent = retinue.Agent(name="reader", limits=retinue.Limits(seconds=5))
+    agent = retinue.Agent(name="reader", limits=retinue.Limits(timeout=5))
     async with retinue.open(
         provider=ScriptedProvider(script),
         tools=[retinue.agent_tool(agent)],

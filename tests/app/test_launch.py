@@ -134,7 +134,7 @@ def test_given_limits_replace_those_of_the_settings() -> None:
 
     assert LimitOptions().over(limits) == limits
     assert LimitOptions(max_turns=5, max_tokens=1000, max_cost=0.5, timeout=60).over(limits) == Limits(
-        max_turns=5, max_calls=9, max_tokens=1000, max_cost=0.5, seconds=60
+        max_turns=5, max_calls=9, max_tokens=1000, max_cost=0.5, timeout=60
     )
 
 

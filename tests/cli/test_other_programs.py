@@ -661,7 +661,7 @@ def test_the_limits_of_a_config_toml_of_meerkat_hold_and_flags_win(folder: Path)
 
     assert by_file.model_choice.full_name == "openai:gpt-5.2"
     limits = by_file.limits
-    assert (limits.max_turns, limits.max_tokens, limits.max_calls, limits.seconds) == (9, 80_000, 40, 5400.0)
+    assert (limits.max_turns, limits.max_tokens, limits.max_calls, limits.timeout) == (9, 80_000, 40, 5400.0)
     assert (by_file.options.system, by_file.options.model_options.max_output_tokens) == ("You are brief.", 2048)
     assert (by_flag.limits.max_turns, by_flag.limits.max_tokens) == (2, 5)
     assert (by_flag.options.system, by_flag.options.model_options.max_output_tokens) == ("Speak.", 7)

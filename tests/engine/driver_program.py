@@ -76,7 +76,7 @@ def open_here(place: str, released: asyncio.Event | None, **options: Any) -> ret
 
 async def follow(r: retinue.Retinue, task: str, seconds: float | None = None) -> None:
     """Start a run and report its events and its outcome."""
-    limits = None if seconds is None else retinue.Limits(seconds=seconds)
+    limits = None if seconds is None else retinue.Limits(timeout=seconds)
     handle = await r.spawn(task, keep_alive=task == "chat", limits=limits)
     report(started=handle.run_id)
     try:

@@ -375,7 +375,7 @@ async def test_waiting_for_an_approval_does_not_count_towards_the_deadline() -> 
     provider = ScriptedProvider(Script(), latency=4.0)
     async with Harness(dialects=(), tools=[write, nap], approvals="wait", provider=provider) as r:
         r.script("main", together(calls("write"), calls("write", text="y")), calls("nap", seconds=100))
-        handle = await r.retinue.spawn("go", limits=Limits(seconds=10))
+        handle = await r.retinue.spawn("go", limits=Limits(timeout=10))
         first, second = await questions(r, after=5)
         await asyncio.sleep(3600)
         await r.retinue.approve(first)
@@ -393,7 +393,7 @@ async def test_waiting_for_an_approval_does_not_count_towards_the_deadline() -> 
 async def test_a_run_may_finish_in_time_after_a_slow_approval() -> None:
     async with Harness(dialects=(), tools=[write], approvals="wait") as r:
         r.script("main", calls("write"), says("done"))
-        handle = await r.retinue.spawn("go", limits=Limits(seconds=10))
+        handle = await r.retinue.spawn("go", limits=Limits(timeout=10))
         (question,) = await questions(r)
         await asyncio.sleep(86400)
         await r.retinue.approve(question)

@@ -42,7 +42,7 @@ async def test_a_deadline_stands_still_from_the_last_heartbeat_of_a_crashed_driv
     harness = Harness(store=SharedMemory(), dialects=())
     harness.script("main", hangs())
     await harness.open()
-    handle = await harness.retinue.spawn("go", limits=Limits(seconds=10))
+    handle = await harness.retinue.spawn("go", limits=Limits(timeout=10))
     await asyncio.sleep(4.0)  # one heartbeat has passed
     await harness.kill()
     await asyncio.sleep(3600.0)
@@ -60,7 +60,7 @@ async def test_a_run_that_is_younger_than_the_last_heartbeat_keeps_its_whole_tim
     harness.script("main", hangs())
     await harness.open()
     await asyncio.sleep(3.0)
-    handle = await harness.retinue.spawn("go", limits=Limits(seconds=10))
+    handle = await harness.retinue.spawn("go", limits=Limits(timeout=10))
     await harness.kill()
     await asyncio.sleep(3600.0)
     await harness.open(adopt=True)
@@ -72,10 +72,10 @@ async def test_a_run_that_is_younger_than_the_last_heartbeat_keeps_its_whole_tim
 
 async def test_the_deadline_of_a_child_stands_still_and_its_waiting_parent_goes_on() -> None:
     harness, _ = with_delegation(store=SharedMemory())
-    harness.script("main", delegates("dig", task="dig", limits=Limits(seconds=10)), says("done"))
+    harness.script("main", delegates("dig", task="dig", limits=Limits(timeout=10)), says("done"))
     harness.script("dig", hangs())
     await harness.open()
-    handle = await harness.retinue.spawn("go", limits=Limits(seconds=20))
+    handle = await harness.retinue.spawn("go", limits=Limits(timeout=20))
     await asyncio.sleep(4.0)
     for _ in range(2):  # a second crash before the first heartbeat of the second driver
         await harness.kill()
@@ -102,7 +102,7 @@ async def test_the_time_of_an_approval_and_of_a_crash_are_counted_once() -> None
     harness = Harness(store=SharedMemory(), dialects=(), tools=[press], policy=policy, approvals="wait")
     harness.script("main", calls("press"), hangs())
     await harness.open()
-    handle = await harness.retinue.spawn("go", limits=Limits(seconds=10))
+    handle = await harness.retinue.spawn("go", limits=Limits(timeout=10))
     await asyncio.sleep(4.0)
     await harness.kill()
     await asyncio.sleep(3600.0)
@@ -136,7 +136,7 @@ async def test_the_time_in_which_the_store_refuses_does_not_count() -> None:
     harness = Harness(store=store, dialects=())
     harness.script("main", hangs())
     await harness.open()
-    handle = await harness.retinue.spawn("go", limits=Limits(seconds=10))
+    handle = await harness.retinue.spawn("go", limits=Limits(timeout=10))
     await asyncio.sleep(4.0)
     store.is_full = True
     await asyncio.sleep(3600.0)

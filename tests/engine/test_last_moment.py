@@ -300,7 +300,7 @@ async def test_a_process_that_leaves_while_an_end_is_written(is_refused: bool) -
         store=store, dialects=(), provider=ScriptedProvider(Script().play("main", report, report, report))
     )
     await harness.open()
-    handle = await harness.retinue.spawn("go", limits=retinue.Limits(seconds=60))
+    handle = await harness.retinue.spawn("go", limits=retinue.Limits(timeout=60))
     await asyncio.to_thread(store.reached.wait, 30)
     closing = asyncio.create_task(harness.close())
     await asyncio.sleep(0)

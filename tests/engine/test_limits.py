@@ -401,7 +401,7 @@ async def test_fifty_parallel_children_exceed_a_limit_only_by_estimation_errors(
 async def test_a_run_ends_at_its_deadline_with_its_partial_text() -> None:
     async with harness() as r:
         r.script("main", naps("thinking"), hangs("It was ", "the"))
-        outcome = await r.run("go", limits=Limits(seconds=90))
+        outcome = await r.run("go", limits=Limits(timeout=90))
 
         assert outcome == Outcome(
             result="timed_out",
@@ -418,7 +418,7 @@ async def test_a_deadline_stops_the_subtree_of_the_run() -> None:
     async with r:
         r.script("main", delegates("dig"))
         r.script("dig", hangs())
-        outcome = await r.run("go", limits=Limits(seconds=90))
+        outcome = await r.run("go", limits=Limits(timeout=90))
         child = await r.retinue.handle(r.run_of("dig")).wait()
 
         assert (outcome.result, child.result, child.reason) == ("timed_out", "cancelled", "parent_ended")
@@ -438,7 +438,7 @@ async def test_a_parent_reads_the_partial_text_of_a_timed_out_child() -> None:
 async def test_the_deadline_holds_across_processes() -> None:
     async with harness() as r:
         r.script("main", hangs())
-        handle = await r.retinue.spawn("go", limits=Limits(seconds=90))
+        handle = await r.retinue.spawn("go", limits=Limits(timeout=90))
         await asyncio.sleep(60)
         await r.restart()
         outcome = await r.retinue.handle(handle.run_id).wait()
@@ -450,7 +450,7 @@ async def test_the_deadline_holds_across_processes() -> None:
 async def test_the_deadline_is_paused_after_a_clean_shutdown() -> None:
     async with harness() as r:
         r.script("main", hangs())
-        handle = await r.retinue.spawn("go", limits=Limits(seconds=90))
+        handle = await r.retinue.spawn("go", limits=Limits(timeout=90))
         await asyncio.sleep(60)
         await r.close()
         await asyncio.sleep(3600)
@@ -464,7 +464,7 @@ async def test_the_deadline_is_paused_after_a_clean_shutdown() -> None:
 async def test_the_deadline_is_paused_for_a_run_left_before_it_began() -> None:
     async with harness() as r:
         r.script("main", hangs())
-        handle = await r.retinue.spawn("go", limits=Limits(seconds=90))
+        handle = await r.retinue.spawn("go", limits=Limits(timeout=90))
         await r.close()
         await asyncio.sleep(3600)
         await r.open(adopt=True)
@@ -497,7 +497,7 @@ async def test_the_deadline_is_paused_for_a_pending_run_that_was_left() -> None:
 async def test_a_model_that_times_out_is_retried_and_then_given_up() -> None:
     async with harness() as r:
         r.script("main", hangs("Well"))
-        outcome = await r.run("go", limits=Limits(model_seconds=30))
+        outcome = await r.run("go", limits=Limits(model_timeout=30))
 
         assert (outcome.result, outcome.reason, outcome.text) == ("failed", "model_error", "Well")
         assert outcome.error == "the model did not answer: stopped after 30 s (4 attempts were made; try again later)"
@@ -508,7 +508,7 @@ async def test_a_model_that_times_out_is_retried_and_then_given_up() -> None:
 async def test_a_silent_stream_is_given_up_and_its_text_kept() -> None:
     async with harness() as r:
         r.script("main", streams("It was", " the pool", every=11))
-        outcome = await r.run("go", limits=Limits(idle_seconds=10))
+        outcome = await r.run("go", limits=Limits(idle_timeout=10))
 
         assert (outcome.result, outcome.text) == ("failed", "It was")
         assert (
@@ -541,7 +541,7 @@ async def test_the_silence_before_the_first_token_may_be_longer() -> None:
 
 async def test_a_short_idle_limit_does_not_shorten_the_first_silence() -> None:
     async with retinue.open(provider=SilentModel(299), home=retinue.MEMORY, dialects=()) as r:
-        outcome = await r.run("go", limits=Limits(idle_seconds=0))
+        outcome = await r.run("go", limits=Limits(idle_timeout=0))
 
         assert (outcome.result, outcome.text) == ("completed", "well ")
         assert now() == 299
@@ -551,10 +551,10 @@ async def test_a_short_idle_limit_does_not_shorten_the_first_silence() -> None:
     ("pauses", "limits", "silence", "text"),
     [
         ((301,), Limits(), 300, ""),
-        ((31,), Limits(first_seconds=30, idle_seconds=10), 30, ""),
-        ((29, 11), Limits(first_seconds=30, idle_seconds=10), 10, "well "),
-        ((1, 11), Limits(first_seconds=30, idle_seconds=10), 10, "well "),
-        ((41,), Limits(first_seconds=30, idle_seconds=40), 40, ""),
+        ((31,), Limits(first_timeout=30, idle_timeout=10), 30, ""),
+        ((29, 11), Limits(first_timeout=30, idle_timeout=10), 10, "well "),
+        ((1, 11), Limits(first_timeout=30, idle_timeout=10), 10, "well "),
+        ((41,), Limits(first_timeout=30, idle_timeout=40), 40, ""),
     ],
     ids=str,
 )
@@ -575,7 +575,7 @@ async def test_silence_is_limited_before_and_after_the_first_token(
 async def test_a_slow_stream_is_not_silent() -> None:
     async with harness() as r:
         r.script("main", streams("It ", "was ", "the ", "pool", every=9))
-        outcome = await r.run("go", limits=Limits(idle_seconds=10))
+        outcome = await r.run("go", limits=Limits(idle_timeout=10))
 
         assert outcome.text == "It was the pool"
         assert now() == 27
@@ -590,7 +590,7 @@ async def test_keep_alive_signals_of_a_server_end_a_silence() -> None:
             return Reply(AssistantMessage("It was the pool"))
 
     async with retinue.open(provider=Thinker(), home=retinue.MEMORY, dialects=()) as r:
-        outcome = await r.run("go", limits=Limits(idle_seconds=10))
+        outcome = await r.run("go", limits=Limits(idle_timeout=10))
 
         assert outcome.text == "It was the pool"
         assert now() == 45

@@ -145,7 +145,7 @@ async def test_the_time_limit_is_that_of_one_exchange() -> None:
             says("two"),
             calls("nap", seconds=70),
         )
-        handle = await r.retinue.spawn("first", keep_alive=True, per_input=True, limits=Limits(seconds=60))
+        handle = await r.retinue.spawn("first", keep_alive=True, per_input=True, limits=Limits(timeout=60))
         first = await handle.answer()
         await asyncio.sleep(3600)
         second = await handle.ask("second")

@@ -452,7 +452,7 @@ async def test_after_a_429_no_request_is_sent_before_retry_after() -> None:
         script.play("main", fails(refused(40.0), then=says(task)), task=task)
     provider = Timed(script)
     async with Harness(provider=provider, dialects=()) as harness:
-        outcomes = await run_all(harness, "a", "b", "c", "d", limits=Limits(model_seconds=5))
+        outcomes = await run_all(harness, "a", "b", "c", "d", limits=Limits(model_timeout=5))
 
     assert [outcome.text for outcome in outcomes] == ["a", "b", "c", "d"]
     # Four at once; all are refused after a second with a pause; then they return one by one, at most two at a time.

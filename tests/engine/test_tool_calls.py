@@ -284,7 +284,7 @@ async def test_a_store_error_during_a_call_ends_the_run_without_a_retry() -> Non
 async def test_a_call_is_stopped_at_the_deadline_of_its_run() -> None:
     async with Harness(dialects=(), tools=[nap]) as r:
         r.script("main", together(calls("nap", seconds=100), calls("nap", seconds=1)), says("done"))
-        outcome = await r.run("go", limits=Limits(tool_seconds=30))
+        outcome = await r.run("go", limits=Limits(tool_timeout=30))
 
         assert r.results("main") == ["slept 1", "nap did not finish within 30 s and was stopped."]
         assert asyncio.get_running_loop().time() == 30
@@ -300,7 +300,7 @@ async def test_a_timeout_of_the_tool_overrides_that_of_the_run() -> None:
 
     async with Harness(dialects=(), tools=[hasty]) as r:
         r.script("main", calls("hasty"), says("done"))
-        await r.run("go", limits=Limits(tool_seconds=5))
+        await r.run("go", limits=Limits(tool_timeout=5))
 
         assert r.results("main") == ["hasty did not finish within 2.5 s and was stopped."]
 
@@ -336,7 +336,7 @@ async def test_a_call_that_waits_for_other_runs_has_no_deadline_of_its_own() -> 
     async with r:
         r.script("main", delegates("dig"), says("done"))
         r.script("dig", calls("nap", seconds=500), says("42"))
-        await r.run("go", limits=Limits(tool_seconds=5))
+        await r.run("go", limits=Limits(tool_timeout=5))
 
         assert r.results("main") == ["completed: 42"]
 

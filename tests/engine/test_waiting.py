@@ -195,7 +195,7 @@ async def test_waiting_for_a_permit_does_not_count_towards_the_timeout() -> None
     async with Harness(dialects=(), provider=ScriptedProvider(Script(), latency=5.0)) as r:
         engine_of(r.retinue).rate_limiters = RateLimiters(ceiling=1)
         r.script("main", says("done"))
-        handles = [await r.retinue.spawn(f"go {n}", limits=Limits(model_seconds=6)) for n in range(5)]
+        handles = [await r.retinue.spawn(f"go {n}", limits=Limits(model_timeout=6)) for n in range(5)]
         outcomes = await r.retinue.wait(*handles)
 
         assert texts(outcomes) == ["done"] * 5

@@ -77,11 +77,11 @@ _LIMITS = Limits(
     max_tokens=2500,
     max_cost=1,
     max_calls=30,
-    seconds=600.5,
-    model_seconds=60.0,
-    first_seconds=45.0,
-    idle_seconds=30.0,
-    tool_seconds=90.0,
+    timeout=600.5,
+    model_timeout=60.0,
+    first_timeout=45.0,
+    idle_timeout=30.0,
+    tool_timeout=90.0,
     wrap_up=True,
 )
 _USAGE = Usage(100, 20, 60, 5, 30)

@@ -335,7 +335,7 @@ def with_single_limits(
         "max_turns": max_turns,
         "max_tokens": max_tokens,
         "max_nanodollars": None if max_cost is None else nanodollars(max_cost),
-        "seconds": timeout,
+        "timeout": timeout,
     }
     given = {name: value for name, value in given.items() if value is not None}
     return replace(limits, **given) if given else limits

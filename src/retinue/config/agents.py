@@ -241,7 +241,7 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
 
         >>> agent = AgentSettings(max_turns=5, limits=LimitSettings(max_cost=0.25, timeout=60))
         >>> agent.limits_over(Limits(max_turns=50, max_calls=9)) == Limits(
-        ...     max_turns=5, max_calls=9, max_cost=0.25, seconds=60
+        ...     max_turns=5, max_calls=9, max_cost=0.25, timeout=60
         ... )
         True
         """
@@ -253,11 +253,11 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
             "max_output_tokens": own.max_output_tokens,
             "max_nanodollars": None if own.max_cost is None else round(own.max_cost * NANODOLLARS),
             "max_calls": own.max_calls,
-            "seconds": own.timeout,
-            "model_seconds": own.model_timeout,
-            "first_seconds": own.first_timeout,
-            "idle_seconds": own.idle_timeout,
-            "tool_seconds": own.tool_timeout,
+            "timeout": own.timeout,
+            "model_timeout": own.model_timeout,
+            "first_timeout": own.first_timeout,
+            "idle_timeout": own.idle_timeout,
+            "tool_timeout": own.tool_timeout,
             "retry_for": own.retry_for,
             "wrap_up": own.wrap_up,
         }

@@ -44,7 +44,7 @@ class RootDefaults(Struct, frozen=True, kw_only=True):
             "max_turns": self.max_turns,
             "max_tokens": self.max_tokens,
             "max_calls": self.max_calls,
-            "seconds": self.timeout,
+            "timeout": self.timeout,
         }
         return replace(base, **{field: value for field, value in changes.items() if value is not None})
 

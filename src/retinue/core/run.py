@@ -84,7 +84,7 @@ _WHOLE_NUMBERS = (
     "max_calls",
     "max_repeats",
 )
-_SECONDS = ("seconds", "model_seconds", "first_seconds", "idle_seconds", "tool_seconds", "retry_for")
+_SECONDS = ("timeout", "model_timeout", "first_timeout", "idle_timeout", "tool_timeout", "retry_for")
 
 
 if TYPE_CHECKING:
@@ -112,8 +112,10 @@ class Limits(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, me
     `max_cost` is in dollars, as an int, a float or a Decimal. `max_nanodollars` is the same limit as the exact number
     that is stored (under the name `max_cost`) and compared with costs; `msgspec.structs.replace` takes this one.
 
-    `max_turns` bounds the whole run, `exchange_turns` each exchange of a keep-alive run. `first_seconds` bounds the
-    silence of a model before the first token, `idle_seconds` the silence after it; the first is never the shorter one.
+    Times are stored under the names `seconds`, `model_seconds`, and so on.
+
+    `max_turns` bounds the whole run, `exchange_turns` each exchange of a keep-alive run. `first_timeout` bounds the
+    silence of a model before the first token, `idle_timeout` the silence after it; the first is never the shorter one.
     `retry_for` is how long an overloaded model is called again. `max_repeats` bounds the replies in a row with equal
     calls and equal results; calls of a dialect's tools do not count. With `wrap_up`, the last turn is reserved: a run
     that reaches a limit is asked once, without tools, for an answer.
@@ -136,11 +138,11 @@ class Limits(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, me
     max_nanodollars: int | None = field(default=None, name="max_cost")
     max_calls: int | None = None
     max_repeats: int | None = 5
-    seconds: float | None = None
-    model_seconds: float = 600.0
-    first_seconds: float = 300.0
-    idle_seconds: float = 120.0
-    tool_seconds: float = 600.0
+    timeout: float | None = field(default=None, name="seconds")
+    model_timeout: float = field(default=600.0, name="model_seconds")
+    first_timeout: float = field(default=300.0, name="first_seconds")
+    idle_timeout: float = field(default=120.0, name="idle_seconds")
+    tool_timeout: float = field(default=600.0, name="tool_seconds")
     retry_for: float = 600.0
     wrap_up: bool = False
 
@@ -158,11 +160,11 @@ class Limits(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, me
             max_nanodollars: int | None = None,
             max_calls: int | None = None,
             max_repeats: int | None = 5,
-            seconds: float | None = None,
-            model_seconds: float = 600.0,
-            first_seconds: float = 300.0,
-            idle_seconds: float = 120.0,
-            tool_seconds: float = 600.0,
+            timeout: float | None = None,
+            model_timeout: float = 600.0,
+            first_timeout: float = 300.0,
+            idle_timeout: float = 120.0,
+            tool_timeout: float = 600.0,
             retry_for: float = 600.0,
             wrap_up: bool = False,
         ) -> None: ...

@@ -61,7 +61,7 @@ def _refusal(live: LiveRun, name: str, prepared: PreparedCall, host: HostedCall)
 async def _make(
     tool: Tool, prepared: PreparedCall, context: CallContext, live: LiveRun, engine: EngineContext
 ) -> ToolResult:
-    seconds = tool.timeout or live.run.accepted.limits.tool_seconds
+    seconds = tool.timeout or live.run.accepted.limits.tool_timeout
     scope = engine.timeouts.within(None if prepared.waits else seconds)
     try:
         with scope:

@@ -58,7 +58,7 @@ from retinue.engine.tool_calls import cut_place, perform, request_approvals
 
 def arm_deadline(live: LiveRun, engine: EngineContext) -> None:
     """Deliver a `Deadline` when the run's time is up; the time it waits for a person or a driver is not counted."""
-    seconds = live.run.accepted.limits.seconds
+    seconds = live.run.accepted.limits.timeout
     if seconds is None:
         return
     loop = asyncio.get_running_loop()
@@ -90,7 +90,7 @@ def disarm_deadline(live: LiveRun) -> None:
 async def pause_deadline(live: LiveRun, engine: EngineContext) -> None:
     """Pause the time limit of a run until it is adopted; also if it has not started to work."""
     run = live.run
-    if run.accepted.limits.seconds is None or run.outcome is not None or engine.journal.broken is not None:
+    if run.accepted.limits.timeout is None or run.outcome is not None or engine.journal.broken is not None:
         return
     try:
         if live.acceptance is None or live.apply_acceptance(await live.acceptance.wait()):

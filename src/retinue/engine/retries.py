@@ -241,7 +241,7 @@ async def _attempt(
     except TimeoutError as error:
         if not timeout.expired:  # a timeout of the provider itself, which may be shorter
             raise ProviderError(type_and_message_of(error), fault="timeout") from error
-        after = f"{timeout.silence:g} s of silence" if timeout.fell_silent else f"{limits.model_seconds:g} s"
+        after = f"{timeout.silence:g} s of silence" if timeout.fell_silent else f"{limits.model_timeout:g} s"
         spent = spent_of(error.__cause__)
         raise ProviderError(
             f"the model did not answer: stopped after {after}", fault="timeout", usage=spent.usage, cost=spent.cost
@@ -299,15 +299,15 @@ class _AttemptTimeout(Timeout):
 
     def __init__(self, timeouts: Timeouts, limits: Limits, publish: Callable[[Delta], None]) -> None:
         # The shorter limit: after the first delta it may be the one that counts, and no timer is set for that.
-        super().__init__(timeouts, min(limits.model_seconds, limits.idle_seconds))
+        super().__init__(timeouts, min(limits.model_timeout, limits.idle_timeout))
         self._time = timeouts.time
-        self._idle = limits.idle_seconds
-        self.silence = max(limits.first_seconds, limits.idle_seconds)
+        self._idle = limits.idle_timeout
+        self.silence = max(limits.first_timeout, limits.idle_timeout)
         """Seconds that the model may be silent now."""
         self._publish = publish
         self._has_begun = False
         self._heard = self._time()
-        self._ends = self._heard + limits.model_seconds
+        self._ends = self._heard + limits.model_timeout
         self.fell_silent = False
 
     def publish(self, delta: Delta) -> None:

@@ -264,7 +264,7 @@ def _unapproved(note: str, reason: str) -> ToolResult:
 async def _call_tool(
     tool: Tool, call: OpenCall, prepared: PreparedCall, context: CallContext, live: LiveRun, engine: EngineContext
 ) -> tuple[ToolResult, bool]:
-    seconds = tool.timeout or live.run.accepted.limits.tool_seconds
+    seconds = tool.timeout or live.run.accepted.limits.tool_timeout
     scope = engine.timeouts.within(None if prepared.waits else seconds)
     try:
         with scope:

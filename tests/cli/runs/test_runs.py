@@ -321,7 +321,7 @@ def test_time_without_a_driver_does_not_count(cli: Cli, home: Path) -> None:
     async def left_after_half_a_minute() -> str:
         provider = ScriptedProvider(Script().play("main", hangs("Let me th")))
         async with open_retinue(provider=provider, home=home, clock=hand) as owner:
-            run = await owner.spawn("Think.", limits=Limits(seconds=3600))
+            run = await owner.spawn("Think.", limits=Limits(timeout=3600))
             async for event in run.events():
                 if isinstance(event, TextDelta):
                     break

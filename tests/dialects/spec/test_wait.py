@@ -116,7 +116,7 @@ async def test_a_waiting_run_is_shown_as_waiting_and_has_no_tool_timeout() -> No
         "main", subagent("spawn", agent="slow", task="One."), subagent("wait", task_ids=["t_01"]), says("enough")
     )
     async with harness.open() as opened:
-        handle = await opened.spawn("Go.", limits=Limits(tool_seconds=5))
+        handle = await opened.spawn("Go.", limits=Limits(tool_timeout=5))
         await asyncio.sleep(1.5)
         spawning = await handle.look()
         await asyncio.sleep(30)

@@ -162,7 +162,7 @@ async def test_a_target_that_does_not_come_to_an_end_has_failed(iterations: Runt
     ],
 )
 async def test_a_target_has_the_time_limit_of_its_profile(runtime: RuntimeProfile, shown: str) -> None:
-    patient = Limits(model_seconds=5000, idle_seconds=5000)
+    patient = Limits(model_timeout=5000, idle_timeout=5000)
     agent = replace(REVIEWER, runtime=runtime, limits=patient)
     harness = ZeroclawHarness(delegate(), says("Thanks."), agents=(agent,), tasks={REVIEW: [hangs()]})
     async with harness:

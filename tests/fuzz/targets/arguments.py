@@ -67,7 +67,7 @@ async def results_of(dialect: str, call: ToolCall) -> list[CallReturned]:
     """What the call returns; several results if a child makes the same call."""
     agents = [Agent(name="helper", model="one:x"), Agent(name="lead", model="one:x")]
     async with Harness(dialects=[dialect], agents=agents, providers={"one": OneCall(call)}) as r:
-        outcome = await r.run("go", agent="lead", limits=Limits(max_turns=6, seconds=60.0))
+        outcome = await r.run("go", agent="lead", limits=Limits(max_turns=6, timeout=60.0))
         runs = [row.run_id for row in r.store.runs(RunQuery())]
         returned = [event for run_id in runs for event in r.events(run_id) if isinstance(event, CallReturned)]
     assert outcome.result in ("completed", "timed_out"), outcome.error

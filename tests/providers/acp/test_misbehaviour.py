@@ -48,7 +48,7 @@ async def test_a_deadline_ends_the_program(scene: Scene) -> None:
 
 async def test_an_agent_that_falls_silent_is_stopped_and_not_asked_again(scene: Scene) -> None:
     async with scene.open([["hang"]]) as r:
-        outcome = await r.run("Go.", limits=Limits(idle_seconds=1.0, first_seconds=1.0))
+        outcome = await r.run("Go.", limits=Limits(idle_timeout=1.0, first_timeout=1.0))
         left = await asyncio.to_thread(alive, await scene.pids())
 
     assert outcome.error == "helper was stopped in the middle of its turn; what it had begun is not repeated"
@@ -153,7 +153,7 @@ async def test_progress_without_end_is_ended_by_the_limit_of_a_model_call(scene:
     thoughts = ["raw", "\n".join([thought] * 50)]
     steps = [step for _ in range(200) for step in (thoughts, ["sleep", 0.05])]
     async with scene.open(steps) as r:
-        outcome = await r.run("Go.", limits=Limits(model_seconds=2.0, idle_seconds=1.0))
+        outcome = await r.run("Go.", limits=Limits(model_timeout=2.0, idle_timeout=1.0))
 
     assert outcome.error.startswith("helper was stopped in the middle of its turn")
 

@@ -65,7 +65,7 @@ class LimitOptions:
             "max_turns": self.max_turns,
             "max_tokens": self.max_tokens,
             "max_nanodollars": None if self.max_cost is None else round(self.max_cost * NANO),
-            "seconds": self.timeout,
+            "timeout": self.timeout,
         }
         return replace(limits, **{name: value for name, value in given.items() if value is not None})
 

@@ -134,6 +134,6 @@ def _limits(left: Caps, shares: int, seconds: float) -> Limits:
         max_output_tokens=share(left.output),
         max_tokens=share(left.tokens),
         max_nanodollars=share(left.cost),
-        model_seconds=seconds,
-        idle_seconds=seconds,  # a process that prints nothing may be using a tool
+        model_timeout=seconds,
+        idle_timeout=seconds,  # a process that prints nothing may be using a tool
     )

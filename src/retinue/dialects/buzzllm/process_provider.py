@@ -232,7 +232,7 @@ class ProcessProvider:
             max_output_tokens=unspent.output,
             max_tokens=unspent.tokens,
             max_nanodollars=unspent.cost,
-            seconds=self._seconds,
+            timeout=self._seconds,
         )
 
 

@@ -342,7 +342,7 @@ class Children:
                 caller, agent=caller.agent, system=caller.system, offered=tools, model=self._model(caller)
             ),
             task=request.task_prompt,
-            limits=Limits(exchange_turns=self._max_turns(request), seconds=self.quotas.seconds_left(used)),
+            limits=Limits(exchange_turns=self._max_turns(request), timeout=self.quotas.seconds_left(used)),
             windows=windows,
             lifecycle=Lifecycle(keep_alive=request.summary_prompt is not None, awaited=True),
             label=request.label,

@@ -47,7 +47,7 @@ class Target(Struct, frozen=True):
 
     @classmethod
     def of(cls, run_spec: RunSpec, limits: Limits, families: ProviderFamilies) -> Target:
-        return cls(run_spec.agent, families.wire(run_spec.provider), run_spec.model, limits.seconds)
+        return cls(run_spec.agent, families.wire(run_spec.provider), run_spec.model, limits.timeout)
 
     def answer(self, outcome: Outcome) -> Answer:
         """The answer about its end.

@@ -264,11 +264,11 @@ def _limits(agent: Agent) -> Limits:
     runtime = agent.runtime
     default = (runtime.agentic_timeout_secs or AGENTIC_SECONDS) if runtime.agentic else PLAIN_SECONDS
     seconds = runtime.delegation_timeout_secs or default
-    own = agent.limits.seconds
+    own = agent.limits.timeout
     return replace(
         agent.limits,
         max_turns=(agent.max_turns or runtime.max_tool_iterations) if runtime.agentic else 1,
-        seconds=seconds if own is None else min(own, seconds),
+        timeout=seconds if own is None else min(own, seconds),
         wrap_up=False,
     )
 

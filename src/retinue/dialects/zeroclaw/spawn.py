@@ -118,4 +118,4 @@ def log_start(supervisor: Supervisor, run_id: RunId, event: str, context: CallCo
 
 def _limits(own: Limits) -> Limits:
     """The caller's limits without its time limit; tokens and money are shared by the tree anyway."""
-    return replace(own, seconds=None, exchange_turns=None, wrap_up=False)
+    return replace(own, timeout=None, exchange_turns=None, wrap_up=False)
