@@ -97,6 +97,8 @@ def call(name: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
             data = base64.b64encode(b"\x89PNG".ljust(size << 20, b".")).decode()
             image = {"type": "image", "data": data, "mimeType": "image/png"}
             return {"content": [{"type": "text", "text": f"{size} MiB"}, *[image] * (1 if size > 4 else 2)]}
+        case "matched":
+            return {"content": [], "structuredContent": {"text": "a" * 40 + "!"}}
         case "structured":
             return {"content": [], "structuredContent": {"size": 10}}
         case "escape":

@@ -571,3 +571,16 @@ async def test_lists_names_and_descriptions_of_a_malicious_server_are_bounded(
     assert "a_b: another tool of the server has the same name here" in reported
     assert "its schema has more than 32768 bytes" in reported
     assert "\x1b" not in reported
+
+
+async def test_a_result_is_not_matched_against_the_patterns_of_its_server(tmp_path: Path) -> None:
+    # With the SDK's validation this pattern takes years, on the event loop.
+    text = {"type": "string", "pattern": "^(a+)+$"}
+    hostile = tool("matched", outputSchema={"type": "object", "properties": {"text": text}})
+    wrong = tool("structured", outputSchema={"type": "object", "required": ["missing"]})
+
+    found = await results(
+        [server(tmp_path, hostile, wrong)], calls("mcp__test__matched"), calls("mcp__test__structured")
+    )
+
+    assert found == ['{"text":"' + "a" * 40 + '!"}', '{"size":10}']

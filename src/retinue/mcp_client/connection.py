@@ -142,6 +142,9 @@ class Connection:
                 client_info=types.Implementation(name="retinue", version=__version__),
                 cache=None,
             ) as client:
+                # The SDK would match results against the server's own schemas, on the event loop, and a pattern in
+                # one can take for ever. Nothing here relies on their form.
+                cast("Any", client.session).validate_tool_result = _accept_any
                 self.client = client
                 opened.set_result(None)
                 await self._stop.wait()
@@ -252,6 +255,9 @@ class Connection:
         with suppress(OSError):
             while text := await stderr.read(65_536):
                 self._stderr = (self._stderr + text)[-KEPT_ERRORS:]
+
+
+async def _accept_any(name: str, result: types.CallToolResult) -> None: ...
 
 
 def _text_of(error: BaseException) -> str:
