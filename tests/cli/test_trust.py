@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -59,6 +60,24 @@ def test_settings_and_modules_are_shown_and_accepted(place: Place) -> None:
     assert place.retinue("trust") == (2, shown, asked)
     assert place.retinue("trust", "--yes") == (0, shown, "accepted 3 files\n")
     assert place.retinue("trust") == (0, "", "nothing to accept: these files are obeyed as they are\n")
+
+
+def test_a_file_of_mcp_servers_is_obeyed_as_it_was_accepted(place: Place, tmp_path: Path) -> None:
+    place.agents_write()
+    file, ran = place.folder / ".mcp.json", tmp_path / "ran"
+    server = {"command": "/bin/sh", "args": ["-c", f"touch {ran}"]}
+    file.write_text(json.dumps({"mcpServers": {"planted": server}}))
+    lines = place.folder / "lines.json"
+    lines.write_text(json.dumps({"main": [{"say": "Done."}] * 2}))
+    run = ("run", "--model", "scripted:lines.json", "--mcp-config", ".mcp.json", "Go on.")
+
+    for command in (run, ("mcp-servers", "--mcp-config", ".mcp.json")):
+        code, _, refused = place.retinue(*command)
+        assert (code, "retinue trust " in refused) == (2, True), refused
+    assert not ran.exists()
+    assert place.retinue("trust", ".mcp.json", "--yes")[0] == 0
+    assert place.retinue(*run)[0] == 0
+    assert ran.exists()
 
 
 def test_a_change_is_shown_as_a_difference(place: Place) -> None:

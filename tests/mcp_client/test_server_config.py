@@ -1,6 +1,8 @@
 """`[mcp_servers.NAME]`, and the JSON files of Claude Code, Cursor and VS Code."""
 
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -167,3 +169,11 @@ def test_files_that_cannot_be_used_are_bad_input(content: str | dict[str, Any], 
         read_server_file(written(tmp_path, content))
 
     assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("made", [os.mkfifo, os.mkdir])
+def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path: Path, made: Callable[[Path], None]) -> None:
+    made(path := tmp_path / "servers.json")
+
+    with pytest.raises(BadInput, match=r"expected a file|Is a directory"):
+        read_server_file(path)

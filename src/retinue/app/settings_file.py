@@ -193,14 +193,21 @@ def default_model(settings: Settings, provider: str) -> str | None:
     return None if configured is None else configured.model
 
 
-def mcp_servers(settings: Settings, files: Sequence[str] = ()) -> tuple[McpServer, ...]:
-    """The MCP servers of the settings and of JSON files; a later one takes the place of one with the same name."""
+def mcp_servers(settings: Settings, files: Sequence[str] = (), *, home: Path | None = None) -> tuple[McpServer, ...]:
+    """The MCP servers of the settings and of JSON files; a later one takes the place of one with the same name.
+
+    A JSON file in a folder in which agents may write is refused unless a person has accepted it as it is, as settings
+    are: it names programs that run with all rights.
+    """
+    from retinue.tools.settings_trust import check_trusted
+
     servers = {
         name: server.server(name, settings.folder_of(MCP_SERVERS.name, name))
         for name, server in settings.mcp_servers.items()
     }
     for file in files:
-        servers |= {server.name: server for server in read_server_file(Path(file))}
+        found = read_server_file(Path(file), partial(check_trusted, home=home or default_home()))
+        servers |= {server.name: server for server in found}
     return tuple(servers.values())
 
 

@@ -1,4 +1,4 @@
-"""Files that a person accepts with `retinue trust`: a settings file, its modules, and the modules beside these."""
+"""Files that a person accepts with `retinue trust`: a settings file, its modules and those beside these, JSON files."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _expanded(paths: Iterable[Path], cwd: Path) -> Iterable[Path]:
             yield file
             if file.suffix == ".py":
                 yield from modules_in(file.parent)
-            elif file.suffix != ".md" and (file.name in SETTINGS_FILES or not whole.is_dir()):
+            elif file.suffix not in (".md", ".json") and (file.name in SETTINGS_FILES or not whole.is_dir()):
                 for module in load(file, cwd=cwd, sections=SECTIONS, translations=TRANSLATIONS).tool_modules:
                     yield module
                     yield from modules_in(module.parent)

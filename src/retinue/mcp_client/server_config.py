@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import stat
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -119,15 +120,24 @@ _USUAL = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR"
 """Variables that every program is given; keys of model vendors are not among them."""
 
 
-def read_server_file(path: Path) -> tuple[McpServer, ...]:
+Check = Callable[[Path, int, bytes], None]
+"""Raises `ConfigError` for an open file that must not be obeyed."""
+
+
+def read_server_file(path: Path, check: Check | None = None) -> tuple[McpServer, ...]:
     """The servers of a JSON file: `mcpServers` of Claude Code and Cursor, or `servers` of VS Code.
 
     `${NAME}`, `${NAME:-default}` and `${env:NAME}` in values are environment variables. Raises `BadInput` for a file
-    that cannot be used, with the place of the error.
+    that cannot be used, with the place of the error. `check` sees the open file before it is obeyed.
     """
     try:
-        with path.open("rb") as file:
+        # Without O_NONBLOCK, opening a named pipe would wait for its writer.
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise BadInput(f"{path}: expected a file, and it is something else")
             body = file.read(MAX_FILE + 1)
+            if check is not None:
+                check(path, file.fileno(), body)
     except OSError as error:
         raise BadInput(f"{path}: cannot be read: {error.strerror}") from error
     if len(body) > MAX_FILE:

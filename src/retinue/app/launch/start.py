@@ -390,7 +390,7 @@ def open_config(
 
     `servers` are further MCP servers.
     """
-    named = {server.name: server for server in (*mcp_servers(settings, config.mcp_config), *servers)}
+    named = {server.name: server for server in (*mcp_servers(settings, config.mcp_config, home=home), *servers)}
     options = replace(settings.tool_options, preset=config.preset)
     policy = coding.POLICY if config.preset == "coding" and settings.policy is None else settings.policy
     options = replace(options, protected=(*options.protected, *config.mcp_config))
