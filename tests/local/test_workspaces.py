@@ -155,6 +155,50 @@ async def test_settings_of_git_that_an_agent_writes_start_no_program(repository:
     assert git(repository, "show", "retinue/run-1:changed.txt") == "after\n"
 
 
+HOOKS = (
+    *("pre-receive", "update", "post-receive", "post-update", "reference-transaction", "pre-auto-gc"),
+    *("push-to-checkout", "proc-receive", "post-checkout", "post-index-change"),
+)
+
+
+@needs_git
+@pytest.mark.parametrize("updates", ["another branch", "the checked out branch"])
+async def test_a_repository_of_this_machine_starts_no_program_when_it_is_read_and_written(
+    repository: Path, tmp_path: Path, updates: str
+) -> None:
+    git(repository, "branch", "retinue/run-1")
+    address, proof = f"git+file://{repository}@main", tmp_path / "proof"
+    program = tmp_path / "program"
+    program.write_text(f'#!/bin/sh\necho "$0 $@" >> {proof}\n')
+    program.chmod(0o755)
+    for folder in (repository / ".git" / "hooks", tmp_path / "hooks"):
+        folder.mkdir(exist_ok=True)
+        for hook in HOOKS:
+            shutil.copy(program, folder / hook)
+    other = tmp_path / "other"
+    shutil.copytree(repository, other)
+    (repository / ".git" / "objects" / "info" / "alternates").write_text(f"{other}/.git/objects\n")
+    (repository / ".git" / "info").mkdir(exist_ok=True)
+    (repository / ".git" / "info" / "attributes").write_text("*.txt filter=x\n")
+    with (repository / ".git" / "config").open("a") as config:
+        config.write(f"[core]\n\tfsmonitor = {program}\n\talternateRefsCommand = {program}\n\tpager = {program}\n")
+        config.write(f"\thooksPath = {tmp_path}/hooks\n\tsshCommand = {program}\n")
+        config.write(f"[uploadpack]\n\tpackObjectsHook = {program}\n[gc]\n\tauto = 1\n\tautoDetach = false\n")
+        config.write(f'[filter "x"]\n\tclean = {program}\n\tsmudge = {program}\n[receive]\n\tautogc = true\n')
+        config.write("\tdenyCurrentBranch = updateInstead\n")
+    if updates == "the checked out branch":
+        (repository / ".git" / "HEAD").write_text("ref: refs/heads/retinue/run-1\n")
+    workspaces = trusting(tmp_path / "home", address)
+    folder = Path(await workspaces.fetch("run-1", address))
+    work_in(folder)
+
+    result = await workspaces.hand_back("run-1")
+
+    assert not proof.exists(), proof.read_text()
+    assert result is not None
+    assert result.startswith(f"git+file://{repository}@" if updates == "another branch" else "host:")
+
+
 @needs_git
 async def test_links_are_stored_as_links_and_never_followed(repository: Path, tmp_path: Path) -> None:
     address = f"git+file://{repository}@main"

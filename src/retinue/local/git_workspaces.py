@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -117,10 +118,29 @@ _SAFE: Final = (
 )
 
 
+_SERVING: Final = (
+    *("core.hooksPath=/dev/null", "core.fsmonitor=false", "core.alternateRefsCommand=true", "protocol.allow=never"),
+    *("receive.autogc=false", "receive.denyCurrentBranch=refuse", "gc.auto=0", "maintenance.auto=false"),
+)
+"""Settings for git in a repository of this machine: it has hooks and settings of its own, which agents may write."""
+
+
+def _server(program: GitProgram, url: str, name: str) -> tuple[str, ...]:
+    """The option that says how git serves a repository of this machine; another machine serves its own.
+
+    git gives its own `-c` and `GIT_CONFIG_COUNT` to no process that works in another repository.
+    """
+    if not url.startswith("file:"):
+        return ()
+    settings = [word for setting in _SERVING for word in ("-c", setting)]
+    return (f"--{name}={shlex.join([program.path, *settings, name])}",)
+
+
 def _environment(program: GitProgram) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | {
         "PATH": program.others,
         "GIT_TERMINAL_PROMPT": "0",
+        "GIT_NO_LAZY_FETCH": "1",
         "GIT_AUTHOR_NAME": "retinue",
         "GIT_AUTHOR_EMAIL": "retinue@localhost",
         "GIT_COMMITTER_NAME": "retinue",
@@ -149,6 +169,7 @@ class GitSource:
     def __init__(self, workspace: GitRef | Worktree, place: Place, program: GitProgram) -> None:
         self._workspace = workspace
         self._place = place
+        self._program = program
         self._git = Git(program, place.repository)
         self._branch = branch_of(place.name)
 
@@ -159,7 +180,8 @@ class GitSource:
         (place.repository / "info").mkdir(exist_ok=True)
         (place.repository / "info" / "attributes").write_text("* -text -filter -ident -working-tree-encoding\n")
         url, ref = self._origin()
-        self._git.run("fetch", "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules", "--", url, ref)
+        served = _server(self._program, url, "upload-pack")
+        self._git.run("fetch", *served, "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules", "--", url, ref)
         commit = self._git.run("rev-parse", "--verify", "FETCH_HEAD^{commit}").strip()
         self._check_out(commit, place.folder)
         return Fetched("", commit)
@@ -171,7 +193,8 @@ class GitSource:
         """The address of the repository, and what is fetched of it: what was handed back last, if there is any."""
         assert isinstance(self._workspace, GitRef)
         url = self._workspace.url
-        earlier = self._git.run("ls-remote", url, f"refs/heads/{self._branch}").strip()
+        served = _server(self._program, url, "upload-pack")
+        earlier = self._git.run("ls-remote", *served, "--", url, f"refs/heads/{self._branch}").strip()
         return url, f"refs/heads/{self._branch}" if earlier else self._workspace.ref
 
     def _check_out(self, commit: str, folder: Path) -> None:
@@ -189,7 +212,8 @@ class GitSource:
             return None
         assert isinstance(self._workspace, GitRef)
         url = self._workspace.url
-        self._git.run("push", "--quiet", "--force", url, f"{RESULT}:refs/heads/{self._branch}")
+        served = _server(self._program, url, "receive-pack")
+        self._git.run("push", *served, "--quiet", "--force", "--", url, f"{RESULT}:refs/heads/{self._branch}")
         return f"git+{url}@{self._branch}"
 
     def _commit(self, known: Fetched) -> int:
