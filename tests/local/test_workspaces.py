@@ -155,6 +155,40 @@ async def test_settings_of_git_that_an_agent_writes_start_no_program(repository:
     assert git(repository, "show", "retinue/run-1:changed.txt") == "after\n"
 
 
+@needs_git
+async def test_a_repository_larger_than_a_workspace_is_not_fetched_whole(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (repository / "large").write_bytes(os.urandom(8 << 20))
+    git(repository, "add", ".")
+    git(repository, "commit", "--quiet", "-m", "large")
+    monkeypatch.setattr("retinue.local.git_workspaces.MAX_BYTES", 1 << 20)
+    address = f"git+file://{repository}@main"
+
+    with pytest.raises(WorkspaceUnavailable, match="in the repository"):
+        await trusting(tmp_path / "home", address).fetch("run-1", address)
+
+    assert max((file.stat().st_size for file in (tmp_path / "home").rglob("*") if file.is_file()), default=0) <= 1 << 20
+
+
+@needs_git
+async def test_a_list_of_files_without_end_is_not_read(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    address = f"git+file://{repository}@main"
+    workspaces = trusting(tmp_path / "home", address)
+    folder = Path(await workspaces.fetch("run-1", address))
+    monkeypatch.setattr("retinue.local.git_workspaces.MAX_LISTING", 20_000)
+    for number in range(200):
+        (folder / f"{number:0200}").touch()
+
+    result = await workspaces.hand_back("run-1")
+
+    assert result is not None
+    assert result.startswith("host:")
+    assert "too many files, or too long names" in caplog.text
+
+
 HOOKS = (
     *("pre-receive", "update", "post-receive", "post-update", "reference-transaction", "pre-auto-gc"),
     *("push-to-checkout", "proc-receive", "post-checkout", "post-index-change"),

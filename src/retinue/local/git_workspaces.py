@@ -13,7 +13,8 @@ import shutil
 import subprocess
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final
 
@@ -61,13 +62,18 @@ class Git:
         bare: bool = True,
         where: Path | None = None,
         longest: int | None = None,
+        largest_file: int | None = None,
     ) -> str:
-        """What a command prints, at most `longest` bytes of it; raises `WorkspaceUnavailable` if it fails."""
+        """What a command prints, at most `longest` bytes of it; raises `WorkspaceUnavailable` if it fails.
+
+        A command that writes a file of more than `largest_file` bytes is killed.
+        """
+        limit = () if largest_file is None else ("/bin/sh", "-c", _LIMITED, "sh", str(largest_file // 512))
         repository = [f"--git-dir={where or self._repository}"] if bare or where is not None else []
         with tempfile.TemporaryFile() as printed:
             try:
                 ended = subprocess.run(
-                    [self._program.path, *repository, *_SAFE, *words],
+                    [*limit, self._program.path, *repository, *_SAFE, *words],
                     stdin=stream or subprocess.DEVNULL,
                     stdout=printed,
                     stderr=subprocess.PIPE,
@@ -83,13 +89,37 @@ class Git:
             printed.seek(0)
             return printed.read(-1 if longest is None else longest).decode("utf-8", "surrogateescape")
 
+    def fetch(self, *words: str) -> None:
+        """Fetch a pack of at most `MAX_BYTES`; raises `WorkspaceUnavailable`."""
+        try:
+            # One file for all objects, so that a limit of one file is a limit of all.
+            self.run("-c", "fetch.unpackLimit=1", "fetch", *words, largest_file=MAX_BYTES)
+        except WorkspaceUnavailable:
+            packs = (self._repository / "objects" / "pack").iterdir()
+            if any(file.stat().st_size >= MAX_BYTES - 512 for file in packs):
+                raise WorkspaceUnavailable(f"the commit has more than {_size(MAX_BYTES)} in the repository") from None
+            raise
+
+    def listing(self, *words: str, too_long: str) -> str:
+        """What a command prints, which ends with a zero byte; raises `WorkspaceUnavailable` above `MAX_LISTING`."""
+        with self._printing(*words) as printed:
+            text = printed.read(MAX_LISTING + 1)
+            if len(text) > MAX_LISTING:
+                raise WorkspaceUnavailable(too_long)
+        return text.decode("utf-8", "surrogateescape")
+
     def check_size(self, commit: str) -> None:
         """Raise `WorkspaceUnavailable` for a commit with too many or too large files.
 
         A few objects can stand for any number of files, because a folder may be in a commit many times. So the list
         of files is read as it comes, and git is stopped at the limit.
         """
-        words = ("ls-tree", "-r", "-t", "-l", "-z", commit)
+        with self._printing("ls-tree", "-r", "-t", "-l", "-z", commit) as listing:
+            _check_listing(listing)
+
+    @contextmanager
+    def _printing(self, *words: str) -> Generator[IO[bytes]]:
+        """What a command prints, as it comes; leaving the block early stops it."""
         process = subprocess.Popen(
             [self._program.path, f"--git-dir={self._repository}", *_SAFE, *words],
             stdin=subprocess.DEVNULL,
@@ -102,10 +132,10 @@ class Git:
         deadline.start()
         try:
             assert process.stdout is not None
-            with process.stdout as listing:
-                _check_listing(listing)
+            with process.stdout as printed:
+                yield printed
             if process.wait() != 0:
-                raise WorkspaceUnavailable("git cannot list the files of the commit")
+                raise WorkspaceUnavailable("git cannot list the files")
         finally:
             deadline.cancel()
             process.kill()
@@ -117,6 +147,9 @@ _SAFE: Final = (
     *("-c", "submodule.recurse=false", "-c", "gc.auto=0"),
 )
 
+
+_LIMITED: Final = 'ulimit -f "$1" 2>/dev/null; shift; exec "$@"'
+"""Starts a program that can write no file of more than so many blocks of 512 bytes."""
 
 _SERVING: Final = (
     *("core.hooksPath=/dev/null", "core.fsmonitor=false", "core.alternateRefsCommand=true", "protocol.allow=never"),
@@ -146,6 +179,10 @@ def _environment(program: GitProgram) -> dict[str, str]:
         "GIT_COMMITTER_NAME": "retinue",
         "GIT_COMMITTER_EMAIL": "retinue@localhost",
     }
+
+
+def _size(number: int) -> str:
+    return f"{number / 1024**3:g} GiB"
 
 
 def _check_listing(listing: IO[bytes]) -> None:
@@ -181,7 +218,7 @@ class GitSource:
         (place.repository / "info" / "attributes").write_text("* -text -filter -ident -working-tree-encoding\n")
         url, ref = self._origin()
         served = _server(self._program, url, "upload-pack")
-        self._git.run("fetch", *served, "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules", "--", url, ref)
+        self._git.fetch(*served, "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules", "--", url, ref)
         commit = self._git.run("rev-parse", "--verify", "FETCH_HEAD^{commit}").strip()
         self._check_out(commit, place.folder)
         return Fetched("", commit)
@@ -219,7 +256,11 @@ class GitSource:
     def _commit(self, known: Fetched) -> int:
         """Make a commit of what differs from the beginning; the number of files."""
         # git lists names and reads no file: a link that an agent puts on a path leads nowhere else.
-        listed = self._in_folder("ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0")
+        listed = self._git.listing(
+            *self._at(self._place.folder),
+            *("ls-files", "-z", "--cached", "--others", "--exclude-standard"),
+            too_long="it has too many files, or too long names of files",
+        ).split("\0")
         before = dict(map(_tree_entry, self._git.run("ls-tree", "-r", "-z", known.commit).split("\0")[:-1]))
         allowed = {*before, *listed}
         gone = {path for path, (mode, _) in before.items() if mode != _SUBMODULE}
@@ -252,8 +293,12 @@ class GitSource:
     def _subject(self) -> str:
         return f"run {self._place.name}"
 
-    def _in_folder(self, *words: str, folder: Path | None = None) -> str:
-        return self._git.run(f"--work-tree={folder or self._place.folder}", "-c", "core.bare=false", *words)
+    def _in_folder(self, *words: str, folder: Path) -> None:
+        self._git.run(*self._at(folder), *words)
+
+    @staticmethod
+    def _at(folder: Path) -> tuple[str, ...]:
+        return f"--work-tree={folder}", "-c", "core.bare=false"
 
 
 def _blob_name(content: bytes) -> str:
