@@ -171,6 +171,35 @@ def test_files_that_cannot_be_used_are_bad_input(content: str | dict[str, Any], 
     assert text in str(caught.value)
 
 
+def test_a_server_that_cannot_be_used_is_left_out_and_the_others_stay(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = written(
+        tmp_path,
+        {
+            "mcpServers": {
+                "old": {"type": "sse", "url": "https://host"},
+                "docs": {"command": "docs"},
+                "off": {"command": "off", "disabled": True},
+                "also off": {"command": "x", "enabled": False},
+                "do/cs": {"command": "${MISSING_VARIABLE}"},
+                "docs_": {"command": "other"},
+            }
+        },
+    )
+
+    assert read_server_file(file) == (McpServer(name="docs", command="docs", folder=str(tmp_path)),)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{file}: server 'old': the transport sse is not supported; use http; this server is left out",
+        f"{file}: server 'do/cs': the environment variable MISSING_VARIABLE is not set; this server is left out",
+        f"{file}: two servers are named 'docs'; this server is left out",
+    ]
+
+
+def test_a_file_whose_servers_are_all_switched_off_has_none(tmp_path: Path) -> None:
+    assert read_server_file(written(tmp_path, {"servers": {"off": {"command": "x", "disabled": True}}})) == ()
+
+
 @pytest.mark.parametrize("made", [os.mkfifo, os.mkdir])
 def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path: Path, made: Callable[[Path], None]) -> None:
     made(path := tmp_path / "servers.json")

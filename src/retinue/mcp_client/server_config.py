@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from retinue.core.errors import BadInput
+from retinue.core.log_context import logger
 from retinue.core.policy import Risk, WorkspaceRights
 from retinue.core.ports import Ended, Talk
 from retinue.core.text import NOT_JSON, clean_line
@@ -22,6 +23,8 @@ from retinue.net.encryption import check_encrypted
 
 NAME = re.compile(r"[A-Za-z0-9-]+(?:_[A-Za-z0-9-]+)*")
 """Names of servers; two underscores separate the parts of the name of a tool."""
+
+log = logger("retinue.mcp")
 
 MAX_FILE = 1 << 20
 TIMEOUT = 60.0
@@ -127,8 +130,9 @@ Check = Callable[[Path, int, bytes], None]
 def read_server_file(path: Path, check: Check | None = None) -> tuple[McpServer, ...]:
     """The servers of a JSON file: `mcpServers` of Claude Code and Cursor, or `servers` of VS Code.
 
-    `${NAME}`, `${NAME:-default}` and `${env:NAME}` in values are environment variables. Raises `BadInput` for a file
-    that cannot be used, with the place of the error. `check` sees the open file before it is obeyed.
+    `${NAME}`, `${NAME:-default}` and `${env:NAME}` in values are environment variables. A server that cannot be used is
+    left out with a warning, and one that is switched off without. Raises `BadInput` if nothing in the file can be used,
+    with the place of the error. `check` sees the open file before it is obeyed.
     """
     try:
         # Without O_NONBLOCK, opening a named pipe would wait for its writer.
@@ -149,7 +153,22 @@ def read_server_file(path: Path, check: Check | None = None) -> tuple[McpServer,
     tables = _tables(document)
     if tables is None:
         raise BadInput(f"{path}: has neither mcpServers nor servers")
-    return tuple(_server(path, name, table) for name, table in tables)
+    found: dict[str, McpServer] = {}
+    refusals: list[BadInput] = []
+    for name, table in tables:
+        try:
+            server = _server(path, name, table)
+            if server is not None and server.name in found:
+                raise BadInput(f"{path}: two servers are named {server.name!r}")
+        except BadInput as refusal:
+            refusals.append(refusal)
+        else:
+            found |= {} if server is None else {server.name: server}
+    if refusals and not found:
+        raise refusals[0]
+    for refusal in refusals:
+        log.warning("%s; this server is left out", refusal)
+    return tuple(found.values())
 
 
 def _tables(document: object) -> list[tuple[str, object]] | None:
@@ -173,14 +192,19 @@ class _Entry(Struct):
     headers: dict[str, str] = {}
     type: str = ""
     timeout: float | None = None
+    disabled: bool = False
+    enabled: bool = True
 
 
-def _server(path: Path, name: str, table: object) -> McpServer:
+def _server(path: Path, name: str, table: object) -> McpServer | None:
+    """A server of a file; None for one that is switched off."""
     where = f"{path}: server {clean_line(name)[:100]!r}"
     try:
         entry = msgspec.convert(table, _Entry, strict=True)
     except msgspec.ValidationError as error:
         raise BadInput(f"{where}: {error}") from error
+    if entry.disabled or not entry.enabled:
+        return None
     if entry.type == "sse":
         raise BadInput(f"{where}: the transport sse is not supported; use http")
     folder = str(path.parent.absolute())
