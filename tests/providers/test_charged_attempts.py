@@ -213,6 +213,24 @@ def counted(usage: dict[str, Any]) -> Sequence[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
+    ("told", "cost"),
+    [({"cost": 0.5}, 500_000_000), ({"cost": 0}, 0), ({"cost_in_usd_ticks": 37_756_000}, 3_775_600), ({}, None)],
+)
+async def test_a_failed_attempt_costs_what_its_server_says(told: dict[str, Any], cost: int | None) -> None:
+    """OpenRouter and xAI say what an answer costs; the list price of the model is another one."""
+    failed = chat_answer(ended(finish_reason="abort"), {"choices": list[object](), "usage": COUNTS | told})
+    whole = chat_answer(*counted(COUNTS | {"cost": 0.25}))
+    async with FakeServer(playing(failed, whole)) as server:
+        outcome, replies = await run_with(PROVIDERS["chat"](server.url))
+
+    listed = cost_of(100, 7)
+    assert [(each.failed, each.failed_cost) for each in replies] == [
+        (retinue.Usage(100, 7), listed if cost is None else cost)
+    ]
+    assert outcome.cost == 250_000_000 + (listed if cost is None else cost)
+
+
+@pytest.mark.parametrize(
     ("events", "usage", "cost"),
     [
         (counted(COUNTS), retinue.Usage(100, 7), None),

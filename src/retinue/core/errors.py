@@ -256,7 +256,8 @@ class ProviderError(RetinueError):
     the failure. `retry_after` is the delay the provider asked for, in seconds. `usage` and `cost` are what the failed
     call used, as far as the provider reports it. `busy` says whether the provider is overloaded; None: decided by
     `status`. `slip` is set if the model wrote something that its own server rejected: what was wrong, in words for the
-    model, which reads them before the next attempt.
+    model, which reads them before the next attempt. `is_priced` says that `cost` is what the server charged: without
+    it, a cost of zero is replaced by the list price of the usage.
 
     >>> ProviderError("slow down", fault="rate_limited", retry_after=2.0).transient
     True
@@ -286,6 +287,7 @@ class ProviderError(RetinueError):
         self.cost = cost
         self.busy = busy
         self.slip = slip
+        self.is_priced = False
 
     @property
     def transient(self) -> bool:

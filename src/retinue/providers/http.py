@@ -179,9 +179,11 @@ class Endpoint:
                 busy=error.busy,
                 slip=display_text(error.slip, secrets, SLIP_CHARS),
             )
+            if (cost := decoder.cost()) is not None:
+                failure.cost, failure.is_priced = cost, True
         except asyncio.CancelledError as stopped:
             if (usage := decoder.usage()) is not None:  # it is billed, whether the answer is read to its end or not
-                leave_spent(stopped, Spent(usage, None))
+                leave_spent(stopped, Spent(usage, decoder.cost()))
             raise
         except UnknownProxy as error:
             failure = ProviderError(f"cannot reach {self.info.base_url}: {error}", fault="internal")

@@ -265,14 +265,13 @@ class PricedProvider:
         try:
             reply = await (self._answer_in_batch if in_batch else self.provider.answer)(request, publish)
         except ProviderError as error:
-            if error.usage.total and not error.cost:
-                rates = self.prices.rates(request.model)
-                error.cost = None if rates is None else rates.cost(error.usage)
+            if error.usage.total and not error.cost and not error.is_priced:
+                error.cost = self._cost(error.usage, request, "", in_batch=in_batch)
             raise
         except asyncio.CancelledError as stopped:
-            spent, rates = spent_of(stopped), self.prices.rates(request.model)
-            if spent.usage.total and spent.cost is None and rates is not None:
-                leave_spent(stopped, Spent(spent.usage, rates.cost(spent.usage)))
+            spent = spent_of(stopped)
+            if spent.usage.total and spent.cost is None:
+                leave_spent(stopped, Spent(spent.usage, self._cost(spent.usage, request, "", in_batch=in_batch)))
             raise
         if reply.cost is None and reply.usage is not None:
             reply = self._priced(reply, reply.usage, request, in_batch=in_batch)
@@ -280,12 +279,19 @@ class PricedProvider:
 
     def _priced(self, reply: Reply, usage: Usage, request: Request, *, in_batch: bool) -> Reply:
         """The reply with its cost, if the prices of its model are known."""
-        rates = self.prices.rates(request.model) or (self.prices.rates(reply.model) if reply.model else None)
-        if rates is None:
+        cost = self._cost(usage, request, reply.model, in_batch=in_batch)
+        if cost is None:
             return reply
         used = server_tool_cost(self.server_tool_prices or {}, request, reply) if reply.server_tools else 0
+        return replace(reply, cost=add_cost(cost, used))
+
+    def _cost(self, usage: Usage, request: Request, named: str, *, in_batch: bool) -> int | None:
+        """The cost of tokens at the prices of the requested model, or of the one that the server `named`."""
+        rates = self.prices.rates(request.model) or (self.prices.rates(named) if named else None)
+        if rates is None:
+            return None
         cost = rates.cost(usage)
-        return replace(reply, cost=add_cost((cost + 1) // 2 if in_batch else cost, used))
+        return (cost + 1) // 2 if in_batch else cost
 
     async def _answer_in_batch(self, request: Request, publish: Publish) -> Reply:
         if self.batch is None:

@@ -60,6 +60,10 @@ class StreamDecoder(ABC):
         """What the server has counted so far; None if it has counted nothing."""
         return None
 
+    def cost(self) -> int | None:
+        """What the server has charged so far, in nanodollars; None if it does not say, as most do."""
+        return None
+
     @abstractmethod
     def feed(self, payload: bytes) -> Sequence[Delta]:
         """The deltas in the data of one event; raises `ProviderError` for unreadable data and for an error event."""

@@ -144,6 +144,10 @@ class _Tokens(Struct, gc=False):
         return None if ticks is None else min(max(0, ticks) // TICKS_PER_NANODOLLAR, MAX_COST)
 
 
+def _cost(tokens: _Tokens | None) -> int | None:
+    return tokens.told_cost() if tokens is not None and (tokens.cost or tokens.cost_in_usd_ticks) else None
+
+
 class _CountedChoice(Struct, gc=False):
     usage: msgspec.Raw = NULL
 
@@ -350,13 +354,14 @@ class Decoder(StreamDecoder):
             found = dict.fromkeys((*_citations(self._annotations), *_sources(executed)))
             citations = tuple(islice(found, MAX_CITATIONS))
             reply = replace(reply, message=replace(reply.message, citations=citations), server_tools=_uses(executed))
-        if tokens is None or not (tokens.cost or tokens.cost_in_usd_ticks):
-            return reply
-        cost = tokens.told_cost()
+        cost = _cost(tokens)
         return reply if cost is None else replace(reply, cost=cost)
 
     def usage(self) -> Usage | None:
         return _usage(self._tokens())
+
+    def cost(self) -> int | None:
+        return _cost(self._tokens())
 
     def _tokens(self) -> _Tokens | None:
         """The counts of the server, from wherever it puts them."""
