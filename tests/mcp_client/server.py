@@ -127,6 +127,7 @@ def answer(message: dict[str, Any]) -> dict[str, Any] | None:
                 "serverInfo": {"name": "test", "version": "1"},
             }
         case "tools/list":
+            count("listed")
             if "silent" in behaviour:
                 return None
             if "pages" in behaviour:  # a list without an end

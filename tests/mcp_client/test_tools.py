@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -455,6 +456,14 @@ async def test_a_message_of_too_many_values_ends_the_server_before_it_is_decoded
     assert found[1] == "{}"
 
 
+def hello(message: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "protocolVersion": message["params"]["protocolVersion"],
+        "capabilities": {"tools": {}},
+        "serverInfo": {"name": "test", "version": "1"},
+    }
+
+
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
@@ -469,11 +478,7 @@ async def test_an_answer_of_too_many_values_over_http_is_not_decoded(
         message = await request.json()
         result: dict[str, Any] = {"tools": [], "x": [[]] * 600_000}
         if message["method"] == "initialize":
-            result = {
-                "protocolVersion": message["params"]["protocolVersion"],
-                "capabilities": {"tools": {}},
-                "serverInfo": {"name": "test", "version": "1"},
-            }
+            result = hello(message)
         if "id" not in message:
             return web.Response(status=202)
         body = json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}, separators=(",", ":"))
@@ -487,6 +492,33 @@ async def test_an_answer_of_too_many_values_over_http_is_not_decoded(
 
     assert found == []
     assert reason in caplog.text
+
+
+async def test_an_answer_of_events_without_end_over_http_is_ended(caplog: pytest.LogCaptureFixture) -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        message = await request.json()
+        if "id" not in message:
+            return web.Response(status=202)
+        if message["method"] == "initialize":
+            return web.json_response({"jsonrpc": "2.0", "id": message["id"], "result": hello(message)})
+        stream = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await stream.prepare(request)
+        progress = {"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": 1, "progress": 1}}
+        with suppress(ConnectionResetError):
+            while True:
+                sent.append(1)
+                await stream.write(f"event: message\ndata: {json.dumps(progress)}\n\n".encode() * 100)
+        return stream
+
+    sent: list[int] = []
+    application = web.Application()
+    application.router.add_post("/mcp", answer)
+    async with TestServer(application) as http:
+        await results([McpServer(name="endless", url=str(http.make_url("/mcp")), timeout=20.0)])
+
+    assert "The MCP server endless" in caplog.text
+    assert "did not list its tools within" not in caplog.text
+    assert len(sent) < 10_000
 
 
 async def test_no_process_is_left_when_a_retinue_closes(tmp_path: Path) -> None:
@@ -584,3 +616,15 @@ async def test_a_result_is_not_matched_against_the_patterns_of_its_server(tmp_pa
     )
 
     assert found == ['{"text":"' + "a" * 40 + '!"}', '{"size":10}']
+
+
+async def test_the_pages_of_a_list_of_tools_are_bounded_together(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = server(tmp_path, "echo")
+    behave(tmp_path, tool("wide", outputSchema={"type": "object", "description": "z" * (3 << 20)}), pages=True)
+
+    await results([made])
+
+    assert "The MCP server test lists tools of more than 16 MiB." in caplog.text
+    assert count(tmp_path, "listed") == 6  # of 50 pages

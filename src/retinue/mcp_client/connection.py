@@ -50,6 +50,9 @@ MAX_UNASKED = 10_000
 """Messages after a request, before the next one: its answer, notifications, and requests of the server."""
 
 MAX_PAGES = 50
+MAX_LIST = MAX_MESSAGE
+"""Bytes of all pages of a list of tools."""
+
 START_SECONDS, LIST_SECONDS, END_SECONDS = 30.0, 30.0, 2.0
 KEPT_ERRORS = 2000
 
@@ -116,7 +119,10 @@ class Connection:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def tools(self) -> list[dict[str, Any]]:
-        """All tools that the server lists, as JSON values; raises `TimeoutError` if it does not list them in time."""
+        """All tools that the server lists, as JSON values.
+
+        Raises `TimeoutError` if it does not list them in time, and `ToolError` for a list of more than `MAX_LIST`.
+        """
         try:
             async with asyncio.timeout(LIST_SECONDS):
                 return await self._tools()
@@ -126,8 +132,12 @@ class Connection:
     async def _tools(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
         cursor: str | None = None
+        size = 0
         for _ in range(MAX_PAGES):
             page = await self.client.list_tools(cursor=cursor)
+            size += len(page.model_dump_json())  # all of it: the SDK keeps more of a page than what is used here
+            if size > MAX_LIST:
+                raise ToolError(f"The MCP server {self.server.name} lists tools of more than {MAX_LIST >> 20} MiB.")
             found += [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in page.tools]
             cursor = page.next_cursor
             if cursor is None or len(found) > 10_000:
@@ -267,7 +277,7 @@ def _text_of(error: BaseException) -> str:
 
 
 class _BoundedTransport(httpx2.AsyncHTTPTransport):
-    """HTTP with answers of at most `MAX_MESSAGE` bytes and `MAX_VALUES` values, or events of so many values."""
+    """HTTP with answers of at most `MAX_MESSAGE` bytes and `MAX_VALUES` values, or `MAX_UNASKED` events of so many."""
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         response = await super().handle_async_request(request)
@@ -285,10 +295,13 @@ class _BoundedStream(httpx2.AsyncByteStream):
         self._is_stream = is_stream
 
     async def __aiter__(self) -> AsyncGenerator[bytes]:
-        size = values = 0
+        size = values = events = 0
         async for chunk in self._stream:
             size += len(chunk)
             values += values_in(chunk)
+            events += chunk.count(b"data:") if self._is_stream else 0  # each event has one such line, or more
+            if events > MAX_UNASKED:
+                raise httpx2.ReadError(f"the answer has more than {MAX_UNASKED} events")
             if size > MAX_MESSAGE and not self._is_stream:
                 raise httpx2.ReadError(f"the answer has more than {MAX_MESSAGE} bytes")
             if values > MAX_VALUES:
