@@ -13,6 +13,7 @@ from retinue.core.commands import OpenSession, Post, RunQuery
 from retinue.core.errors import StoreError
 from retinue.core.inbox import TextMessage
 from retinue.core.ports import PruneRequest
+from retinue.dispatch.worker.job_queue import JobQueue, runs_of
 from retinue.store.postgres import PostgresMemoryTables, PostgresStore, parse_address
 from retinue.testing.contracts.store.fixtures import accept, commit_one, end_run, record, register, reply
 from retinue.tools.memory import Note
@@ -65,6 +66,28 @@ def test_the_role_of_workers_does_everything_that_a_worker_does(server: Postgres
         assert sum(store.prune_in_steps(PruneRequest(before=1e9))) == 1
         assert [row.run_id for row in store.runs(RunQuery())] == ["root"]
         assert memory.forget("a", "k")
+
+
+@pytest.mark.real_time
+@pytest.mark.usefixtures("roles")
+async def test_the_role_of_workers_uses_the_queue_that_the_owner_has_made(server: PostgresServer) -> None:
+    address = parse_address(as_role(server, "retinue_worker"))
+    with closing(PostgresStore(address)) as store:
+        store.commit(None, [register("queuer"), OpenSession(session_id="q", at=1.0)])
+        store.commit("queuer", [accept("queued", driver_id=None)])
+        row = store.run("queued")
+    assert row is not None
+    async with JobQueue(address, lease=60, timeout=60) as queue:
+        await queue.enqueue([row], "a", is_takeover=False)
+        job = await queue.fetch(["a"])
+        assert job is not None
+        assert runs_of(job) == ("queued",)
+        await queue.give_back(job)
+        job = await queue.fetch(["a"])
+        assert job is not None
+        assert await queue.maintain({"queued": job}) == []
+        await queue.finish(job)
+        assert await queue.fetch(["a"]) is None
 
 
 @pytest.mark.usefixtures("roles")

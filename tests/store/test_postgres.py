@@ -25,7 +25,6 @@ from retinue.core.events import ReplyReceived
 from retinue.core.inbox import Cancel, TextMessage
 from retinue.core.ports import PruneRequest
 from retinue.core.run import HandleRef, HistoryRef
-from retinue.dispatch.worker.job_queue import create_tables
 from retinue.store.postgres import PostgresMemoryTables, PostgresStore, parse_address
 from retinue.store.postgres import prune as prune_module
 from retinue.store.postgres.migrations import STEPS, migrate
@@ -201,7 +200,6 @@ class TestRoles:
             assert other.run("root") is None
             assert PostgresMemory(PostgresMemoryTables(other.address)).agents() == []
             assert other.changed() is False
-            create_tables(mine.address)
             with administrator(postgres_server) as connection:
                 query = "SELECT tablename FROM pg_tables WHERE schemaname = %s"
                 tables = {name for (name,) in connection.execute(query, (tenants[0],)).fetchall()}

@@ -6,6 +6,8 @@ import asyncio
 
 import psycopg
 import pytest
+from procrastinate import App
+from procrastinate.exceptions import ConnectorException
 
 import retinue
 from retinue.core.commands import RunQuery, RunRow
@@ -147,15 +149,42 @@ async def test_a_job_that_is_delivered_twice_drives_nothing_twice(postgres_url: 
 
 
 async def test_runs_are_taken_without_a_queue_that_cannot_be_reached(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    attempts: list[float] = []
+
+    async def refuse(app: App) -> None:
+        attempts.append(asyncio.get_running_loop().time())
+        raise ConnectorException("no server")
+
+    monkeypatch.setattr(App, "open_async", refuse)
+    monkeypatch.setattr(job_queue, "FIRST_PAUSE", 600.0)
+    async with client(postgres_url) as r, worker(postgres_url, Script().play("main", says("done"), says("done"))):
+        for _ in range(2):
+            run = await r.spawn("task", detached=True)
+            assert (await run.wait(timeout=PATIENCE)).text == "done"
+    assert len(attempts) == 1, "it is not tried again at each look"
+    assert caplog.text.count("the queue of jobs cannot be reached") == 1
+
+
+async def test_a_queue_that_failed_is_tried_again_after_longer_and_longer_pauses(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(_: PostgresAddress) -> None:
-        raise QueueUnavailable("no rights to create tables")
-
-    monkeypatch.setattr(job_queue, "create_tables", refuse)
-    async with client(postgres_url) as r, worker(postgres_url, Script().play("main", says("done"))):
-        run = await r.spawn("task", detached=True)
-        assert (await run.wait(timeout=PATIENCE)).text == "done"
+    monkeypatch.setattr(job_queue, "FIRST_PAUSE", 0.1)
+    address = parse_address(postgres_url)
+    pauses: list[float] = []
+    async with queue_of(address) as queue:  # no store was opened in this schema
+        for _ in range(3):
+            with pytest.raises(QueueUnavailable, match="open the store once as its owner"):
+                await queue.fetch(["a"])
+            with pytest.raises(QueueUnavailable, match="open the store once as its owner"):
+                await queue.fetch(["a"])
+            pauses.append(queue._pause)
+            await asyncio.sleep(queue._retry_at - asyncio.get_running_loop().time())
+        async with client(postgres_url):
+            await asyncio.sleep(max(0.0, queue._retry_at - asyncio.get_running_loop().time()))
+            assert await queue.fetch(["a"]) is None
+    assert pauses == [0.1, 0.2, 0.4]
 
 
 async def test_the_jobs_of_ended_trees_are_removed(postgres_url: str) -> None:

@@ -3,8 +3,8 @@
 The store alone decides which worker drives a run. The queue is made from it: every worker enqueues the runs without a
 driver that it sees and can drive, once each, and takes one when a job is handed to it. So a job that is lost, delivered
 twice or late drives nothing twice and loses nothing, and a queue that cannot be reached only costs speed. Its tables
-are in the schema of the store; each capability has a queue of its own, from which only workers with that capability
-fetch.
+are in the schema of the store, and are made with it (`store.postgres.queue_tables`); each capability has a queue of its
+own, from which only workers with that capability fetch.
 """
 
 from __future__ import annotations
@@ -37,16 +37,15 @@ log = logger("retinue.worker")
 TASK: Final = "retinue.drive"
 PREFIX: Final = "retinue-"
 CONNECTION_SECONDS: Final = 5.0
+FIRST_PAUSE: Final = 1.0
+LONGEST_PAUSE: Final = 60.0
+"""Seconds between two attempts to reach the queue; twice as many after each failure that comes soon after the last."""
+
 DEEPEST: Final = 1000
 """Depths below this one have a priority of their own."""
 
 TAKEOVER_PRIORITY: Final = 1_000_000
 """Added for runs that were driven before: what was begun is finished first."""
-
-_HAS_TABLES: Final = """
-    SELECT 1 FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
-    WHERE nspname = %s AND relname = 'procrastinate_workers'
-"""
 
 
 class Needs(Struct, frozen=True, omit_defaults=True):
@@ -115,6 +114,10 @@ class JobQueue:
         self._known: set[tuple[RunId, int]] = set()
         """Runs that were enqueued, with the numbers of their last events; cleared now and then."""
         self._beat_at = 0.0
+        self._failure: str = ""
+        """Why the queue could not be reached at last."""
+        self._pause, self._retry_at = FIRST_PAUSE, -LONGEST_PAUSE
+        """For how long it is not tried again after that, and until when."""
 
     async def __aenter__(self) -> JobQueue:
         return self
@@ -140,7 +143,7 @@ class JobQueue:
         priority = priority_of(depth=rows[0].depth, is_takeover=is_takeover, priority=priority)
         app = await self._connected()
         deferrer = app.configure_task(TASK, queue=queue, priority=priority, queueing_lock=f"{queue}/{first}")
-        with suppress(AlreadyEnqueued), _translated():
+        with suppress(AlreadyEnqueued), self._translated():
             await deferrer.defer_async(run_id=first, others=others)
         self._known.update((row.run_id, row.seq) for row in rows)
 
@@ -149,7 +152,7 @@ class JobQueue:
         if not queues:
             return None
         app = await self._connected()
-        with _translated():
+        with self._translated():
             return await app.job_manager.fetch_job(queues=list(queues), worker_id=self._worker_id or 0)
 
     async def give_back(self, job: Job) -> None:
@@ -157,7 +160,7 @@ class JobQueue:
         from procrastinate.exceptions import UniqueViolation
 
         app = await self._connected()
-        with _translated():
+        with self._translated():
             try:
                 await app.job_manager.retry_job(job)
             except UniqueViolation:  # its runs were enqueued again meanwhile
@@ -170,7 +173,7 @@ class JobQueue:
         from procrastinate.jobs import Status
 
         app = await self._connected()
-        with _translated():
+        with self._translated():
             try:
                 await app.job_manager.finish_job(job=job, status=Status.SUCCEEDED, delete_job=True)
             except ConnectorException as error:
@@ -187,7 +190,7 @@ class JobQueue:
         self._known.clear()
         app = await self._connected()
         manager = app.job_manager
-        with _translated():
+        with self._translated():
             await manager.update_heartbeat(self._worker_id or 0)
             for job in await manager.get_stalled_jobs(seconds_since_heartbeat=self._lease):
                 await self.give_back(job)
@@ -198,12 +201,13 @@ class JobQueue:
         return [run_id for run_id, job in held.items() if job.id in aborted]
 
     async def _connected(self) -> App:
+        if asyncio.get_running_loop().time() < self._retry_at:
+            raise QueueUnavailable(self._failure)
         if self._app is not None:
             return self._app
         from procrastinate import App, PsycopgConnector
 
-        with _translated():
-            await asyncio.to_thread(create_tables, self._address)
+        with self._translated():
             connector = PsycopgConnector(
                 conninfo=self._address.connection_string,
                 configure=self._choose_schema,
@@ -212,50 +216,50 @@ class JobQueue:
                 timeout=self._timeout,
             )
             app = App(connector=connector)
-            await app.open_async()
             try:
-                self._worker_id = await app.job_manager.register_worker()
+                async with asyncio.timeout(self._timeout):
+                    await app.open_async()
+                    self._worker_id = await app.job_manager.register_worker()
             except BaseException:
-                await app.close_async()
+                with suppress(Exception):
+                    await app.close_async()
                 raise
         self._app = app
         return app
+
+    @contextmanager
+    def _translated(self) -> Generator[None]:
+        """Turn the errors of procrastinate and psycopg into `QueueUnavailable`, and note how long to do without it."""
+        import psycopg
+        from procrastinate.exceptions import AlreadyEnqueued, ConnectorException
+
+        try:
+            yield
+        except AlreadyEnqueued:
+            raise
+        except (ConnectorException, psycopg.Error, TimeoutError) as error:
+            cause = error.__cause__ or error
+            reason = str(cause).strip() or "it does not answer"
+            if isinstance(cause, psycopg.errors.UndefinedFunction | psycopg.errors.UndefinedTable):
+                reason = f"{self._address} has no tables for it: open the store once as its owner, with retinue[worker]"
+            self._failed(reason)
+            raise QueueUnavailable(reason) from error
+
+    def _failed(self, reason: str) -> None:
+        """Do without the queue for a while: an attempt may take seconds, in which no run is taken."""
+        now = asyncio.get_running_loop().time()
+        failed_again = now - self._retry_at < LONGEST_PAUSE
+        if not failed_again or reason != self._failure:
+            log.warning("the queue of jobs cannot be reached, runs are taken without it: %s", reason)
+        self._pause = min(2 * self._pause, LONGEST_PAUSE) if failed_again else FIRST_PAUSE
+        self._failure, self._retry_at = reason, now + self._pause
 
     async def _choose_schema(self, connection: AsyncConnection[Any]) -> None:
         await connection.execute("SELECT set_config('search_path', %s, false)", (self._address.schema,))
         await connection.commit()
 
 
-@contextmanager
-def _translated() -> Generator[None]:
-    """Turn the errors of procrastinate and psycopg into `QueueUnavailable`."""
-    import psycopg
-    from procrastinate.exceptions import AlreadyEnqueued, ConnectorException
-
-    try:
-        yield
-    except AlreadyEnqueued:
-        raise
-    except (ConnectorException, psycopg.Error) as error:
-        raise QueueUnavailable(str(error.__cause__ or error).strip()) from error
-
-
 def runs_of(job: Job) -> tuple[RunId, ...]:
     """The runs of a job: the top runs of the units that are taken together."""
     others = job.task_kwargs.get("others")
     return tuple(map(str, (job.task_kwargs.get("run_id", ""), *(others if isinstance(others, list) else ()))))
-
-
-def create_tables(address: PostgresAddress) -> None:
-    """Create procrastinate's tables in the schema of the store, unless they exist."""
-    import psycopg
-    from procrastinate.schema import SchemaManager
-
-    with psycopg.connect(address.connection_string) as connection:
-        if connection.execute(_HAS_TABLES, (address.schema,)).fetchone() is not None:
-            return
-        connection.execute("SELECT pg_advisory_xact_lock(%s)", (address.lock_number("jobs"),))
-        if connection.execute(_HAS_TABLES, (address.schema,)).fetchone() is not None:
-            return  # another worker has created them meanwhile
-        connection.execute("SELECT set_config('search_path', %s, true)", (address.schema,))
-        connection.execute(SchemaManager.get_schema().encode())

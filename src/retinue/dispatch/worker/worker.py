@@ -311,8 +311,7 @@ class Worker:
         if self._queue is not None:
             try:
                 left = await self._take_from_queue(self._queue, waiting)
-            except QueueUnavailable as error:
-                log.warning("the queue of jobs cannot be reached, runs are taken without it: %s", error)
+            except QueueUnavailable:
                 left = await self._take_directly(waiting)
         else:
             left = await self._take_directly(waiting)
