@@ -6,7 +6,6 @@ the cost None, never zero.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -268,7 +267,7 @@ class PricedProvider:
             if error.usage.total and not error.cost and not error.is_priced:
                 error.cost = self._cost(error.usage, request, "", in_batch=in_batch)
             raise
-        except asyncio.CancelledError as stopped:
+        except BaseException as stopped:  # cancelled; asyncio is not loaded for its name
             spent = spent_of(stopped)
             if spent.usage.total and spent.cost is None:
                 leave_spent(stopped, Spent(spent.usage, self._cost(spent.usage, request, "", in_batch=in_batch)))
