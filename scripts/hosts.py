@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -655,6 +655,41 @@ def resumes(prepare: Prepare) -> Work:
     return work
 
 
+def cancels(prepare: Prepare) -> Work:
+    """The run is cancelled in the middle of a turn: it ends as cancelled, and no process of the agent is left."""
+
+    def work(trial: Trial) -> str:
+        agent = prepare(trial)
+        file = trial.project / "cancel.txt"
+        trial.model.is_held = True
+        with trial.started(*_child(trial, agent, f"{WRITING} {file}", "--yes")) as run:
+            if not trial.eventually(lambda: trial.model.after_calls, run):
+                return "the agent did not call its tool"
+            before = _processes_in(trial.project)
+            (row,) = json.loads(trial.run(*_retinue(trial, "runs", "list", "--json")))
+            trial.run(*_retinue(trial, "runs", "cancel", row["run_id"]))
+            said, _ = run.communicate(timeout=SECONDS)
+        status = json.loads(said or "{}").get("status")
+        if status != "cancelled":
+            return f"after the cancel the run ended as {status}"
+        if len(before) < 2:
+            return f"the agent was not seen at work: {before}"
+        left = _processes_in(trial.project)
+        return f"after the cancel there are left: {left}" if left else ""
+
+    return work
+
+
+def _processes_in(folder: Path) -> list[str]:
+    """The commands of the processes whose working folder this is; none where the system does not tell it."""
+    found: list[str] = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended
+            if Path(os.readlink(process / "cwd")) == folder:
+                found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:100])
+    return found
+
+
 def mcp_client(work: Callable[[mcp_clients.Place], str]) -> Work:
     """A client of the MCP server that is no host."""
 
@@ -679,15 +714,19 @@ TRIALS: dict[str, tuple[str, Work]] = {
     "gemini --acp, as a child of retinue": ("gemini", answers(gemini_acp)),
     "gemini --acp, asks for permission": ("gemini", asks(gemini_acp)),
     "gemini --acp, after kill -9": ("gemini", resumes(gemini_acp)),
+    "gemini --acp, cancelled in a turn": ("gemini", cancels(gemini_acp)),
     "opencode acp, as a child of retinue": ("opencode", answers(opencode_acp)),
     "opencode acp, asks for permission": ("opencode", asks(opencode_acp)),
     "opencode acp, after kill -9": ("opencode", resumes(opencode_acp)),
+    "opencode acp, cancelled in a turn": ("opencode", cancels(opencode_acp)),
     "claude-code-acp, as a child of retinue": ("claude-code-acp", answers(claude_code_acp)),
     "claude-code-acp, asks for permission": ("claude-code-acp", asks(claude_code_acp)),
     "claude-code-acp, after kill -9": ("claude-code-acp", resumes(claude_code_acp)),
+    "claude-code-acp, cancelled in a turn": ("claude-code-acp", cancels(claude_code_acp)),
     "codex-acp, as a child of retinue": ("codex-acp", answers(codex_acp)),
     "codex-acp, asks for permission": ("codex-acp", asks(codex_acp)),
     "codex-acp, after kill -9": ("codex-acp", resumes(codex_acp)),
+    "codex-acp, cancelled in a turn": ("codex-acp", cancels(codex_acp)),
 }
 
 
