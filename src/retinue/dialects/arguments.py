@@ -7,6 +7,7 @@ field raise `CodedRefusal`, whose refusals are JSON objects with a code.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from functools import cache
 from typing import TypeVar, cast
 
 import msgspec
@@ -98,18 +99,44 @@ def encoded(answer: JsonObject) -> bytes:
 def arguments_of(tool: str, arguments: str, kind: type[S]) -> S:
     """The arguments of a call of `tool`; raises `CallRefused` with the names of its parameters.
 
+    Small models fill in every property of a schema, and leave empty what they do not mean to give: an optional field
+    that is null, a blank string or an empty object counts as left out, and so does a zero in the fields that
+    `kind.NEVER_ZERO` names.
+
     >>> class OneRun(msgspec.Struct):
     ...     run: str
     >>> arguments_of("cancel_agent", '{"run": 7}', OneRun)
     Traceback (most recent call last):
     retinue.dialects.error_codes.CallRefused: cancel_agent: Expected `str`, got `int` - at `$.run`. Valid fields: run.
     """
-    valid = name_list(kind.__struct_fields__)
-    return decode(
-        arguments.strip() or "{}",
-        kind,
-        refuse=lambda reason: CallRefused(f"{tool}: {reason}. Valid fields: {valid}."),
-    )
+
+    def refused(reason: str) -> CallRefused:
+        return CallRefused(f"{tool}: {reason}. Valid fields: {name_list(kind.__struct_fields__)}.")
+
+    given = decode(arguments.strip() or "{}", object, refuse=refused)
+    if isinstance(given, dict):
+        optional, never_zero = _optional_fields(kind), getattr(kind, "NEVER_ZERO", ())
+        fields = cast("dict[str, object]", given)
+        given = {
+            name: value
+            for name, value in fields.items()
+            if name not in optional or not _is_empty(value, may_be_zero=name not in never_zero)
+        }
+    try:
+        return msgspec.convert(given, kind)
+    except msgspec.ValidationError as wrong:
+        raise refused(str(wrong)) from wrong
+
+
+@cache
+def _optional_fields(kind: type[msgspec.Struct]) -> frozenset[str]:
+    return frozenset(field.name for field in msgspec.structs.fields(kind) if not field.required)
+
+
+def _is_empty(value: object, *, may_be_zero: bool) -> bool:
+    if isinstance(value, str):
+        return not value.strip()
+    return value is None or value == {} or (not may_be_zero and type(value) in (int, float) and value == 0)
 
 
 def decoded(stored: bytes) -> JsonObject:

@@ -9,6 +9,7 @@ PROMISES = (
     Promise("CL-FOUR", "Tools", "The dialect has four tools, of which the first is called Agent, or Task by setting."),
     Promise("CL-OBJECT", "Tools", "Every answer is one JSON object, and any arguments get an answer or a refusal."),
     Promise("CL-REFUSED", "Tools", "Wrong arguments are refused with the valid ones, and change nothing."),
+    Promise("CL-EMPTY", "Tools", "An optional argument that is null or empty counts as left out."),
     Promise("CL-CRASH", "Tools", "After a crash at any write the agents, answers and messages are the same."),
     Promise("CL-HOST", "Tools", "A program outside has the results of background agents from ListAgents."),
     # Agent

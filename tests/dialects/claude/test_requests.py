@@ -16,11 +16,12 @@ from retinue.dialects.claude.requests import about_agents, specs, types_in_syste
 from retinue.providers.scripted import calls_verbatim, says, together
 from retinue.testing.harness import Harness, dialect_context
 from retinue.testing.virtual_time import VirtualTimeLoop
-from tests.dialects.claude.harness import ClaudeHarness
+from tests.dialects.claude.harness import DIG, ClaudeHarness, agent
 from tests.dialects.native.harness import TASK
 from tests.dialects.native.test_requests import JSON
 
 NAMES = ("Agent", "SendMessage", "TaskStop", "ListAgents")
+SUM = "add it up"
 
 
 @pytest.mark.promise("CL-FOUR")
@@ -73,6 +74,24 @@ async def test_wrong_arguments_are_refused_with_the_valid_ones() -> None:
     assert [row.path for row in harness.rows()] == ["root"]
     for (tool, arguments, expected), returned in zip(REFUSED, harness.returned(), strict=True):
         assert (tool, arguments, returned.failed, returned.text[: len(expected)]) == (tool, arguments, True, expected)
+
+
+OPTIONAL = ("subagent_type", "model", "effort", "name", "isolation", "team_name", "mode")
+
+
+@pytest.mark.promise("CL-EMPTY")
+@pytest.mark.parametrize("empty", [None, "", " "])
+async def test_empty_values_count_as_left_out(empty: str | None) -> None:
+    filled = dict.fromkeys(OPTIONAL, empty)
+    harness = ClaudeHarness(
+        together(agent(**filled), agent(SUM, **filled)),
+        says("Done."),
+        tasks={DIG: [says("Ten.")], SUM: [says("Eleven.")]},
+    )
+    await harness.play()
+
+    assert [returned.failed for returned in harness.returned()] == [False, False]
+    assert [row.path for row in harness.rows()] == ["root", "root/general-purpose/1", "root/general-purpose/2"]
 
 
 FIELDS = ("prompt", "description", "subagent_type", "model", "effort", "run_in_background", "name", "isolation")

@@ -9,6 +9,7 @@ PROMISES = (
     Promise("CX-SIX", "Tools", "The dialect has exactly the six tools of this page."),
     Promise("CX-OBJECT", "Tools", "Every answer is one JSON object, and any arguments get an answer or a refusal."),
     Promise("CX-REFUSED", "Tools", "Wrong arguments are refused with the valid ones, and change nothing."),
+    Promise("CX-EMPTY", "Tools", "An optional argument that is null or empty counts as left out."),
     Promise("CX-CRASH", "Tools", "After a crash at any write the agents, answers and messages are the same."),
     Promise("CX-HOST", "Tools", "A program outside has the statuses from list_agents in place of messages."),
     # spawn_agent

@@ -16,7 +16,7 @@ from retinue.dialects.codex.requests import specs
 from retinue.providers.scripted import calls_verbatim, says, together
 from retinue.testing.harness import Harness, dialect_context
 from retinue.testing.virtual_time import VirtualTimeLoop
-from tests.dialects.codex.harness import CodexHarness
+from tests.dialects.codex.harness import DIG, CodexHarness, spawn
 from tests.dialects.native.harness import TASK
 from tests.dialects.native.test_requests import JSON
 
@@ -93,6 +93,26 @@ async def test_wrong_arguments_are_refused_with_the_valid_ones() -> None:
     assert [row.path for row in harness.rows()] == ["root"]
     for (tool, arguments, expected), returned in zip(REFUSED, harness.returned(), strict=True):
         assert (tool, arguments, returned.failed, returned.text[: len(expected)]) == (tool, arguments, True, expected)
+
+
+OPTIONAL = ("agent_type", "fork_turns", "model", "reasoning_effort", "service_tier")
+
+
+@pytest.mark.promise("CX-EMPTY")
+@pytest.mark.parametrize("empty", [None, "", " "])
+async def test_empty_values_count_as_left_out(empty: str | None) -> None:
+    harness = CodexHarness(
+        spawn(**dict.fromkeys(OPTIONAL, empty)),
+        calls_verbatim("list_agents", json.dumps({"path_prefix": empty})),
+        calls_verbatim("wait_agent", json.dumps({"timeout_ms": empty})),
+        says("Done."),
+        tasks={DIG: [says("Ten.")]},
+    )
+    await harness.play()
+
+    assert [returned.failed for returned in harness.returned()] == [False, False, False]
+    listed = json.loads(harness.returned()[1].text)["agents"]
+    assert [each["agent_name"] for each in listed] == ["/root", "/root/dig"]
 
 
 FIELDS = (*("task_name", "message", "agent_type", "fork_turns", "model", "reasoning_effort", "service_tier"),)

@@ -14,7 +14,7 @@ PROMISES = (
     Promise("NA-REFUSED", "Tools", "Wrong arguments are refused with the names of the valid ones, and change nothing."),
     Promise("NA-UNKNOWN-RUN", "Tools", "An unknown run is refused with the ids of the caller's runs."),
     Promise("NA-OWN-RUNS", "Tools", "A caller can name no run but those below it and those of its own chat."),
-    Promise("NA-NULL", "Tools", "An optional argument that is null counts as left out."),
+    Promise("NA-NULL", "Tools", "An optional argument that is null, empty or a meaningless zero counts as left out."),
     # run_agent
     Promise("NA-ANSWER", "run_agent", "The answer has the run, its state, its text and what it used."),
     Promise("NA-TOGETHER", "run_agent", "Several calls of one reply work at the same time."),

@@ -105,14 +105,14 @@ REFUSED = [
         "Invalid context: 'some'. Valid: none, all, or a number of turns.",
     ),
     ("run_agent", '{"task": "a", "context": -1}', "Invalid context: '-1'. Valid: none, all, or a number of turns."),
-    ("run_agent", '{"task": "a", "max_turns": 0}', "run_agent: Expected `int` >= 1 - at `$.max_turns`."),
-    ("run_agent", '{"task": "a", "max_cost": 0}', "run_agent: Expected `float` > 0.0 - at `$.max_cost`."),
+    ("run_agent", '{"task": "a", "max_turns": -1}', "run_agent: Expected `int` >= 1 - at `$.max_turns`."),
+    ("run_agent", '{"task": "a", "max_cost": -1}', "run_agent: Expected `float` > 0.0 - at `$.max_cost`."),
     ("run_agent", '{"task": "a", "wait_seconds": -1}', "run_agent: Expected `float` >= 0.0 - at `$.wait_seconds`."),
     ("wait_agents", '{"runs": []}', "The list of runs is empty. Valid: at least one run id."),
     ("wait_agents", '{"runs": ["a"], "until": "some"}', "Unknown run 'a'. Valid: (none)."),
     ("message_agent", '{"run": "a", "text": ""}', "The text is empty. Valid: a message to the agent."),
     ("message_agent", '{"run": "a"}', "message_agent: Object missing required field `text`. Valid fields: run, text."),
-    ("agent_result", '{"run": "a", "page": 0}', "agent_result: Expected `int` >= 1 - at `$.page`."),
+    ("agent_result", '{"run": "a", "page": -1}', "agent_result: Expected `int` >= 1 - at `$.page`."),
     ("cancel_agent", "", "cancel_agent: Object missing required field `run`. Valid fields: run."),
     ("cancel_agent", "no JSON", "cancel_agent: JSON is malformed: "),
     ("list_agents", '{"all": true}', "list_agents: Object contains unknown field `all`."),
@@ -155,6 +155,51 @@ async def test_null_counts_as_left_out() -> None:
     await harness.play()
 
     assert [answer["state"] for answer in harness.answers()] == ["completed"]
+
+
+SUM = "add it up"
+EMPTY: dict[str, Any] = {
+    **dict.fromkeys(("agent", "instructions", "context", "model", "isolation", "key"), ""),
+    "max_turns": 0,
+    "max_cost": 0.0,
+    "output_schema": {},
+    "background": False,
+}
+"""What small models fill in for what they do not mean to give."""
+
+
+@pytest.mark.promise("NA-NULL", "NA-KEY")
+async def test_empty_values_count_as_left_out() -> None:
+    harness = NativeHarness(
+        run_agent(**EMPTY),
+        run_agent(SUM, **EMPTY),
+        lambda request: calls_verbatim(
+            "agent_result", json.dumps({"run": json.loads(request.messages[-1].text)["run"], "page": 0})
+        ),
+        calls_verbatim("run_agent", json.dumps({"task": DIG, **EMPTY, "isolation": " ", "key": "\n"})),
+        says("Done."),
+        tasks={DIG: [says("Ten.")], SUM: [says("Eleven.")]},
+    )
+    await harness.play()
+
+    first, second, page, third = harness.answers()
+    assert [each["answer"] for each in (first, second, page, third)] == ["Ten.", "Eleven.", "Eleven.", "Ten."]
+    assert len({first["run"], second["run"], third["run"]}) == 3
+
+
+@pytest.mark.promise("NA-NULL")
+async def test_a_wait_for_zero_runs_waits_for_all() -> None:
+    harness = NativeHarness(
+        run_agent(background=True),
+        lambda request: calls_verbatim(
+            "wait_agents", json.dumps({"runs": [json.loads(request.messages[-1].text)["run"]], "until": 0})
+        ),
+        says("Done."),
+        tasks={DIG: [says("Ten.")]},
+    )
+    await harness.play()
+
+    assert [run["answer"] for run in harness.answers()[1]["runs"]] == ["Ten."]
 
 
 JSON = st.recursive(

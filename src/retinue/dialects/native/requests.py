@@ -6,7 +6,7 @@ Invalid arguments raise `CallRefused` alone, with a text of `answers.py` that li
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
@@ -57,6 +57,8 @@ class RunArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     key: str | None = None
     wait_seconds: BOUNDED | None = None
 
+    NEVER_ZERO: ClassVar[tuple[str, ...]] = ("max_turns", "max_cost")
+
     @property
     def turns(self) -> int | None:
         """The turn limit, at most the largest that is stored."""
@@ -74,6 +76,8 @@ class WaitArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     runs: tuple[str, ...] | str
     until: str | int | None = None
     seconds: BOUNDED | None = None
+
+    NEVER_ZERO: ClassVar[tuple[str, ...]] = ("until",)
 
     @property
     def run_ids(self) -> tuple[str, ...]:
@@ -105,6 +109,8 @@ class ResultArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     run: str
     page: Annotated[int, Meta(ge=1)] | None = None
+
+    NEVER_ZERO: ClassVar[tuple[str, ...]] = ("page",)
 
 
 class OneRunArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
