@@ -33,6 +33,7 @@ from retinue.core.commands import RunQuery
 from retinue.core.errors import BadInput, NotAdoptable, PolicyError, RetinueError, UnknownName
 from retinue.core.events import Event, TreeEvent
 from retinue.core.ids import Key, RunId, SessionId
+from retinue.core.log_context import logger
 from retinue.core.messages import Delta
 from retinue.core.model_options import NO_OPTIONS, Effort, ModelOptions
 from retinue.core.policy import Policy
@@ -66,6 +67,9 @@ Outcomes: TypeAlias = list[Outcome]
 
 MAX_PRIORITY = 100
 """The highest priority of a run; the lowest is its negative."""
+
+
+log = logger("retinue.app")
 
 
 class Retinue:
@@ -445,6 +449,7 @@ class Retinue:
             dialect=chosen[0] if chosen else "",
             attachments=checked(attachments) if attachments else (),
         )
+        self._warn_of_unpriced(spawn_request)
         convert = None if output is None else converter(output)
         if session is not None:
             await self.sessions.ensure(session)
@@ -500,8 +505,15 @@ class Retinue:
             label=label,
             dialect=chosen[0] if chosen else "",
         )
+        self._warn_of_unpriced(spawn_request)
         started = await self.supervisor.spawn(spawn_request, session_id=session or self.session_id)
         return started.run_id
+
+    def _warn_of_unpriced(self, request: SpawnRequest) -> None:
+        """Log that a limit on cost may not bind; the command line has a launch config, and refuses or warns itself."""
+        if self.launch_config is None:
+            for warning in self._run_specs.unpriced(request.run_spec, request.limits):
+                log.warning("%s", warning)
 
     def run_spec(
         self,

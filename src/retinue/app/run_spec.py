@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -32,7 +32,7 @@ from retinue.core.policy import (
     verdict,
     windows_of,
 )
-from retinue.core.ports import Tool
+from retinue.core.ports import Tool, price_of
 from retinue.core.run import Limits, Outcome, nanodollars
 from retinue.core.state import Run
 from retinue.core.workspace import WorkspaceUnavailable, place_of
@@ -142,6 +142,7 @@ class RunSpecBuilder:
         self._workspaces = workspaces
         self._folders = folders
         self._dialects: dict[str, Dialect] = {}
+        self._known_unpriced: set[tuple[str, str]] = set()
         self._dialect_context: DialectContext
 
     def begin(self, chosen: Sequence[str], *, meter_provider: MeterProvider | None = None) -> None:
@@ -290,6 +291,34 @@ class RunSpecBuilder:
         specs = [tool.server for tool in tools if tool.server is not None]
         for provider, model in models:
             self._providers.check_server_tools(provider, model, specs, others=len(found) > len(tools))
+
+    def unpriced(self, run_spec: RunSpec, limits: Limits) -> Iterator[str]:
+        """Warnings that a limit on cost may not bind: one for each model without a known price that a run may call.
+
+        With a limit of the run, its model, its fallbacks and those of the agents that it can delegate to are checked;
+        else those of agents with limits of their own. Each model has one warning for each `retinue.open`.
+        """
+        first, limited = (run_spec.provider, run_spec.model), limits.max_nanodollars is not None
+        asked = [first, *run_spec.fallback] if limited else []
+        for agent in self._agents.values() if run_spec.dialects else ():
+            if limited or agent.limits.max_nanodollars is not None:
+                named = [self._providers.split(model, first[0]) for model in (agent.model, *agent.fallback) if model]
+                asked += named if agent.model else [first, *named]
+        for provider, model in asked:
+            if (provider, model) not in self._known_unpriced and not self._has_price(provider, model):
+                self._known_unpriced.add((provider, model))
+                yield (
+                    f"no price known for model {model or '(default)'} (provider {provider}): max_cost is only enforced "
+                    "as far as the provider reports costs; give the model a price (retinue.ports.PricedProvider), or "
+                    "set max_tokens instead"
+                )
+
+    def _has_price(self, provider: str, model: str) -> bool:
+        try:
+            found = self._providers.find(provider)
+        except BadInput:  # the run says so when it calls the model
+            return True
+        return found is None or price_of(found, model) is not None
 
     def _own_tools_at(self, dialects: Sequence[str], depth: int) -> tuple[str, ...]:
         """The tools that dialects which are not built in offer to a run at this depth."""
