@@ -145,7 +145,7 @@ def test_an_agent_has_to_be_in_the_settings(flags: Flags) -> None:
 
 @pytest.mark.parametrize(
     ("dialects", "chosen", "is_on", "by_words"),
-    [(None, ("xzatoma",), False, True), (("spec",), ("spec",), True, True), ((), ("xzatoma",), False, False)],
+    [(None, ("xzatoma",), False, False), (("spec",), ("spec",), True, True), ((), ("xzatoma",), False, False)],
     ids=["no flag", "a dialect", "none"],
 )
 def test_delegation_at_the_start_of_a_chat_follows_the_flag(

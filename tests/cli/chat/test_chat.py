@@ -185,7 +185,8 @@ def test_subagents_accepts_enable_and_disable(chat: Opens, said: str, answer: st
 
 @pytest.mark.promise("XZ-CHAT-WORDS")
 @pytest.mark.parametrize("words", texts().words)
-def test_a_prompt_that_asks_for_agents_enables_delegation(chat: Opens, words: str) -> None:
+def test_a_prompt_that_asks_for_agents_enables_delegation(chat: Opens, folder: Path, words: str) -> None:
+    (folder / "retinue.toml").write_text("[agent.subagent]\nmax_executions = 9\n")
     talk = chat(says("Done."), says("Again."))
 
     ended = talk(f"Please {words.upper()} for this.", "And this?")
@@ -201,7 +202,26 @@ def test_phrases_that_enable_delegation() -> None:
     )  # fmt: skip
 
 
-def test_similar_phrases_do_not_enable_delegation(chat: Opens) -> None:
+def test_a_prompt_that_asks_for_agents_enables_a_named_dialect_again(chat: Opens) -> None:
+    talk = chat(says("Done."), says("Again."))
+
+    talk("/subagents off", "Hi!", "Use agents for this.", flags=("--dialect", "xzatoma"))
+
+    assert ["subagent" in tools for tools in talk.offered] == [False, True]
+
+
+@pytest.mark.parametrize("words", texts().words)
+def test_no_word_of_a_prompt_enables_delegation_that_is_not_configured(chat: Opens, words: str) -> None:
+    talk = chat(says("Done."), says("On."))
+
+    ended = talk(f"How do I {words} in Kubernetes?", "/subagents on", "And now?")
+
+    assert ON not in ended.stderr
+    assert ["subagent" in tools for tools in talk.offered] == [False, True]
+
+
+def test_similar_phrases_do_not_enable_delegation(chat: Opens, folder: Path) -> None:
+    (folder / "retinue.toml").write_text("[agent.subagent]\nmax_executions = 9\n")
     talk = chat(says("Done."))
 
     ended = talk("Which user agent is it?")

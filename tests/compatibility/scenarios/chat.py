@@ -43,7 +43,8 @@ def chat_commands(stage: Stage) -> None:
     )
     server.play(says("The pool."), says("In short: the pool."), words="Find it.")
     inputs = "Hi!\n/status\n/tools\nPlease delegate this.\n/status\n/agents\n/cost\n/subagents off\nAnd now?\n/clear\n"
-    stage.write("plain.toml", SETTINGS)  # with agents, delegation is on from the start, in another dialect
+    # With agents, delegation is on from the start, in another dialect; words switch it on where it is configured.
+    stage.write("plain.toml", f"{SETTINGS}[agent.subagent]\nmax_executions = 9\n")
     flags = ("--config", "plain.toml", "--tools", "look", "--session", "work", "--quiet")
     stage.run(*talk(server, *flags), stdin=inputs + "/status\nHi!\n")
     stage.forked(*talk(server, "--dialect", "spec", "--quiet"), stdin="/tools\n/subagents\n/subagents maybe\n/quit\n")

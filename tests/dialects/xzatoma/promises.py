@@ -171,7 +171,7 @@ PROMISES = (
         "Chat mode",
         "`/subagents on|enable|off|disable` says whether a chat's model may delegate, and alone it switches.",
     ),
-    Promise("XZ-CHAT-WORDS", "Chat mode", "Seven expressions in a prompt switch delegation on."),
+    Promise("XZ-CHAT-WORDS", "Chat mode", "Seven expressions in a prompt switch delegation on, if it is configured."),
     Promise("XZ-CHAT-STATUS", "Chat mode", "`/status` shows `Subagents:        ENABLED` or `disabled`."),
     Promise("XZ-CHAT-ENABLED", "Chat mode", "With chat_enabled a chat begins with delegation."),
     # The program's own settings file

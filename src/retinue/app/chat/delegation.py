@@ -19,7 +19,7 @@ _ARGUMENTS = {"on": True, "enable": True, "off": False, "disable": False}
 class Delegation:
     """The delegation switch of one chat.
 
-    >>> switch = Delegation()
+    >>> switch = Delegation(by_words=True)
     >>> switch.set(""), switch.dialects == (registry.CHAT,)
     ('Subagent delegation enabled for subsequent requests', True)
     >>> switch.set("off"), switch.dialects, switch.enable_by("Look at the user agent.")
@@ -30,8 +30,8 @@ class Delegation:
 
     chosen: tuple[str, ...] = (registry.CHAT,)
     is_on: bool = False
-    by_words: bool = True
-    """Whether words in a prompt switch it on; not with `--dialect none`."""
+    by_words: bool = False
+    """Whether words in a prompt switch it on: only where a dialect is chosen or configured."""
 
     @property
     def dialects(self) -> tuple[str, ...]:
@@ -64,12 +64,15 @@ def texts() -> ChatDelegation:
 def delegation_for(dialects: tuple[str, ...] | None, settings: Settings) -> Delegation:
     """The switch at the start of a chat: on if a dialect is named, or if the settings say so; () is no dialect.
 
-    With agents in the settings it is on as well, so that the model can delegate to them.
+    With agents in the settings it is on as well, so that the model can delegate to them. With neither a dialect, agents
+    nor settings of the dialect of chats, no word of a prompt switches it on: the prompt may speak of other agents.
     """
     if dialects is None:
         dialects = settings.default_dialects
     if dialects is None:
-        starts_on = texts().starts_on(dialect_settings(settings)[registry.CHAT])
-        own = () if starts_on else dialects_for(None, settings)
-        return Delegation(chosen=own, is_on=True) if own else Delegation(is_on=starts_on)
+        configured = dialect_settings(settings)[registry.CHAT]
+        starts_on = texts().starts_on(configured)
+        if not starts_on and (own := dialects_for(None, settings)):
+            return Delegation(chosen=own, is_on=True, by_words=True)
+        return Delegation(is_on=starts_on, by_words=configured != type(configured)())
     return Delegation(chosen=dialects or (registry.CHAT,), is_on=bool(dialects), by_words=bool(dialects))
