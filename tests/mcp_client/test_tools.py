@@ -370,6 +370,53 @@ async def test_an_agent_has_the_tools_that_it_names_and_no_others(tmp_path: Path
     assert offered == {"all": every, "server": every, "some": every[:2], "none": ()}
 
 
+READINGS = (
+    calls("mcp_read_resource", server="test", uri="file:///notes.txt"),
+    calls("mcp_get_prompt", server="test", name="review", arguments={"file": "a.py"}),
+)
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        ({}, ["Ten connections.", "user: Review a.py."]),
+        ({"deny": ("*",)}, ["none", "none"]),
+        ({"deny": ("prompts/*",)}, ["Ten connections.", "none"]),
+        ({"allow": ("echo",)}, ["none", "none"]),
+        ({"allow": ("echo", "resources/read")}, ["Ten connections.", "none"]),
+        ({"risk": {"resources/read": Risk.MEDIUM}}, ["needs approval", "user: Review a.py."]),
+    ],
+)
+async def test_resources_and_prompts_keep_to_the_settings_of_their_server(
+    tmp_path: Path, options: dict[str, Any], found: list[str]
+) -> None:
+    shown = await results([server(tmp_path, "echo", **options)], *READINGS, policy=retinue.Policy())
+
+    said = {"none": "There is no MCP server 'test' for you.", "needs approval": "needs approval"}
+    assert all(said.get(wanted, wanted) in text for wanted, text in zip(found, shown, strict=True)), shown
+
+
+@pytest.mark.parametrize("listed", [[], [tool("hidden")]])
+async def test_a_server_without_tools_for_agents_is_for_those_that_name_it(
+    tmp_path: Path, listed: list[dict[str, Any]]
+) -> None:
+    one = server(tmp_path, *listed, deny=("hidden",))
+    generic = ("mcp_read_resource", "mcp_get_prompt")
+    agents = [
+        retinue.Agent(name="stranger", tools=generic),
+        retinue.Agent(name="friend", tools=("mcp__test", *generic)),
+        retinue.Agent(name="reader", tools=("mcp__test__read_resource",)),
+    ]
+    own = calls("mcp__test__read_resource", uri="file:///notes.txt")
+    stranger = await results([one], *READINGS, agents=agents, agent="stranger")
+    friend = await results([one], *READINGS, own, agents=agents, agent="friend")
+    reader = await results([one], own, agents=agents, agent="reader")
+
+    assert stranger == ["There is no MCP server 'test' for you. Valid: (none)."] * 2
+    assert friend == ["Ten connections.", "user: Review a.py.", "Ten connections."]
+    assert reader == ["Ten connections."]
+
+
 # ---- failures --------------------------------------------------------------------------------------------------------
 
 

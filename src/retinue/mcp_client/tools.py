@@ -6,10 +6,11 @@ import asyncio
 import os
 from base64 import b64decode
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -21,7 +22,7 @@ from retinue.core.errors import BadInput, ToolError
 from retinue.core.ids import RunId
 from retinue.core.log_context import logger
 from retinue.core.policy import Policy, Risk, WorkspaceRights
-from retinue.core.ports import CallContext, KeyValue, Tool, ToolResult
+from retinue.core.ports import CallContext, CallRisk, KeyValue, PreparedCall, Tool, ToolResult
 from retinue.core.text import NOT_JSON, clean, clean_line, name_list
 from retinue.mcp_client.definitions import PREFIX, Pins, ToolDefinition, changes, listed
 from retinue.mcp_client.program import Places, places_of
@@ -118,7 +119,9 @@ class McpTools:
         """Read the pinned definitions, and list the servers that have none. A server that fails is reported."""
         await asyncio.gather(*map(self._load, self._servers.values()))
         for server in self._servers.values():
-            for tool in _tools_of(self, server, self._definitions.get(server.name, {})):
+            if (definitions := self._definitions.get(server.name)) is None:
+                continue
+            for tool in _tools_of(self, server, definitions) or _own_reading_tools(self, server):
                 self._tools[tool.spec.name] = tool
         if self._servers:
             self._tools |= {READ_RESOURCE: ReadResource(self), GET_PROMPT: GetPrompt(self)}
@@ -130,6 +133,7 @@ class McpTools:
                 pinned = await self._first_list(server)
             except (ToolError, BadInput) as error:
                 log.warning("%s Its tools are missing.", str(error).rstrip(".") + ".")
+                return
         self._definitions[server.name] = pinned
 
     async def _first_list(self, server: McpServer) -> dict[str, ToolDefinition]:
@@ -296,16 +300,21 @@ class McpTools:
 
     # Resources and prompts
 
-    def server_of(self, name: str, context: CallContext) -> str:
-        """The name of a server that a run may use, because it has a tool of it, or because the server has none."""
+    def server_of(self, name: str, method: str, context: CallContext) -> str:
+        """The name of a server that a run may use by a method, because it has a tool of it; raises `ToolError`."""
         usable = [
             each
-            for each in self._servers
-            if not self._definitions.get(each) or any(tool.startswith(f"{PREFIX}{each}__") for tool in context.offered)
+            for each, server in self._servers.items()
+            if server.offers(method) and any(tool.startswith(f"{PREFIX}{each}__") for tool in context.offered)
         ]
         if name not in usable:
             raise ToolError(f"There is no MCP server {name[:100]!r} for you. Valid: {name_list(usable)}.")
         return name
+
+    def risk_of(self, name: str, method: str) -> Risk:
+        """The risk of a method of a server, low unless the settings say otherwise."""
+        server = self._servers.get(name)
+        return (server.risk_of(method) if server else None) or Risk.LOW
 
 
 class ServerReport(Struct, frozen=True):
@@ -444,23 +453,49 @@ class _PromptArguments(Struct, forbid_unknown_fields=True):
     arguments: Annotated[dict[str, str] | None, Meta(description="Values for the prompt.")] = None
 
 
-def _schema(kind: type[Struct]) -> str:
+A = TypeVar("A", bound=Struct)
+
+
+def _schema(kind: type[Struct], *, without: Collection[str] = ()) -> str:
     schema = msgspec.json.schema(kind, ref_template="#/$defs/{name}")
     (definition,) = schema["$defs"].values()
-    return msgspec.json.encode({key: definition[key] for key in ("type", "properties", "required")}).decode()
+    properties = {name: value for name, value in definition["properties"].items() if name not in without}
+    required = [name for name in definition["required"] if name not in without]
+    return msgspec.json.encode({"type": definition["type"], "properties": properties, "required": required}).decode()
 
 
 class _ReadingTool(Tool):
-    """Base class of the tools that only read from a server."""
+    """Base class of the tools that only read from a server; with a `server` of its own, a tool takes no other.
+
+    The settings of a server allow, deny and weigh them by the name of the `method`.
+    """
 
     kind: ToolKind = "pure"
     timeout: float | None = 60.0
+    method: ClassVar[str]
+    name: ClassVar[str]
+    about: ClassVar[str]
+    arguments: ClassVar[type[_ResourceArguments | _PromptArguments]]
 
-    def __init__(self, tools: McpTools) -> None:
+    def __init__(self, tools: McpTools, server: str | None = None) -> None:
         self._tools = tools
+        self._server = server
+        own_name = self.name if server is None else f"{PREFIX}{server}__{self.name.removeprefix('mcp_')}"
+        about = self.about.format("an MCP server" if server is None else f"the MCP server {server}")
+        self.spec = ToolSpec(own_name, about, _schema(self.arguments, without=() if server is None else ("server",)))
 
-    def _arguments(self, text: str, kind: type[T]) -> T:
+    def prepare(self, arguments: str) -> PreparedCall:
         try:
+            server = self._read(arguments, self.arguments).server
+        except ToolError:
+            server = ""
+        risk = self._tools.risk_of(server, self.method)
+        return PreparedCall(arguments, CallRisk(risk, risk != Risk.LOW), partial(self.call, arguments), self.waits)
+
+    def _read(self, text: str, kind: type[A]) -> A:
+        try:
+            if self._server is not None:
+                text = msgspec.json.encode({**_object(text), "server": self._server}).decode()
             return msgspec.json.decode(text or "{}", type=kind)
         except (*NOT_JSON, msgspec.ValidationError) as error:
             raise ToolError(f"The arguments are not valid: {error}") from error
@@ -469,13 +504,14 @@ class _ReadingTool(Tool):
 class ReadResource(_ReadingTool):
     """`mcp_read_resource`: a resource of a server, or the list of its resources."""
 
-    spec = ToolSpec(
-        READ_RESOURCE, "Read a resource of an MCP server, or list its resources.", _schema(_ResourceArguments)
-    )
+    method = "resources/read"
+    name = READ_RESOURCE
+    about = "Read a resource of {}, or list its resources."
+    arguments = _ResourceArguments
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
-        asked = self._arguments(arguments, _ResourceArguments)
-        server = self._tools.server_of(asked.server, context)
+        asked = self._read(arguments, _ResourceArguments)
+        server = self._tools.server_of(asked.server, self.method, context)
         uri = asked.uri
         if uri is None:
             page: Any = await self._tools.use(server, context, lambda it: it.client.list_resources(), repeatable=True)
@@ -490,11 +526,14 @@ class ReadResource(_ReadingTool):
 class GetPrompt(_ReadingTool):
     """`mcp_get_prompt`: a prompt of a server, or the list of its prompts."""
 
-    spec = ToolSpec(GET_PROMPT, "Get a prompt of an MCP server, or list its prompts.", _schema(_PromptArguments))
+    method = "prompts/get"
+    name = GET_PROMPT
+    about = "Get a prompt of {}, or list its prompts."
+    arguments = _PromptArguments
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
-        asked = self._arguments(arguments, _PromptArguments)
-        server = self._tools.server_of(asked.server, context)
+        asked = self._read(arguments, _PromptArguments)
+        server = self._tools.server_of(asked.server, self.method, context)
         name = asked.name
         if name is None:
             page: Any = await self._tools.use(server, context, lambda it: it.client.list_prompts(), repeatable=True)
@@ -506,6 +545,12 @@ class GetPrompt(_ReadingTool):
             place: f"{message.role}: {content_text([message.content])}" for place, message in enumerate(got.messages)
         }
         return ToolResult("\n\n".join(lines.values()))
+
+
+def _own_reading_tools(tools: McpTools, server: McpServer) -> tuple[Tool, ...]:
+    """The tools of a server that has none: those that read its resources and prompts, which agents have by name."""
+    kinds: tuple[type[_ReadingTool], ...] = (ReadResource, GetPrompt)
+    return tuple(kind(tools, server.name) for kind in kinds if server.offers(kind.method))
 
 
 def _prompt_line(prompt: Any) -> str:
