@@ -127,16 +127,22 @@ class Recovery:
         await self._continue_tree([row for row in rows if row.run_id in mine], runs)
         return [run_id for run_id in ids if run_id in mine]
 
+    def check_formats(self, rows: Sequence[RunRow]) -> None:
+        """Raise if one of these runs has a newer format."""
+        for row in rows:
+            if row.format > FORMAT:
+                reason = f"its events have format {row.format}; this retinue knows up to {FORMAT}"
+                raise NotAdoptable(row.run_id, reason)
+
     async def check_runs(self, rows: Sequence[RunRow]) -> None:
         """Raise if one of these runs cannot be continued here."""
+        self.check_formats(rows)
         checked = set[str]()
         for row in rows:
             await self._check(row, checked)
 
     async def _check(self, row: RunRow, checked: set[str]) -> None:
         """Raise if a run cannot be continued here; `checked` are the run specs that can."""
-        if row.format > FORMAT:
-            raise NotAdoptable(row.run_id, f"its events have format {row.format}; this retinue knows up to {FORMAT}")
         if row.run_spec in checked:
             return
         run_spec = await self._engine.journal.read(self._engine.store.run_spec, row.run_spec)
@@ -560,6 +566,10 @@ class Driver:
         """Adopt unfinished trees without a driver: all of them, or one."""
         await self._engine.drivers.reap()
         return await self._recovery.adopt(root_id)
+
+    def check_formats(self, rows: Sequence[RunRow]) -> None:
+        """Raise `NotAdoptable` if one of these runs was written in a format of a newer version."""
+        self._recovery.check_formats(rows)
 
     async def check_runs(self, rows: Sequence[RunRow]) -> None:
         """Raise `NotAdoptable` if one of these runs needs what this process does not have."""

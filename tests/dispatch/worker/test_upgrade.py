@@ -61,6 +61,10 @@ class NewerVersion:
         else:
             self._do("INSERT INTO inbox (run_no, key, body) VALUES (?, ?, ?)", no, key, body)
 
+    def raise_format(self, run_id: RunId) -> None:
+        """Give a run the format of a newer version."""
+        self._do("UPDATE runs SET format = format + 1 WHERE run_id = ?", run_id)
+
     def raise_format_of_run_spec(self, run_id: RunId) -> None:
         """Give the run spec of a run a higher format number, which its digest does not contain."""
         column = "brief" if self._is_sqlite else "run_spec"
@@ -131,6 +135,35 @@ async def test_a_worker_leaves_a_run_with_a_run_spec_of_a_newer_version_alone(pl
             await drive_others(r, running, 3)
         assert sum(newer.run_id in line for line in running.reports) == 1
         assert (await newer.look()).state == "interrupted"
+
+
+async def test_a_run_in_a_newer_format_does_not_change_how_others_with_its_needs_are_taken(
+    postgres_url: str,
+) -> None:
+    at_work, release = list[str](), asyncio.Event()
+
+    @retinue.tool(kind="pure", timeout=None)
+    async def look(what: str) -> str:
+        """Look."""
+        at_work.append(what)
+        await release.wait()
+        return "seen"
+
+    script = Script()
+    for number in range(3):
+        script.play("main", calls("look", what=str(number)), says("done"), task=f"look {number}")
+    submitting = retinue.open(provider=ScriptedProvider(Script()), dialects=(), tools=(look,), **at(postgres_url))
+    async with submitting as r:
+        newer = await r.spawn("of a newer version", detached=True)
+        NewerVersion(postgres_url).raise_format(newer.run_id)
+        runs = [await r.spawn(f"look {number}", detached=True) for number in range(3)]
+        async with worker(postgres_url, script, options=WorkerOptions(concurrency=1), tools=(look,)) as running:
+            await until(lambda: len(at_work) == 1)
+            undriven = engine_of(r).store.runs(RunQuery(unfinished_only=True, undriven_only=True))
+            assert len(undriven) == 1 + 2, "no run is taken for which there is no room"
+            release.set()
+            assert len(await r.wait(*runs, timeout=PATIENCE)) == 3
+        assert sum(newer.run_id in line for line in running.reports) == 1
 
 
 async def drive_others(r: retinue.Retinue, running: RunningWorker, number: int) -> None:

@@ -71,6 +71,9 @@ QUEUE_SECONDS = 1.0
 LONGEST_QUEUE_SECONDS = 10.0
 """The same while the queue has other jobs."""
 
+MAX_QUEUES = 1000
+"""Names of queues that a worker remembers: each workspace with an address has one."""
+
 PAGE = 256
 """New placed children that are read at one look; the others follow when these are taken."""
 
@@ -219,8 +222,8 @@ class Worker:
         self._jobs: dict[RunId, Job] = {}
         """The jobs of units that are driven here, by their top runs."""
         self._served: dict[str, None] = {}
-        self._unserved: set[str] = set()
-        """The queues of units that can and cannot be driven here."""
+        self._unserved: dict[str, str] = {}
+        """The queues of units that can be driven here, and those that cannot, with the reason."""
         self._specs: dict[str, RunSpec] = {}
         self._placed: set[RunId] = set()
         """Runs that were accepted here for other workers, and are to be enqueued."""
@@ -305,7 +308,7 @@ class Worker:
         interrupted = await self._interrupted(rows)
         self._read_seconds = clock() - began
         wanted = [unit for unit in units_of(rows) if self._is_wanted(unit, interrupted)]
-        waiting = [unit for unit in wanted if await self._has_readable_specs(unit)]
+        waiting = [unit for unit in wanted if await self._is_readable(unit)]
         priorities = {unit.top.run_spec: (await self._spec(unit.top.run_spec)).priority for unit in waiting}
         waiting.sort(key=lambda unit: -priorities[unit.top.run_spec])
         if self._queue is not None:
@@ -408,7 +411,7 @@ class Worker:
         return [name for name in self._served if (children if name.endswith(CHILDREN) else roots)]
 
     async def _queue_of(self, unit: Unit) -> str | None:
-        """The queue of a unit; None if it cannot be driven here."""
+        """The queue of a unit; None if no unit with its needs can be driven here, and it is left alone."""
         specs = {row.run_spec: await self._spec(row.run_spec) for row in unit.rows}
         name = needs_of(tuple(specs.values())).queue + ("" if unit.is_root else CHILDREN)
         if name not in self._served and name not in self._unserved:
@@ -418,12 +421,15 @@ class Worker:
                 await self._retinue.driver.check_runs(unit.rows)
             except (StoreUnavailable, Fenced):
                 raise
-            except RetinueError:
-                self._unserved.add(name)
+            except RetinueError as obstacle:
+                self._unserved[name] = obstacle.reason if isinstance(obstacle, NotAdoptable) else str(obstacle)
             else:
                 self._served[name] = None
-        if name in self._unserved:
-            await self._take((unit,))  # refuses it with the reason, once
+            for names in (self._served, self._unserved):
+                if len(names) > MAX_QUEUES:  # one that is forgotten is found again with its next unit
+                    del names[next(iter(names))]
+        if (reason := self._unserved.get(name)) is not None:
+            self._leave_alone(unit.top, NotAdoptable(unit.top.run_id, reason))
             return None
         return name
 
@@ -432,12 +438,13 @@ class Worker:
             self._specs[digest] = await self._supervisor.stored.run_spec(digest)
         return self._specs[digest]
 
-    async def _has_readable_specs(self, unit: Unit) -> bool:
-        """Whether the run specs of a unit can be read; a unit with one of a newer version is left alone."""
+    async def _is_readable(self, unit: Unit) -> bool:
+        """Whether formats and run specs of a unit are known here; a unit of a newer version is left alone."""
         try:
+            self._retinue.driver.check_formats(unit.rows)
             for row in unit.rows:
                 await self._spec(row.run_spec)
-        except (UnknownFormat, StoreCorrupt) as obstacle:
+        except (NotAdoptable, UnknownFormat, StoreCorrupt) as obstacle:
             self._leave_alone(unit.top, obstacle)
             return False
         return True
