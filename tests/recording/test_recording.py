@@ -6,6 +6,8 @@ import asyncio
 import base64
 import re
 import sys
+import time
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,12 +17,21 @@ import pytest
 
 import retinue
 from retinue.core.errors import BadInput, ProviderError
-from retinue.core.messages import Reply
+from retinue.core.messages import AssistantMessage, Reply, UserMessage
 from retinue.core.ports import Request
 from retinue.core.usage import Usage
 from retinue.providers.scripted import Line
 from retinue.recording import player, read_recording
-from retinue.recording.file import Scrubber, timeless
+from retinue.recording.file import (
+    RecordedFact,
+    RecordedReply,
+    RecordedRequest,
+    RecordedTree,
+    Recording,
+    Scrubber,
+    timeless,
+)
+from retinue.recording.player import Player
 from retinue.testing import (
     ReplayDiffers,
     Script,
@@ -404,6 +415,62 @@ def test_a_secret_is_replaced_where_it_is_written_as_json_in_a_text() -> None:
 
     assert "hu" not in scrub.text(msgspec.json.encode({"a": secret}).decode())
     assert scrub.find(msgspec.json.encode({"a": secret}).decode()) == "the value of TEAM_PASSWORD"
+
+
+def token() -> str:
+    parts = ('{"alg":"HS256"}', '{"sub":"1234567890"}', "signature of it")
+    return ".".join(base64.urlsafe_b64encode(part.encode()).decode().rstrip("=") for part in parts)
+
+
+@pytest.mark.parametrize("around", ["{}", "token={} ", '\\"a\\n{}\\n', "beginneyJ{}", "eyJeyJ.{}", "a.b.{}.c", "[{}]"])
+def test_a_json_web_token_is_replaced_wherever_it_stands(around: str) -> None:
+    text = around.format(token())
+    scrubbed = Scrubber({}).text(text)
+
+    assert token().split(".")[1] not in scrubbed
+    assert "[secret]" in scrubbed
+    assert scrubbed.startswith(around.partition("{")[0].partition("eyJ")[0])
+    assert Scrubber({}).find(text) == "a text that looks like a key"
+    assert Scrubber({}).find(scrubbed) is None
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        *("eyJ", "eyJaaaaaaaa.eyJ", "eyJaaaaaaaa.", ".eyJ", "eyJ.eyJaaaaaaaa.", "a.eyJaaaaaaaa.", "sk-", "://a:"),
+        *("-----BEGIN PRIVATE KEY-----a", "bearer ", "github_pat_", "AKIA", "xoxb-"),
+    ],
+)
+@pytest.mark.parametrize("before", ["", "eyJaaaaaaaa.eyJaaaaaaaa", "eyJ" * 10_000 + "aaaaaaaa.eyJ"])
+def test_a_text_of_many_beginnings_of_secrets_is_read_in_proportion_to_its_length(piece: str, before: str) -> None:
+    scrub = Scrubber({})
+
+    def seconds(size: int) -> float:
+        text = before * (size // 50_000) + piece * (size // len(piece))
+        began = time.process_time()
+        scrub.find(text)
+        scrub.text(text)
+        return time.process_time() - began
+
+    # Sixteen times as much takes sixteen times as long, and 256 times if each beginning is read to the end.
+    assert seconds(800_000) < 64 * max(0.002, min(seconds(50_000) for _ in range(3)))
+
+
+def test_a_recording_of_a_long_run_is_read_in_proportion_to_its_length() -> None:
+    def memory(turns: int) -> int:
+        tree = RecordedTree(format=1, task="x", agent="", spec="a")
+        facts: list[RecordedFact] = []
+        for turn in range(turns):
+            facts.append(RecordedRequest(run="main", turn=turn, spec="a", messages=(UserMessage("x"),)))
+            facts.append(RecordedReply(run="main", turn=turn, reply=Reply(AssistantMessage("y"), Usage())))
+        tracemalloc.start()
+        player = Player(Recording(tree=tree, facts=tuple(facts)))
+        used, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert player.differences == []
+        return used
+
+    assert memory(4000) < 8 * memory(1000)
 
 
 def test_times_and_durations_are_not_compared() -> None:

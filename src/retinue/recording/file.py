@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 import msgspec
 from msgspec import Struct
@@ -180,6 +180,16 @@ class Recording(Struct, frozen=True, kw_only=True):
         return next(each for each in self.specs if each.id == name)
 
 
+class MessagesUntil(NamedTuple):
+    """The messages of one request: the beginning of a list that later requests of its run go on with."""
+
+    messages: Sequence[Message]
+    length: int
+
+    def all(self) -> Sequence[Message]:
+        return self.messages[: self.length]
+
+
 class Conversation:
     """The messages of one run, put together from its facts; recorder and player use the same rules."""
 
@@ -190,14 +200,21 @@ class Conversation:
 
     def expected(self) -> list[Message]:
         """The messages that the next request begins with, unless it is whole."""
-        results = [message for _, message in sorted(self._results.items())]
-        return [*self._messages, *([] if self._reply is None else [self._reply]), *results]
+        return [*self._messages, *self._since()]
 
-    def request(self, messages: Sequence[Message], *, whole: bool) -> list[Message]:
+    def _since(self) -> list[Message]:
+        results = [message for _, message in sorted(self._results.items())]
+        return [*([] if self._reply is None else [self._reply]), *results]
+
+    def request(self, messages: Sequence[Message], *, whole: bool) -> MessagesUntil:
         """All messages of a request that adds these."""
-        self._messages = list(messages) if whole else [*self.expected(), *messages]
+        if whole:
+            self._messages = list(messages)
+        else:
+            # In place: the earlier requests of the run have beginnings of the same list.
+            self._messages += [*self._since(), *messages]
         self._reply, self._results = None, {}
-        return self._messages
+        return MessagesUntil(self._messages, len(self._messages))
 
     def reply(self, reply: Reply) -> None:
         self._reply = reply.message
@@ -293,11 +310,19 @@ MIN_SECRET_CHARS = 8
 SECRET_FORMS = re.compile(
     r"sk-[A-Za-z0-9_-]{16,}|(?:AKIA|ASIA)[0-9A-Z]{16}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}"
     r"|glpat-[A-Za-z0-9_-]{16,}|xox[abeoprs]-[A-Za-z0-9-]{10,}|AIza[0-9A-Za-z_-]{30,}|hf_[A-Za-z0-9]{20,}"
-    r"|npm_[A-Za-z0-9]{30,}|eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}"
+    r"|npm_[A-Za-z0-9]{30,}"
     r"|-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----[^-]{1,20000}-----END [A-Z ]{0,30}PRIVATE KEY-----"
     r"|(?<=[Bb]earer )[A-Za-z0-9._~+/-]{16,}=*|(?<=://)[^/\s:@\"]{1,200}:[^/\s:@\"]{1,200}(?=@)"
 )
 """Texts that look like secrets whatever they belong to."""
+
+JSON_WEB_TOKEN = re.compile(
+    # It is looked for once in each word, and only if what has to follow the word is there. Else a text of many
+    # beginnings would be read to its end from each of them.
+    r"(?<![A-Za-z0-9_-])(?=[A-Za-z0-9_-]{11,}+\.eyJ[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]{8})(?P<before>[A-Za-z0-9_-]*?)"
+    r"eyJ[A-Za-z0-9_-]{8,}+\.eyJ[A-Za-z0-9_-]{8,}+\.[A-Za-z0-9_-]{8,}+"
+)
+"""Such a token; `before` is what stands in front of it without a break, as the letter of an escape does."""
 
 
 class Scrubber:
@@ -322,14 +347,15 @@ class Scrubber:
         """The text without secrets."""
         for secret in self._secrets:
             text = mask_forms(text, secret)
-        return SECRET_FORMS.sub(SECRET, text)
+        return SECRET_FORMS.sub(SECRET, JSON_WEB_TOKEN.sub(rf"\g<before>{SECRET}", text))
 
     def find(self, text: str) -> str | None:
         """What secret is in a text, in words; None if there is none."""
         for secret, name in self._secrets.items():
             if mask_forms(text, secret) != text:
                 return f"the value of {name}"
-        return "a text that looks like a key" if SECRET_FORMS.search(text) else None
+        looks_so = SECRET_FORMS.search(text) or JSON_WEB_TOKEN.search(text)
+        return "a text that looks like a key" if looks_so else None
 
 
 # ---- what may differ between two plays of the same tree --------------------------------------------------------------

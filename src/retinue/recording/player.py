@@ -29,6 +29,7 @@ from retinue.dialects import registry
 from retinue.recording.file import (
     Conversation,
     FactKey,
+    MessagesUntil,
     RecordedFact,
     RecordedFailure,
     RecordedModel,
@@ -84,7 +85,7 @@ class Player:
         """What was different; the replay stops at the first difference."""
         self._scrub = Scrubber({})
         self._models = {(each.provider, each.model): each for each in recording.models}
-        self._requests: dict[tuple[str, int], tuple[RecordedRequest, list[Message]]] = {}
+        self._requests: dict[tuple[str, int], tuple[RecordedRequest, MessagesUntil]] = {}
         self._answers: dict[tuple[str, int], RecordedReply | RecordedFailure] = {}
         self._results: dict[tuple[str, int, int], RecordedResult] = {}
         self._read(recording.facts)
@@ -105,7 +106,7 @@ class Player:
             match fact:
                 case RecordedRequest():
                     messages = conversations[fact.run].request(fact.messages, whole=fact.whole)
-                    self._requests[fact.run, fact.turn] = (fact, list(messages))
+                    self._requests[fact.run, fact.turn] = (fact, messages)
                 case RecordedReply():
                     conversations[fact.run].reply(fact.reply)
                     self._answers[fact.run, fact.turn] = fact
@@ -328,7 +329,7 @@ class Player:
             self._options(spec, request),
             _diff("system prompt", timeless(system), self._recorded(request.system)),
             self._tools(spec, request),
-            self._messages(messages, request.messages),
+            self._messages(messages.all(), request.messages),
         )
         lines = "\n".join(part for part in parts if part).splitlines()
         more = len(lines) - MAX_DIFF_LINES
