@@ -159,8 +159,10 @@ async def test_a_run_in_a_newer_format_does_not_change_how_others_with_its_needs
         runs = [await r.spawn(f"look {number}", detached=True) for number in range(3)]
         async with worker(postgres_url, script, options=WorkerOptions(concurrency=1), tools=(look,)) as running:
             await until(lambda: len(at_work) == 1)
+            later = await r.spawn("of a later look", detached=True, tags=("gpu",))
+            await until(lambda: any(later.run_id in line for line in running.reports))
             undriven = engine_of(r).store.runs(RunQuery(unfinished_only=True, undriven_only=True))
-            assert len(undriven) == 1 + 2, "no run is taken for which there is no room"
+            assert len(undriven) == 1 + 2 + 1, "no run is taken for which there is no room"
             release.set()
             assert len(await r.wait(*runs, timeout=PATIENCE)) == 3
         assert sum(newer.run_id in line for line in running.reports) == 1
