@@ -6,6 +6,7 @@ import configparser
 import re
 import shlex
 from collections.abc import Iterator
+from importlib.metadata import requires
 from pathlib import Path
 from typing import Any, cast
 
@@ -85,6 +86,14 @@ def test_the_settings_of_a_deployment_are_valid(tmp_path: Path) -> None:
     copy.write_text(config_map["data"]["retinue.toml"])
 
     assert load_settings(str(copy)).warnings == load_settings(str(DEPLOY / "retinue.toml")).warnings == ()
+
+
+def test_the_image_has_the_queue_of_workers() -> None:
+    (installs,) = re.findall(r'pip install .*"/src\[(.*)\]"', (DEPLOY / "Dockerfile").read_text(encoding="utf-8"))
+    extras = installs.split(",")
+    needed = [requirement for requirement in requires("retinue") or () if "procrastinate" in requirement]
+
+    assert any(f"extra == '{extra}'" in requirement.replace('"', "'") for extra in extras for requirement in needed)
 
 
 def health_port(words: list[str]) -> str:
