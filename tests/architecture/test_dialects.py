@@ -19,7 +19,7 @@ from retinue.dialects.base import Deferred, DialectEntry
 SOURCE = Path(retinue.__file__).parent
 ABOVE = (
     *("__init__.py", "__main__.py", "errors.py", "events.py", "messages.py", "ports.py"),
-    *("app", "cli", "config", "dispatch", "testing"),
+    *("acp_server", "app", "cli", "config", "dispatch", "evals", "mcp_server", "recording", "testing", "web"),
 )
 ALSO_A_WORD = {"spec", "codex", "claude"}
 """Names that mean something else in a sentence; a literal that is the name and nothing else still counts."""

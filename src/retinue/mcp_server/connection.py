@@ -38,7 +38,7 @@ Report = Callable[[float, str], Awaitable[None]]
 
 
 RUN, RESULT, CANCEL = "run_agent", "agent_result", "cancel_agent"
-"""Tools of `native` with which tasks are started, read and cancelled."""
+"""Tools of the dialect that hosts get by default, with which tasks are started, read and cancelled."""
 
 ENDED = ("completed", "failed", "timed_out", "exhausted")
 

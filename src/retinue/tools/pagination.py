@@ -1,4 +1,4 @@
-"""Pages of long result lists, in the JSON format of buzzllm's tools."""
+"""Pages of long result lists, as one JSON value with the results and how to go on."""
 
 from __future__ import annotations
 
