@@ -58,13 +58,13 @@ class CallRequest(Struct, frozen=True, kw_only=True):
 class Reaching(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How another process reaches a provider: the wire, the whole address, and the name of the key's variable.
 
-    `settled` is the name of its wire in the settings, which decides its prices; `headers` may be secret.
+    `configured_wire` is the name of its wire in the settings, which decides its prices; `headers` may be secret.
     """
 
     wire: str
     url: str
     api_key_env: str = ""
-    settled: str = ""
+    configured_wire: str = ""
     headers: Mapping[str, str] = {}
     prices: Mapping[str, Rates] = {}
     responses_wire: Literal["live", "seed"] | None = None

@@ -32,7 +32,7 @@ Inherited: TypeAlias = "int | Literal['none', 'all']"
 
 
 class ChildRules(Struct, frozen=True, kw_only=True):
-    """What a dialect has settled for all of its children."""
+    """What is the same for all children of a dialect."""
 
     dialect: str
     tool_names: tuple[str, ...]

@@ -151,7 +151,7 @@ async def _retried(
             raise _given_up(failure, attempt + throttled)
         successes = rate_limiter.successes
         if failure.slip:
-            request = _told_of_slip(request, failure.slip)
+            request = _with_notice_of_slip(request, failure.slip)
         live.discard_attempt()
         await _sleep(live, pause if failure.retry_after is None else pause + _jitter(pause), failure)
 
@@ -190,7 +190,7 @@ SLIP = (
 """What the model reads after it wrote something that its own server rejected."""
 
 
-def _told_of_slip(request: Request, slip: str) -> Request:
+def _with_notice_of_slip(request: Request, slip: str) -> Request:
     """The request of the next attempt, which tells the model what was wrong; the run's history stays as it is."""
     return replace_in(request, messages=(*request.messages, UserMessage(SLIP.format(slip=slip), origin="engine")))
 

@@ -540,7 +540,7 @@ async def test_a_leaving_process_marks_its_files_and_the_next_goes_on(workspace:
 
         lives.append(1)
         await harness.open()
-        assert files(workspace)[task_id] == left  # who only looks starts nothing, and says nothing new
+        assert files(workspace)[task_id] == left  # opening the store starts nothing and writes nothing
         await harness.retinue.resume(task_id)
         assert files(workspace)[task_id]["status"] == "Running"
         await harness.retinue.wait(task_id)

@@ -126,7 +126,7 @@ def _reason(text: str) -> str:
     >>> _reason("no such file"), _reason("=== start\\n1 failed, 2 passed\\n[exit code 1]")
     ('no such file', '1 failed, 2 passed [exit code 1]')
     """
-    lines = [line for line in _told(text).splitlines() if line.strip()] or ["no reason given"]
+    lines = [line for line in _readable(text).splitlines() if line.strip()] or ["no reason given"]
     last = lines[-2:] if lines[-1].startswith("[") else lines[-1:]
     return _flat(" ".join(last))
 
@@ -137,16 +137,16 @@ def _gist(text: str) -> str:
     >>> _gist("42"), _gist("one\\ntwo\\n3 passed"), _gist(" ")
     ('42', '3 passed (3 lines)', 'nothing')
     """
-    lines = [line for line in _told(text).splitlines() if line.strip()]
+    lines = [line for line in _readable(text).splitlines() if line.strip()]
     if not lines:
         return "nothing"
     return _flat(lines[0]) if len(lines) == 1 else f"{one_line(lines[-1], 60)} ({len(lines)} lines)"
 
 
-def _told(text: str) -> str:
+def _readable(text: str) -> str:
     """What the JSON result of a delegation says: its error, else its answer, else its fields; any other text as it is.
 
-    >>> _told('{"success":true,"output":"42","error":null}'), _told('{"task_id":"t_01","n":1}'), _told("42")
+    >>> _readable('{"success":true,"output":"42","error":null}'), _told('{"task_id":"t_01","n":1}'), _told("42")
     ('42', 't_01 n=1', '42')
     """
     if not text.startswith("{") or len(text) > MAX_JSON:

@@ -14,7 +14,7 @@ from retinue.core.messages import ToolCall
 WIDTH = 400
 """Characters of a line about a refused call, where no terminal limits it."""
 
-Tell: TypeAlias = Callable[[float, str], None]
+Print: TypeAlias = Callable[[float, str], None]
 """Gets the time of a call and the line about it."""
 
 
@@ -25,17 +25,17 @@ def refusal_line(call: ToolCall, returned: CallReturned) -> str:
 
 
 class Refusals:
-    """The refused calls of a tree. `tell` gets a line for each, and one line for those with the same reason.
+    """The refused calls of a tree: a line for each, and one line for those with the same reason.
 
-    Lines wait until there is a display to tell them. The display of a terminal shows the calls of the root itself, in
+    Lines wait until there is a display for them. The display of a terminal shows the calls of the root itself, in
     their order: then `of_root` is False.
     """
 
     def __init__(self) -> None:
-        self._tell: Tell | None = None
+        self._print: Print | None = None
         self._of_root = True
         self._waiting: list[tuple[RunAccepted, float, str]] = []
-        self._told: set[tuple[str, str]] = set()
+        self._printed: set[tuple[str, str]] = set()
         self._acted = 0
         self._not_made = 0
 
@@ -44,26 +44,26 @@ class Refusals:
         """Whether the root run has tried to act, and no such call was made."""
         return self._not_made > 0 and not self._acted
 
-    def attach(self, tell: Tell, *, of_root: bool = True) -> None:
-        """Tell the refused calls so far, and those to come, with `tell`."""
-        self._tell, self._of_root = tell, of_root
+    def attach(self, print_line: Print, *, of_root: bool = True) -> None:
+        """Print the refused calls so far, and those to come, with `print_line`."""
+        self._print, self._of_root = print_line, of_root
         waiting, self._waiting = self._waiting, []
         for run, at, line in waiting:
             self._report(run, at, line)
 
     def receive(self, run: RunAccepted, call: ToolCall, returned: CallReturned, acts: bool) -> None:
-        """Count a call that acts, and tell about one that was refused."""
+        """Count a call that acts, and print one that was refused."""
         if acts and run.parent_id is None:
             self._acted += returned.refused is None
             self._not_made += returned.refused is not None
-        if returned.refused is None or (call.name, returned.text) in self._told:
+        if returned.refused is None or (call.name, returned.text) in self._printed:
             return
-        self._told.add((call.name, returned.text))
+        self._printed.add((call.name, returned.text))
         name = "" if run.parent_id is None else f"{name_of(run)}: "
         self._report(run, returned.at, name + refusal_line(call, returned))
 
     def _report(self, run: RunAccepted, at: float, line: str) -> None:
-        if self._tell is None:
+        if self._print is None:
             self._waiting.append((run, at, line))
         elif self._of_root or run.parent_id is not None:
-            self._tell(at, line)
+            self._print(at, line)

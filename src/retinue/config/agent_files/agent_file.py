@@ -184,10 +184,10 @@ class _Reader:
             enabled=not self._is_true("disable"),
         )
         named_by_path = source in ("opencode", "copilot") and not name
-        settled = self._name(name, path, named_by_path=named_by_path)
+        name_in_use = self._name(name, path, named_by_path=named_by_path)
         self._other_fields()
         warnings = tuple(sorted(self.warnings, key=lambda each: each.line or 0))
-        return AgentFile(settled, path, source, settings, warnings, self._is_usable)
+        return AgentFile(name_in_use, path, source, settings, warnings, self._is_usable)
 
     def warn(self, key: str, text: str) -> None:
         self.warnings.append(FileWarning(self._line_of(key), text))
@@ -215,10 +215,10 @@ class _Reader:
         stem = re.sub(r"\.(agent|chatmode)$", "", _name_in_folder(path))
         if not name and not named_by_path:
             self.warn("description", f"there is no name; the name of the file is used: {_slug(stem)}")
-        settled = _slug(name or stem) or _slug(stem) or "agent"
-        if name and settled != name:
-            self.warn("name", f"the name {name[:80]!r} becomes {settled!r}")
-        return settled
+        usable = _slug(name or stem) or _slug(stem) or "agent"
+        if name and usable != name:
+            self.warn("name", f"the name {name[:80]!r} becomes {usable!r}")
+        return usable
 
     def _tools(self) -> list[str] | None:
         """The tools of Retinue, or None where the file lists none."""
@@ -502,7 +502,7 @@ def _own(path: str, document: Document) -> Iterator[AgentFile]:
             settings = msgspec.convert(known, AgentSettings)
         except msgspec.ValidationError as error:
             raise UnusableAgentFile(f"[agents.{name}]: {error}", line) from None
-        settled = _slug(name) or "agent"
-        if settled != name:
-            warnings.append(FileWarning(line, f"the name {name[:80]!r} becomes {settled!r}"))
-        yield AgentFile(settled, path, "retinue", settings, tuple(warnings))
+        usable = _slug(name) or "agent"
+        if usable != name:
+            warnings.append(FileWarning(line, f"the name {name[:80]!r} becomes {usable!r}"))
+        yield AgentFile(usable, path, "retinue", settings, tuple(warnings))

@@ -93,7 +93,7 @@ def _reaching(config: ProviderConfig, model: str) -> Reaching:
         wire=WIRES[config.wire].call_name,
         url=request_url(config, model),
         api_key_env=config.api_key_env,
-        settled=config.wire,
+        configured_wire=config.wire,
         headers=config.headers,
         prices=config.prices,
         responses_wire=config.responses_wire,

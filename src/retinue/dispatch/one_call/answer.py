@@ -299,7 +299,7 @@ def _provider(request: ResolvedCall, known: child_process.Reaching | None) -> Pr
     """The provider to use, at exactly the address of the request."""
     return provider_config(
         request.provider,
-        wire=(known.settled if known is not None else "") or request.provider,
+        wire=(known.configured_wire if known is not None else "") or request.provider,
         base_url=request.url,
         api_key_env=request.api_key_name,
         headers=known.headers if known is not None else None,

@@ -135,7 +135,7 @@ class _Tokens(Struct, gc=False):
     cost_in_usd_ticks: int | None = None
     """The same in ticks, from xAI."""
 
-    def told_cost(self) -> int | None:
+    def stated_cost(self) -> int | None:
         """The cost in nanodollars, where the server reports it."""
         dollars = decode_or_none(_decode_dollars, self.cost) if self.cost else None
         if dollars is not None and isfinite(dollars) and dollars >= 0:
@@ -145,7 +145,7 @@ class _Tokens(Struct, gc=False):
 
 
 def _cost(tokens: _Tokens | None) -> int | None:
-    return tokens.told_cost() if tokens is not None and (tokens.cost or tokens.cost_in_usd_ticks) else None
+    return tokens.stated_cost() if tokens is not None and (tokens.cost or tokens.cost_in_usd_ticks) else None
 
 
 class _CountedChoice(Struct, gc=False):
