@@ -43,7 +43,7 @@ def documented() -> dict[str, list[str]]:
 
 
 FIELDS = documented()
-SOMETIMES = {"citations"}
+SOMETIMES = {"citations", "estimated"}
 """Fields of an object that has something to say in them."""
 
 

@@ -267,6 +267,27 @@ def test_an_unknown_cost_is_null_and_a_question_mark(cli: Cli) -> None:
     assert " ? " in shown.stdout
 
 
+def test_what_a_server_did_not_count_is_shown_as_estimated(cli: Cli, folder: Path) -> None:
+    (folder / "retinue.toml").write_text(
+        '[providers.near]\nwire = "openai-chat"\nprices = { "fake-1" = { input = 1000, output = 2000 } }\n'
+    )
+    with serving(says("Yes, it is so. " * 4, usage=None)) as vendor:
+        flags = ("run", "--provider", "near", "--base-url", vendor.base_url, "--model", "fake-1")
+        ended = cli(*flags, "--json", "Is it?")
+        plain = cli(*flags, "Is it?")
+    listed, shown, tree = cli("runs", "--json"), cli("runs"), cli("runs", "tree", ended.json["run_id"])
+
+    estimate = ended.json["estimated"]
+    assert (ended.json["usage"]["input"], ended.json["usage"]["output"], ended.json["cost"]) == (0, 0, None)
+    assert (estimate["output"], estimate["input"] > 0) == (15, True)
+    assert estimate["cost"] == pytest.approx(estimate["input"] / 1000 + 15 / 500)
+    assert [run["estimated"] for run in listed.json] == [estimate, estimate]
+    text = f"not counted by the server: about {estimate['input']} tokens in, 15 out, $"
+    assert f"completed, 1 turn, about {estimate['input'] + 15} tokens, about $" in plain.stderr
+    assert text in tree.stdout
+    assert shown.stdout.count(f"~{estimate['input'] + 15}") == 2
+
+
 def test_a_dash_reads_the_prompt_from_stdin(cli: Cli) -> None:
     with serving(says("Done.")) as vendor:
         ended = cli(*asking(vendor), "-", stdin="Grüße\nan alle\n".encode())

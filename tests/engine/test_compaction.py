@@ -9,6 +9,7 @@ from contextlib import suppress
 import hypothesis
 import pytest
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import retinue
 from retinue.core.agent import Agent, RunSpec
@@ -237,6 +238,43 @@ async def test_repeated_context_length_errors_end_the_run() -> None:
         assert failed.fault == "too_long"
         assert 1 <= len(compactions(r)) <= MAX_COMPACTIONS_PER_TURN
         assert len(r.provider.asked) == 6 + 1 + len(compactions(r))
+
+
+class Uncounted(ScriptedProvider):
+    """A provider whose server counts nothing."""
+
+    counts_are_exact = False
+
+    async def answer(self, request: Request, publish: Publish) -> Reply:
+        """The reply without its counts."""
+        return replace(await super().answer(request, publish), usage=None, cost=None)
+
+
+async def test_a_summary_that_no_server_counted_is_estimated() -> None:
+    mind = Uncounted(Script(), windows=WINDOWS, prices={"small": (3, 5)})
+    async with Harness(dialects=(), tools=[read], provider=mind, model="small") as r:
+        r.script("main", *[reads(10, words=2500)] * 6, says("the valve"))
+        r.provider.script.sums_up("main", says("Six files were read."))
+        outcome = await r.run(TASK)
+        (done,) = compactions(r)
+        replies = [event for event in r.events(r.run_of("main")) if isinstance(event, ReplyReceived)]
+
+    assert (done.usage, done.estimated.output) == (Usage(), len("Six files were read.") // 4)
+    assert done.estimated_cost == done.estimated.input * 3 + done.estimated.output * 5
+    assert outcome.estimated == sum((each.estimated or Usage() for each in replies), done.estimated)
+    assert outcome.estimated_cost == sum(each.estimated_cost or 0 for each in replies) + done.estimated_cost
+    assert outcome.usage == Usage()
+
+
+async def test_a_summary_request_that_was_refused_is_charged_as_counted() -> None:
+    refusal = ProviderError("no", fault="refused", usage=Usage(input=700), cost=2_100)
+    async with harness() as r:
+        r.script("main", *[reads(10, words=2500)] * 6, says("the valve"))
+        r.provider.script.sums_up("main", fails(refusal))
+        await r.run(TASK)
+        (done,) = compactions(r)
+
+    assert (done.way, done.usage, done.cost) == ("left_out", Usage(input=700), 2_100)
 
 
 async def test_a_too_long_summary_request_is_repeated_with_a_shorter_transcript() -> None:

@@ -140,6 +140,7 @@ async def test_a_reply_without_counts_is_charged_as_estimated(wire: str) -> None
     assert reply.estimated is not None
     assert reply.estimated.output == len("It was the pool. " * 10) // 4
     assert reply.estimated_cost == cost_of(reply.estimated.input, reply.estimated.output)
+    assert (outcome.estimated, outcome.estimated_cost) == (reply.estimated, reply.estimated_cost)
 
 
 async def test_a_script_without_counts_is_not_estimated() -> None:

@@ -380,6 +380,23 @@ _ADDED: dict[str, Event | Item | Outcome | RunSpec] = {
         estimated=Usage(input=40, output=1),
         estimated_cost=122_000,
     ),
+    "event.compacted_estimated": HistoryCompacted(
+        at=1763200003.0,
+        replaced=1,
+        messages=(UserMessage("So far."),),
+        estimated=Usage(input=40, output=1),
+        estimated_cost=122_000,
+    ),
+    "event.ended_estimated": RunEnded(
+        at=1763200003.0,
+        outcome=Outcome(
+            result="completed",
+            reason="answered",
+            text="42",
+            estimated=Usage(input=40, output=1),
+            estimated_cost=122_000,
+        ),
+    ),
     "event.reply_written_1h": ReplyReceived(
         at=1763200003.0,
         turn=1,

@@ -21,6 +21,15 @@ def usage_row(usage: Usage) -> dict[str, int]:
     return {"input": usage.input, "output": usage.output, "cached": usage.cached, "reasoning": usage.reasoning}
 
 
+def estimate_row(of: RunView | Outcome) -> dict[str, object]:
+    """What is estimated for replies without counts, as a field `estimated`; no field if there are none."""
+    estimated = of.estimated
+    if not estimated.total:
+        return {}
+    cost = dollars(of.estimated_cost)
+    return {"estimated": {"input": estimated.input, "output": estimated.output, "cost": cost}}
+
+
 def run_row(view: RunView) -> dict[str, object]:
     return {
         "run_id": view.run_id,
@@ -41,6 +50,7 @@ def run_row(view: RunView) -> dict[str, object]:
         "started_at": rfc3339(view.started_at),
         "ended_at": rfc3339(view.ended_at) if view.ended_at is not None else None,
         "task": view.task,
+        **estimate_row(view),
     }
 
 
@@ -56,6 +66,7 @@ def outcome_row(run_id: str, task: str, outcome: Outcome) -> dict[str, object]:
         "cost": dollars(outcome.cost),
         "task": task,
         "error": outcome.error,
+        **estimate_row(outcome),
         **({"citations": [citation_row(each) for each in outcome.citations]} if outcome.citations else {}),
     }
 

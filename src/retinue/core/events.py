@@ -213,7 +213,8 @@ class HistoryCompacted(Struct, frozen=True, kw_only=True, gc=False, omit_default
 
     `way` says how: texts shortened, older turns summarised by `model`, or left out without a summary. `before` and
     `after` are the size of a whole request in tokens, as far as known. `usage` and `cost` are those of the summary
-    calls, failed ones included, and `duration` the seconds that they took; they do not count as turns.
+    calls, failed ones included, `estimated` and `estimated_cost` what is estimated for those whose provider counted
+    nothing, and `duration` the seconds that they took; they do not count as turns.
     """
 
     at: float
@@ -226,6 +227,8 @@ class HistoryCompacted(Struct, frozen=True, kw_only=True, gc=False, omit_default
     usage: Usage = NO_USAGE
     cost: int | None = 0
     duration: float | None = None
+    estimated: Usage = NO_USAGE
+    estimated_cost: int = 0
 
 
 class ResultCollected(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag="collected"):

@@ -273,7 +273,8 @@ class Outcome(Struct, Generic[T_co], frozen=True, kw_only=True, omit_defaults=Tr
     if there is none; `error` explains any result but success. An empty answer is `completed` with the reason `empty`.
     `structured` is the answer as a JSON value if the run required one, and `output` the answer as the required type;
     `output` and `unwrap` raise `RunFailed` if there is no answer, so that a failure is not taken for one. `usage`,
-    `cost`, `turns` and `exchanges` are totals; `limit` is the limit that was reached, or that cut the answer off;
+    `cost`, `turns` and `exchanges` are totals; `estimated` and `estimated_cost` are what is estimated for replies whose
+    provider counted nothing, and not part of these; `limit` is the limit that was reached, or that cut the answer off;
     `unstopped` names tool calls that could not be stopped. `citations` are the sources that the vendor's own tools gave
     for parts of `text`.
 
@@ -301,6 +302,8 @@ class Outcome(Struct, Generic[T_co], frozen=True, kw_only=True, omit_defaults=Tr
     limit: LimitMet | None = None
     unstopped: tuple[str, ...] = ()
     citations: tuple[Citation, ...] = ()
+    estimated: Usage = NO_USAGE
+    estimated_cost: int = 0
 
     @property
     def ok(self) -> bool:

@@ -214,6 +214,8 @@ class Run:
             limit=result.limit,
             unstopped=unstopped,
             citations=result.citations,
+            estimated=self.estimated,
+            estimated_cost=self.estimated_cost,
         )
 
 
@@ -379,6 +381,8 @@ def _apply_compaction(run: Run, event: HistoryCompacted) -> None:
     run.compactions += 1
     run.usage += event.usage
     run.cost = add_cost(run.cost, event.cost)
+    run.estimated += event.estimated
+    run.estimated_cost += event.estimated_cost
 
 
 def _apply_return(run: Run, event: CallReturned) -> None:

@@ -53,6 +53,14 @@ class Summary:
     cost: int | None = 0
     charges: tuple[Charge, ...] = ()
     duration: float | None = None
+    estimated: Usage = NO_USAGE
+    estimated_cost: int = 0
+
+    def add_failed(self, answer: NoReply) -> None:
+        """Add what a call without a summary used."""
+        self.usage += answer.used
+        self.cost = add_cost(self.cost, answer.cost)
+        self.charges += answer.charges
 
 
 async def compact(live: LiveRun, step: Compact, engine: EngineContext) -> None:
@@ -113,6 +121,8 @@ async def _summary(
         answer = await first_reply(live, engine, make_call)
         match answer:
             case Replied(reply=reply, charges=charges, failed=failed, failed_cost=failed_cost):
+                summary.estimated = answer.estimated or NO_USAGE
+                summary.estimated_cost = answer.estimated_cost or 0
                 summary.text = reply.message.text.strip() if reply.stop != "refusal" else ""
                 summary.model = reply.model
                 summary.usage += (reply.usage or NO_USAGE) + failed
@@ -124,8 +134,10 @@ async def _summary(
                 live.limit_met = answer
                 return None
             case NoReply() if answer.last.fault == "too_long":
+                summary.add_failed(answer)
                 continue
             case NoReply() if answer.last.fault == "refused":
+                summary.add_failed(answer)
                 return summary
             case NoReply():
                 error = f"while its history was summarised: {answer}"
@@ -190,6 +202,8 @@ def _record(
             usage=summary.usage,
             cost=summary.cost,
             duration=summary.duration,
+            estimated=summary.estimated,
+            estimated_cost=summary.estimated_cost,
         ),
         charges=summary.charges,
     )

@@ -359,6 +359,8 @@ class LiveRun:
             turns=run.turns,
             usage=run.usage,
             cost=run.cost,
+            estimated=run.estimated,
+            estimated_cost=run.estimated_cost,
             started_at=accepted.at,
             ended_at=ended_at,
             task=accepted.task,

@@ -14,7 +14,7 @@ from retinue.core.inbox import Item
 from retinue.core.ports import PreparedCall
 from retinue.core.run import HandleRef, Outcome, State, WaitingFor
 from retinue.core.state import Run
-from retinue.core.usage import Usage
+from retinue.core.usage import NO_USAGE, Usage
 
 
 class RunView(Struct, frozen=True, kw_only=True):
@@ -52,6 +52,8 @@ class RunView(Struct, frozen=True, kw_only=True):
     turns: int = 0
     usage: Usage
     cost: int | None = 0
+    estimated: Usage = NO_USAGE
+    estimated_cost: int = 0
     started_at: float
     ended_at: float | None = None
     task: str = ""
@@ -147,6 +149,8 @@ def view_of_row(row: RunRow, *, alive: bool, has_awaited_child: bool = False) ->
         turns=progress.turns,
         usage=progress.usage,
         cost=progress.cost,
+        estimated=NO_USAGE if progress.outcome is None else progress.outcome.estimated,
+        estimated_cost=0 if progress.outcome is None else progress.outcome.estimated_cost,
         started_at=row.accepted_at,
         ended_at=progress.ended_at,
     )

@@ -55,8 +55,16 @@ class Usage(Struct, frozen=True, kw_only=True):
     reasoning: int
 
 
+class Estimate(Struct, frozen=True, kw_only=True):
+    """What is estimated for replies whose provider counted nothing: tokens, and dollars at the known prices."""
+
+    input: int
+    output: int
+    cost: float
+
+
 class Run(Struct, frozen=True, kw_only=True):
-    """A run, as every command prints it."""
+    """A run, as every command prints it; `estimated` is null if its provider counted every reply."""
 
     run_id: str
     parent_id: str | None
@@ -76,6 +84,7 @@ class Run(Struct, frozen=True, kw_only=True):
     started_at: str
     ended_at: str | None
     task: str
+    estimated: Estimate | None = None
 
 
 class RunDetails(Run, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 import retinue
@@ -178,6 +179,13 @@ def test_the_summary_counts_the_whole_tree() -> None:
     ended = view("root0001", agent="main", outcome=DONE, turns=2, ended_at=103.5, cost=None)
 
     assert summary([ended, OTHER]) == "completed, 2 runs, 5 turns, 7.5k tokens in, 50 out, cost unknown, 3.5 s"
+
+
+def test_the_summary_says_what_no_server_counted() -> None:
+    ended = view("root0001", agent="main", outcome=DONE, turns=2, ended_at=103.5, cost=None)
+    ended = replace(ended, estimated=Usage(input=1_200, output=30), estimated_cost=2_500_000)
+
+    assert summary([ended]).endswith(", 3.5 s; not counted by the server: about 1.2k tokens in, 30 out, $0.0025")
 
 
 async def test_a_watch_sees_runs_that_started_and_ended_between_two_polls() -> None:

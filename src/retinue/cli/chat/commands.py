@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 from msgspec import Struct
 
 from retinue.app.engine_types import RunView
-from retinue.cli.output.format import count, money, name_of, one_line, short, status_of, total
+from retinue.cli.output.format import count, estimate_text, money, name_of, one_line, short, status_of, tokens_of, total
 from retinue.cli.output.table import Column, print_table
 from retinue.cli.output.terminal import answer_lines, console, say
 from retinue.core.agent import Agent, ToolSpec
@@ -189,6 +189,7 @@ def print_status(status: ChatStatus, trees: Trees) -> None:
         ("Turns:", Text(str(sum(tree[0].turns for tree in trees)))),
         ("Children:", Text(str(children))),
         ("Tokens:", Text(f"{count(usage.input)} in, {count(usage.output)} out")),
+        *([("", Text(estimate))] if (estimate := estimate_text(views)) else []),
         ("Cost:", Text("unknown" if cost is None else money(cost))),
         ("Subagents:", Text("ENABLED", style="green") if status.delegates else Text("disabled")),
     ]
@@ -221,6 +222,8 @@ def print_cost(trees: Trees) -> None:
         Column(title="COST", cell=lambda row: money(row.cost), right=True),
     ]
     print_table(rows, columns)
+    if estimate := estimate_text(view for tree in trees for view in tree):
+        say(estimate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +258,7 @@ def print_agents(agents: Iterable[Agent], trees: Trees) -> None:
         Column(title="RUN", cell=lambda view: short(view.run_id), piped=lambda view: view.run_id),
         Column(title="STATE", cell=status_of),
         Column(title="TURNS", cell=lambda view: str(view.turns), right=True, least_width=50),
-        Column(title="TOKENS", cell=lambda view: count(view.usage.total), right=True, least_width=60),
+        Column(title="TOKENS", cell=tokens_of, right=True, least_width=60),
         Column(title="COST", cell=lambda view: money(view.cost), right=True, least_width=70),
     ]
     print_table(children, shown)

@@ -12,7 +12,7 @@ from retinue.app.follow import TreeWatch, polled
 from retinue.app.retinue import Retinue
 from retinue.cli.options import OutputOptions
 from retinue.cli.output.approval_prompt import TerminalApprover
-from retinue.cli.output.format import count, money, tokens, total
+from retinue.cli.output.format import count, estimate_text, money, tokens, total
 from retinue.cli.output.progress import print_outcome
 from retinue.cli.output.refusals import Refusals
 from retinue.cli.output.terminal import say, stdout_for_answers_alone
@@ -74,7 +74,7 @@ def _summary(children: Sequence[RunView]) -> str:
     ]
     if running := sum(view.outcome is None for view in children):
         facts.append(f"{running} still at work")
-    return ", ".join(facts)
+    return "; ".join(filter(None, (", ".join(facts), estimate_text(children))))
 
 
 class PromptLock:

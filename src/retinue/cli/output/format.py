@@ -90,6 +90,24 @@ def name_of(view: RunView | TreeEvent | RunAccepted) -> str:
     return f"{one_line(view.agent) or 'run'}{handle}{label}"
 
 
+def tokens_of(view: RunView) -> str:
+    """The tokens of a run; those that are estimated, and marked as such, if its server counted nothing."""
+    is_estimated = view.estimated.total and not view.usage.total
+    return f"~{count(view.estimated.total)}" if is_estimated else count(view.usage.total)
+
+
+def estimate_text(views: Iterable[RunView]) -> str:
+    """What is estimated for replies that no server counted, for a line about runs; empty if there are none."""
+    estimated, cost = NO_USAGE, 0
+    for view in views:
+        estimated += view.estimated
+        cost += view.estimated_cost
+    if not estimated.total:
+        return ""
+    price = f", {money(cost)}" if cost else ""
+    return f"not counted by the server: about {tokens(estimated.input)} in, {count(estimated.output)} out{price}"
+
+
 def total(views: Iterable[RunView]) -> tuple[Usage, int | None]:
     usage = NO_USAGE
     cost: int | None = 0

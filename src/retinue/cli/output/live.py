@@ -18,7 +18,7 @@ from rich.text import Text
 
 from retinue.app.engine_types import RunView
 from retinue.app.follow import NO_TIMES, failure_text
-from retinue.cli.output.format import count, elapsed, money, name_of, one_line, short, status_of
+from retinue.cli.output.format import elapsed, money, name_of, one_line, short, status_of, tokens_of
 from retinue.cli.output.printable_console import PrintableConsole
 from retinue.core.ids import RunId
 
@@ -277,7 +277,7 @@ def _cells(
         name.append((f" > {one_line(doing)}", "cyan"))
     numbers = [(status, _STYLES.get(status, "dim")), (f"{view.turns} t", "")]
     if wide:
-        numbers += [(f"{count(view.usage.total)} tok", ""), (money(view.cost), "dim")]
+        numbers += [(f"{tokens_of(view)} tok", ""), (money(view.cost), "dim")]
     return name, [*numbers, (elapsed(took), "dim")]
 
 

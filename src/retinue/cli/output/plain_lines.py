@@ -91,4 +91,7 @@ def _why(view: RunView) -> str:
 
 def _spent(view: RunView) -> str:
     cost = "" if view.cost in (None, 0) else f", {money(view.cost)}"
+    if view.estimated.total and not view.usage.total:
+        cost = "" if not view.estimated_cost else f", about {money(view.estimated_cost)}"
+        return f"about {tokens(view.estimated.total)}{cost}"
     return f"{tokens(view.usage.total)}{cost}"

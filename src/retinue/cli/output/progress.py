@@ -16,7 +16,7 @@ from retinue.app.handle import RunHandle
 from retinue.app.json_rows import outcome_row
 from retinue.app.retinue import Retinue
 from retinue.cli.options import ApprovalOptions, Form, OutputOptions
-from retinue.cli.output.format import count, elapsed, money, status_of, tokens, total, unsuccessful
+from retinue.cli.output.format import count, elapsed, estimate_text, money, status_of, tokens, total, unsuccessful
 from retinue.cli.output.plain_lines import PlainLines, redrawable
 from retinue.cli.output.refusals import Refusals
 from retinue.cli.output.terminal import INTERRUPTED, answer, answer_json, say, say_text
@@ -185,7 +185,7 @@ def summary(rows: Sequence[RunView]) -> str:
         facts.append("cost unknown" if cost is None else money(cost))
     facts.append(elapsed((root.ended_at or root.started_at) - root.started_at))
     facts += unsuccessful(rows[1:])
-    return ", ".join(facts)
+    return "; ".join(filter(None, (", ".join(facts), estimate_text(rows))))
 
 
 def print_followed(run_id: RunId, followed: Followed, output: OutputOptions, *, task: str) -> int:

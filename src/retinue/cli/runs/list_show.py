@@ -18,6 +18,7 @@ from retinue.app.transcript import entries
 from retinue.cli.output.format import (
     count,
     elapsed,
+    estimate_text,
     moment,
     money,
     name_of,
@@ -26,6 +27,7 @@ from retinue.cli.output.format import (
     short,
     status_of,
     tokens,
+    tokens_of,
     total,
     unsuccessful,
 )
@@ -61,7 +63,7 @@ COLUMNS: list[Column[RunView]] = [
     Column(title="AGENT", cell=lambda view: one_line(name_of(view), AGENT_WIDTH), piped=name_of),
     Column(title="STATE", cell=status_of),
     Column(title="TURNS", cell=lambda view: str(view.turns), right=True, least_width=70),
-    Column(title="TOKENS", cell=lambda view: count(view.usage.total), right=True, least_width=80),
+    Column(title="TOKENS", cell=tokens_of, right=True, least_width=80),
     Column(title="COST", cell=lambda view: money(view.cost), right=True, least_width=90),
     Column(title="DIALECT", cell=lambda view: view.dialect or "-", least_width=130),
     Column(title="STARTED", cell=lambda view: moment(view.started_at), least_width=110),
@@ -208,7 +210,7 @@ def print_tree(views: Sequence[RunView], times: Mapping[RunId, float] = NO_TIMES
         "cost unknown" if cost is None else money(cost),
         *unsuccessful(views[1:]),
     )
-    answer(", ".join(facts))
+    answer("; ".join(filter(None, (", ".join(facts), estimate_text(views)))))
 
 
 async def subtree_of(client: ReadOnlyClient, top: RunView) -> list[RunView]:

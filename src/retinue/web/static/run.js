@@ -70,6 +70,7 @@ export async function runPage(main, id, tab) {
     title.replaceChildren(element("span", { text: visible(nameOf(run)) }), " ", element("span", { class: "state badge-state " + stateOf(run), text: stateText(run) }));
     task.textContent = visible(run.task.slice(0, 400));
     const parts = [[run.turns + (run.turns === 1 ? " turn" : " turns")], [count(run.usage.input) + " in, " + count(run.usage.output) + " out" + (run.usage.cached ? ", " + count(run.usage.cached) + " cached" : "")], [money(run.cost)], [took(run)]];
+    if (run.estimated) parts.push(["estimated: " + count(run.estimated.input) + " in, " + count(run.estimated.output) + " out" + (run.estimated.cost ? ", " + money(run.estimated.cost) : "")]);
     if (details && details.run_id === selected && details.model) parts.push([details.provider + ":" + details.model]);
     facts.replaceChildren(...parts.map(([text]) => element("span", { text })), element("code", { class: "dim", text: run.run_id, title: "The id of the run" }),
       run.error ? element("span", { class: "failed", text: visible(run.error) }) : run.end_reason && run.outcome !== "completed" ? element("span", { class: "failed", text: run.end_reason }) : "",
