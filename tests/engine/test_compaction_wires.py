@@ -24,6 +24,20 @@ from tests.providers.fakes.anthropic import FakeAnthropic
 from tests.providers.fakes.gemini import FakeGemini
 from tests.providers.fakes.responses import FakeResponses
 
+
+def behind_openrouter(status: int, message: str) -> FakeResponse:
+    """The error of a vendor as OpenRouter repeats it."""
+    raw = msgspec.json.encode({"error": {"message": message, "type": "invalid_request_error"}}).decode()
+    error = {"message": "Provider returned error", "code": status, "metadata": {"raw": raw, "provider_name": "A"}}
+    return FakeResponse(status=status, headers=fake_chat.JSON, pieces=(msgspec.json.encode({"error": error}),))
+
+
+def in_a_stream_of_openrouter(status: int, message: str) -> FakeResponse:
+    """The same after the headers of a stream."""
+    body = msgspec.json.decode(behind_openrouter(status, message).pieces[0])
+    return FakeResponse(headers=fake_chat.EVENTS, pieces=(fake_chat.event(body),))
+
+
 Vendor: TypeAlias = FakeChat | FakeAnthropic | FakeResponses | FakeGemini
 Played: TypeAlias = Callable[[ReceivedRequest], Line | FakeResponse]
 
@@ -32,6 +46,8 @@ VENDORS: dict[str, tuple[Callable[[Played], Vendor], Callable[..., FakeResponse]
     "anthropic": (FakeAnthropic, anthropic.failed),
     "openai-responses": (FakeResponses, fake_chat.error_response),
     "gemini": (FakeGemini, partial(gemini.failed, kind="INVALID_ARGUMENT")),
+    "openrouter": (FakeChat, behind_openrouter),
+    "openrouter, in a stream": (FakeChat, in_a_stream_of_openrouter),
 }
 MOST = 12_000
 """Bytes of a request that the vendor takes."""
@@ -74,7 +90,7 @@ async def tell(name: str, words: int) -> tuple[Script, Outcome, list[HistoryComp
     make, refuse = VENDORS[name]
     script = Script(refuse, words)
     async with make(script) as vendor:
-        provider = create_provider(provider_config(name, base_url=vendor.base_url))
+        provider = create_provider(provider_config(name.split(",")[0], base_url=vendor.base_url))
         async with Harness(dialects=(), tools=[read], providers={"wire": provider}, model="wire:m") as r:
             handle = await r.retinue.spawn("Find the leak.", model="wire:m")
             outcome = await handle.wait()

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+import retinue
 from retinue.core.attachments import File, Image
 from retinue.core.errors import ProviderError
 from retinue.core.messages import UserMessage
@@ -15,6 +16,8 @@ from retinue.providers.anthropic import request as anthropic
 from retinue.providers.gemini import request as gemini
 from retinue.providers.openai_chat import request as openai_chat
 from retinue.providers.openai_responses import request as openai_responses
+from retinue.testing.fake_server import FakeServer
+from tests.providers.raw_answers import PROVIDERS, answer
 
 PNG = Image(b"\x89PNG dots", name="chart.png")
 PDF = File(b"%PDF pages", name="report.pdf")
@@ -89,6 +92,33 @@ def test_audio_is_sent_where_the_wire_takes_it() -> None:
     for wire in ("anthropic", "openai-responses"):
         with pytest.raises(ProviderError, match=rf"the wire {wire} cannot send tune.wav \(audio/wav\): it takes text"):
             body(wire, TUNE)
+
+
+@pytest.mark.parametrize("wire", PROVIDERS)
+async def test_audio_reaches_the_server_or_the_wire_is_named(wire: str) -> None:
+    async with FakeServer(lambda _: answer(wire, "A song.")) as server:
+        provider = PROVIDERS[wire](server.url)
+        async with retinue.open(model="m", provider=provider, dialects=(), home=retinue.MEMORY) as r:
+            outcome = await r.run("What is this?", attachments=[TUNE])
+
+    if wire in ("chat", "gemini", "bedrock"):
+        assert (outcome.text, len(server.requests)) == ("A song.", 1)
+        assert b64encode(TUNE.data) in server.requests[0].raw
+    else:
+        assert (outcome.result, len(server.requests)) == ("failed", 0)
+        assert "cannot send tune.wav (audio/wav)" in outcome.error
+
+
+@pytest.mark.parametrize("wire", PROVIDERS)
+async def test_images_documents_and_texts_reach_the_server(wire: str) -> None:
+    async with FakeServer(lambda _: answer(wire, "A pool.")) as server:
+        provider = PROVIDERS[wire](server.url)
+        async with retinue.open(model="m", provider=provider, dialects=(), home=retinue.MEMORY) as r:
+            outcome = await r.run("What is this?", attachments=[PNG, PDF, NOTES])
+
+    (heard,) = server.requests
+    assert outcome.text == "A pool."
+    assert [each in heard.raw for each in (PNG_64.encode(), PDF_64.encode(), b"max = 10")] == [True, True, True]
 
 
 @pytest.mark.parametrize("wire", ENCODERS)

@@ -79,6 +79,25 @@ async def test_the_input_of_a_stream_that_was_cut_is_charged() -> None:
     assert replies[0].failed == retinue.Usage(5000, 1)
 
 
+async def test_a_stream_of_gemini_that_was_cut_after_its_counts_is_charged() -> None:
+    """Gemini counts in every chunk, and the last one before the cut is as much as is known."""
+    chunks = [
+        {
+            "candidates": [{"content": {"role": "model", "parts": [{"text": text}]}}],
+            "usageMetadata": {"promptTokenCount": 5000, "candidatesTokenCount": tokens, "thoughtsTokenCount": 30},
+        }
+        for text, tokens in (("It was", 2), (" the", 3))
+    ]
+    cut = FakeResponse(headers=EVENTS, pieces=tuple(map(event, chunks)), ending="cut")
+    whole = answer("gemini", "It was the pool.", usage=(5000, 20))
+    async with FakeServer(playing(cut, whole)) as server:
+        outcome, replies = await run_with(PROVIDERS["gemini"](server.url))
+
+    failed = retinue.Usage(5000, 33, reasoning=30)
+    assert (outcome.text, outcome.usage) == ("It was the pool.", failed + retinue.Usage(5000, 20))
+    assert (replies[0].failed, replies[0].failed_cost) == (failed, cost_of(5000, 33))
+
+
 def silent() -> FakeResponse:
     """An answer whose server has counted 5,000 tokens of input, and falls silent within the text."""
     whole = answer("anthropic", "It was the pool.", usage=(5000, 20))

@@ -42,10 +42,14 @@ SLIPS: list[tuple[str, FakeResponse, str]] = [
     ("chat", in_stream(FAILED_CALL), "Failed to call a function."),
     ("gemini", answer("gemini", stop="MALFORMED_FUNCTION_CALL"), "the function call was malformed."),
     ("gemini", answer("gemini", "Hm", stop="UNEXPECTED_TOOL_CALL"), "a function was called that was not offered."),
+    ("bedrock", answer("bedrock", stop="malformed_tool_use"), "the tool call was malformed."),
+    ("bedrock", answer("bedrock", "Hm", stop="malformed_model_output"), "the answer was malformed."),
 ]
 
 
 def last_text(wire: str, body: dict[str, Any]) -> str:
+    if wire == "bedrock":
+        return body["messages"][-1]["content"][-1]["text"]
     return body["messages"][-1]["content"] if wire == "chat" else body["contents"][-1]["parts"][-1]["text"]
 
 

@@ -50,6 +50,18 @@ async def test_the_error_behind_openrouter_is_shown(raw: str, fault: str, messag
     assert message in str(error)
 
 
+@pytest.mark.parametrize("has_choice", [True, False])
+@pytest.mark.parametrize("code", [400, 502])
+async def test_the_error_behind_openrouter_is_shown_inside_a_stream(has_choice: bool, code: int) -> None:
+    """OpenRouter has sent its headers by then, so that the error comes as an event, with or without a last choice."""
+    raw = '{"error":{"message":"prompt is too long: 250000 tokens"}}'
+    error = {"message": "Provider returned error", "code": code, "metadata": {"raw": raw, "provider_name": "A"}}
+    choice = {"choices": [{"index": 0, "delta": {"content": ""}, "finish_reason": "error"}]} if has_choice else {}
+    failed = await failure_of("chat", FakeResponse(headers=EVENTS, pieces=(event({"error": error} | choice),)))
+
+    assert (failed.fault, "Provider returned error: prompt is too long" in str(failed)) == ("too_long", True)
+
+
 async def test_the_length_error_of_dashscope_is_too_long() -> None:
     text = "<400> InternalError.Algo.InvalidParameter: Range of input length should be [1, 30720]"
 
@@ -109,6 +121,16 @@ async def test_the_wait_that_a_message_announces_is_read_inside_a_stream(text: s
     failed = await failure_of("chat", FakeResponse(headers=EVENTS, pieces=(event(error),)))
 
     assert (failed.fault, failed.retry_after) == ("rate_limited", seconds)
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+async def test_the_wait_that_a_failed_response_announces_is_read(is_whole: bool) -> None:
+    error = {"code": "rate_limit_exceeded", "message": "Rate limit reached on tokens. Please try again in 11.5s."}
+    failed_response = {"type": "response.failed", "response": {"id": "r1", "status": "failed", "error": error}}
+    payload = failed_response if is_whole else {"type": "error", **error}
+    failed = await failure_of("responses", FakeResponse(headers=EVENTS, pieces=(event(payload),)))
+
+    assert (failed.fault, failed.retry_after) == ("rate_limited", 11.5)
 
 
 # ---- options that are left out ---------------------------------------------------------------------------------------

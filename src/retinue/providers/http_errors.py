@@ -226,7 +226,7 @@ def fault_of(status: int | None, body: ErrorBody) -> ProviderFault:
     kind, message = body.kind, body.message.lower()
     either = f"{kind} {message}"
     match status:
-        case 400 | 413 | 422 | 500 | None if _TOO_LONG.search(either):
+        case 400 | 413 | 422 | 500 | 502 | None if _TOO_LONG.search(either):
             return "too_long"
         case 400 | 422 | None if _FILTERED.search(kind):
             return "refused"
