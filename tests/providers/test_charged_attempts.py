@@ -9,8 +9,10 @@ import pytest
 
 import retinue
 from retinue.core.messages import TextDelta, ToolCall
-from retinue.core.ports import Provider
+from retinue.core.model_options import RequestOptions
+from retinue.core.ports import Provider, price_factor_of
 from retinue.events import ReplyReceived, TurnFailed
+from retinue.providers.catalog import create_provider, provider_config
 from retinue.providers.pricing import ModelPrices, PricedProvider, Rates
 from retinue.testing import Script, ScriptedProvider, says
 from retinue.testing.contracts.provider import Listener, sample_request
@@ -212,6 +214,38 @@ async def test_what_a_vendor_keeps_for_an_hour_costs_twice_the_price_of_input(wi
 
     assert (outcome.text, outcome.cost) == ("Yes.", 100 * 4_000 + 900 * 8_000 + 5 * 8_000)
     assert outcome.usage == retinue.Usage(1000, 5, written=900, written_1h=900)
+
+
+@pytest.mark.parametrize(
+    ("wire", "model", "tier", "cost"),
+    [
+        ("openai-responses", "gpt-5.2", "", 1_750 * 1000 + 14_000 * 100),
+        ("openai-responses", "gpt-5.2", "flex", (1_750 * 1000 + 14_000 * 100) // 2),
+        ("openai-responses", "gpt-5.2", "priority", 2 * (1_750 * 1000 + 14_000 * 100)),
+        ("openai-responses", "gpt-4.1", "priority", 3_500 * 1000 + 14_000 * 100),
+        ("bedrock", "global.anthropic.claude-opus-5", "flex", (5_000 * 1000 + 25_000 * 100) // 2),
+    ],
+)
+async def test_a_tier_of_service_has_its_price(wire: str, model: str, tier: str, cost: int) -> None:
+    """The price of a tier holds at the vendor's address; the server here takes its place."""
+    name = "responses" if wire == "openai-responses" else wire
+    priced = create_provider(provider_config(wire))
+    assert isinstance(priced, PricedProvider)
+    async with FakeServer(lambda _: answer(name, "Yes.", usage=(1000, 100))) as server:
+        priced = replace(priced, provider=PROVIDERS[name](server.url))
+        options = retinue.ModelOptions(service_tier=tier, max_output_tokens=200)
+        async with retinue.open(model=model, provider=priced, dialects=(), home=retinue.MEMORY) as r:
+            outcome = await r.run("Why?", options=options, limits=retinue.Limits(max_cost=1_000_000_000))
+
+    assert (outcome.text, outcome.cost) == ("Yes.", cost)
+
+
+async def test_the_price_of_a_tier_does_not_hold_at_another_address() -> None:
+    provider = create_provider(provider_config("openai-responses", base_url="http://127.0.0.1:9/v1"))
+    priced = create_provider(provider_config("openai-responses", prices={"gpt-5.2": RATES}))
+    request = replace(sample_request(), model="gpt-5.2", options=RequestOptions(service_tier="priority"))
+
+    assert [price_factor_of(each, request) for each in (provider, priced)] == [1.0, 1.0]
 
 
 # ---- where servers put their counts ----------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace as replace_in
 from functools import reduce
+from math import ceil
 from typing import TypeAlias, TypedDict, assert_never
 
 from msgspec import Struct
@@ -29,6 +30,7 @@ from retinue.core.ports import (
     counts_exactly,
     defaults_of,
     longest_reply_of,
+    price_factor_of,
     price_of,
 )
 from retinue.core.run import LimitMet
@@ -277,7 +279,7 @@ async def _reply(
     estimate, price = InputEstimate(0, 0), None
     try:
         if engine.budgets.is_capped(run.run_id):
-            estimate, price = call.input(), _price(provider, request.model)
+            estimate, price = call.input(), _price(provider, request)
             configured = request.with_defaults(defaults_of(provider))
             usual = usual_output(configured.chosen_effort)
             room = await engine.budgets.hold(
@@ -313,7 +315,7 @@ async def _reply(
         replied = Replied(reply, (), failed=attempted.failed, failed_cost=attempted.failed_cost)
         is_uncounted = reply.usage is None and not counts_exactly(provider)
         if is_uncounted and held is None:
-            estimate, price = call.input(), _price(provider, request.model)
+            estimate, price = call.input(), _price(provider, request)
         if is_uncounted or (held is not None and not counts_exactly(provider)):
             charged = at_least(reply, estimate, price)
         if is_uncounted:
@@ -344,12 +346,14 @@ def _with_failed(reply: Reply, attempted: Attempted) -> Reply:
     return replace(reply, usage=(reply.usage or NO_USAGE) + attempted.failed, cost=cost)
 
 
-def _price(provider: Provider, model: str) -> CallPrice | None:
-    price = price_of(provider, model)
+def _price(provider: Provider, request: Request) -> CallPrice | None:
+    price = price_of(provider, request.model)
     if price is None:
         return None
-    cached = cached_price_of(provider, model)
-    return CallPrice(*price, price[0] if cached is None else cached)
+    cached = cached_price_of(provider, request.model)
+    each = (*price, price[0] if cached is None else cached)
+    factor = price_factor_of(provider, request)
+    return CallPrice(*(each if factor == 1 else (ceil(number * factor) for number in each)))
 
 
 def _longest_reply(provider: Provider, request: Request, usual: int) -> int:

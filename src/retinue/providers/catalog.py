@@ -23,7 +23,7 @@ from retinue.net.encryption import check_encrypted
 from retinue.net.loopback import is_loopback
 from retinue.providers import acp, anthropic, bedrock, gemini, openai_chat, openai_responses
 from retinue.providers.acp import AgentProgram, AgentPrograms
-from retinue.providers.pricing import ContextWindows, ModelPrices, PricedProvider, Rates
+from retinue.providers.pricing import ContextWindows, ModelPrices, PricedProvider, Rates, bedrock_tier, openai_tier
 from retinue.providers.vendors import VENDORS
 from retinue.providers.wire import Family, Wire
 
@@ -47,6 +47,7 @@ def _local_server(base_url: str) -> Wire:
         default_model="",
         options={"quirks": openai_chat.LOCAL_SERVER},
         caches_by_key=False,
+        tiers="",
         supports=openai_chat.WIRE.supports - {"batch_hours"},
     )
 
@@ -468,7 +469,17 @@ def create_provider(
         calls_in_text=recognises_text_calls(config),
         server_tool_prices=wire.server_tool_prices,
         check=check,
+        tier=_tier_prices(config),
     )
+
+
+_TIERS = {"openai": openai_tier, "bedrock": bedrock_tier}
+
+
+def _tier_prices(config: ProviderConfig) -> Callable[[str, str], float] | None:
+    """The prices of tiers of service, at the vendor's own address."""
+    tiers, host = WIRES[config.wire].tiers, urlsplit(config.base_url).hostname or ""
+    return _TIERS[tiers] if tiers and _is_vendors_host(config, host) else None
 
 
 def _without_address(

@@ -10,6 +10,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from math import ceil
 from pathlib import Path
 from typing import TypeVar
 
@@ -104,6 +105,34 @@ FREE = Rates(input=0.0, output=0.0, cached=0.0)
 """The price of a model on the user's own machine."""
 
 
+_OPENAI_PRIORITY: tuple[tuple[re.Pattern[str], float], ...] = (
+    (re.compile(r"gpt-5\.5"), 2.5),
+    (re.compile(r"gpt-5-mini"), 1.8),
+    (re.compile(r"gpt-4\.1-nano"), 2.0),
+    (re.compile(r"gpt-4\.1|o3|gpt-4o-2024-05-13"), 1.75),
+    (re.compile(r"gpt-4o-mini"), 5 / 3),
+    (re.compile(r"gpt-4o"), 1.7),
+    (re.compile(r"o4-mini"), 2 / 1.1),
+)
+"""How much more OpenAI's models cost with priority; most cost twice as much."""
+
+
+def openai_tier(tier: str, model: str) -> float:
+    """How much a call costs in a tier of OpenAI, as a multiple of the list price.
+
+    >>> [openai_tier(tier, "gpt-5.2") for tier in ("flex", "priority", "default")], openai_tier("priority", "gpt-4o")
+    ([0.5, 2.0, 1.0], 1.7)
+    """
+    if tier != "priority":
+        return 0.5 if tier == "flex" else 1.0
+    return next((factor for pattern, factor in _OPENAI_PRIORITY if pattern.match(model)), 2.0)
+
+
+def bedrock_tier(tier: str, model: str) -> float:
+    """The same in a tier of Bedrock."""
+    return {"flex": 0.5, "priority": 1.75}.get(tier, 1.0)
+
+
 class PriceList(Struct, frozen=True):
     """A table of prices, and the day on which they were read."""
 
@@ -196,6 +225,10 @@ class ModelPrices:
         self._host = host
         self._known: dict[str, Rates | None] = {}
 
+    def is_configured(self, model: str) -> bool:
+        """Whether the price of a model is that of the settings, and not one of a list."""
+        return bool(self._configured) and find_model(self._configured, model) is not None
+
     def rates(self, model: str) -> Rates | None:
         if model not in self._known:
             rates = find_model(self._configured, model)
@@ -256,6 +289,8 @@ class PricedProvider:
     """Raises `ProviderError` for a request with a server tool that the vendor does not have."""
     batch: Callable[[Request, Publish], Awaitable[Reply]] | None = None
     """Answers a request that may wait for a batch of the vendor, at half the price."""
+    tier: Callable[[str, str], float] | None = None
+    """How much a tier of service costs for a model, as a multiple of the list price."""
 
     async def answer(self, request: Request, publish: Publish) -> Reply:
         if request.server_tools and self.check is not None:
@@ -290,7 +325,16 @@ class PricedProvider:
         if rates is None:
             return None
         cost = rates.cost(usage)
-        return (cost + 1) // 2 if in_batch else cost
+        if in_batch:
+            return (cost + 1) // 2
+        return cost if (factor := self.price_factor(request)) == 1 else min(ceil(cost * factor), MAX_COST)
+
+    def price_factor(self, request: Request) -> float:
+        """What the request's tier of service costs, as a multiple of the price of its model."""
+        tier = request.options.service_tier or self.defaults.service_tier
+        if not tier or self.tier is None or self.prices.is_configured(request.model):
+            return 1.0
+        return self.tier(tier, request.model)
 
     async def _answer_in_batch(self, request: Request, publish: Publish) -> Reply:
         if self.batch is None:

@@ -21,6 +21,7 @@ def _chat(base_url: str, api_key_env: str, default_model: str, quirks: ChatQuirk
         "default_model": default_model,
         "options": {"quirks": quirks},
         "caches_by_key": False,
+        "tiers": "",
         "aliases": (),
         "supports": openai_chat.WIRE.supports - {"batch_hours"},
         **fields,

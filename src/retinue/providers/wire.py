@@ -86,6 +86,8 @@ class Wire(Struct, frozen=True, kw_only=True):
     """Whether requests to the default address have a `prompt_cache_key`."""
     prices: str = ""
     """The name in `hosts.json` of a vendor that serves models of others; empty if the vendors' list prices hold."""
+    tiers: Literal["", "openai", "bedrock"] = ""
+    """Whose prices for tiers of service hold at the vendor's own addresses."""
     found_by_key: bool = True
     """Whether the vendor is chosen where its key is set and no provider is named."""
     finds_credentials: bool = False

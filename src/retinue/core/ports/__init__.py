@@ -13,6 +13,7 @@ from retinue.core.ports.provider import (
     defaults_of,
     longest_reply_of,
     own_tools_of,
+    price_factor_of,
     price_of,
     window_of,
 )
@@ -98,6 +99,7 @@ __all__ = [
     "longest_reply_of",
     "on_change_of",
     "own_tools_of",
+    "price_factor_of",
     "price_of",
     "prune_in_steps_of",
     "tasks_of",

@@ -113,7 +113,8 @@ class Provider(Protocol):
     A provider may have four more methods, which `price_of`, `cached_price_of`, `window_of` and `longest_reply_of` call:
     `price(model)` returns nanodollars per input and per output token, `cached_price(model)` those per input token from
     the vendor's cache, `window(model)` the tokens that a request and its reply may have together, and
-    `longest_reply(model)` those of a reply. All return None for a model that they do not know. A provider whose
+    `longest_reply(model)` those of a reply. All return None for a model that they do not know. `price_factor(request)`
+    is what the options of a request make of its price. A provider whose
     `counts_are_exact` is true, such as a script of tests, is charged what it reports; others are charged at least a
     part of an estimate.
 
@@ -150,6 +151,12 @@ def longest_reply_of(provider: Provider, model: str) -> int | None:
     """Tokens that a reply can have where the request sets no limit; None if the provider does not know."""
     longest_reply: Callable[[str], int | None] | None = getattr(provider, "longest_reply", None)
     return None if longest_reply is None else longest_reply(model)
+
+
+def price_factor_of(provider: Provider, request: Request) -> float:
+    """What the options of a request make of the price of its model, such as its tier of service; 1 for most."""
+    price_factor: Callable[[Request], float] | None = getattr(provider, "price_factor", None)
+    return 1.0 if price_factor is None else price_factor(request)
 
 
 def counts_exactly(provider: Provider) -> bool:

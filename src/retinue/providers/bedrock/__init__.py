@@ -36,6 +36,7 @@ WIRE = Wire(
     max_temperature=1,
     supports=COMMON_OPTIONS | {"stop", "service_tier", "cache_ttl"},
     prices="bedrock",
+    tiers="bedrock",
     finds_credentials=True,
     secret_envs=("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
 )

@@ -27,4 +27,5 @@ WIRE = Wire(
     explicit_options={"explicit": True},
     supports=COMMON_OPTIONS | {"stop", "seed", "service_tier", "parallel_tool_calls", "batch_hours"},
     caches_by_key=True,
+    tiers="openai",
 )

@@ -35,5 +35,6 @@ WIRE = Wire(
     server_tools_share_limit=True,
     server_tool_prices={"web_search": 10_000_000, "file_search": 2_500_000},
     caches_by_key=True,
+    tiers="openai",
     seed_options={"spelling": "tool_call"},
 )
