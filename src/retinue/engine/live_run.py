@@ -194,12 +194,12 @@ NextWork: TypeAlias = "Callable[[LiveRun, EngineContext], tuple[int, Work] | Non
 
 
 class ToolSet:
-    """The tools of a run, looked up once for all runs with the same tools, dialects and policy."""
+    """The tools of a run, looked up once for all runs with the same tools, dialects, policy and agent."""
 
     __slots__ = ("server_tools", "specs", "tools")
 
     def __init__(
-        self, offered: tuple[str, ...], dialects: tuple[str, ...], policy: Policy, engine: EngineContext
+        self, offered: tuple[str, ...], dialects: tuple[str, ...], policy: Policy, agent: str, engine: EngineContext
     ) -> None:
         looked_up = {name: engine.toolbox.find(name, dialects) for name in offered}
         found = {name: tool for name, tool in looked_up.items() if tool is not None}
@@ -209,7 +209,9 @@ class ToolSet:
             if tool.server is not None and needs_no_approval(policy, name, tool.risk, acts=tool.acts)
         )
         self.tools: dict[str, Tool] = {name: tool for name, tool in found.items() if tool.server is None}
-        self.specs: tuple[ToolSpec, ...] = tuple(tool.spec_for(offered, policy) for tool in self.tools.values())
+        self.specs: tuple[ToolSpec, ...] = tuple(
+            tool.spec_for_agent(agent, offered, policy) for tool in self.tools.values()
+        )
 
 
 class PendingEnd(NamedTuple):
@@ -440,7 +442,7 @@ class LiveRun:
             self.memo, self._counted, self._size = {}, 0, self.fixed_size
         elif type(event) is AgentChanged:
             spec = run.run_spec
-            self.tool_set = ToolSet(spec.offered, spec.dialects, run.policy, self._engine)
+            self.tool_set = ToolSet(spec.offered, spec.dialects, run.policy, spec.identity or spec.agent, self._engine)
             self.fixed_size = self._fixed_size()
             self.memo, self._counted, self._size = {}, 0, self.fixed_size
         # A returned call changes nothing in the row, unless a call of the reply was parked.

@@ -382,7 +382,7 @@ class Executor:
         self._engine = engine
         self._registry = registry
         self._replay = replay
-        self._tool_sets: dict[tuple[tuple[str, ...], tuple[str, ...], Policy], ToolSet] = {}
+        self._tool_sets: dict[tuple[tuple[str, ...], tuple[str, ...], Policy, str], ToolSet] = {}
         self.stopped_at: float | None = None
         """When the store last refused a commit, so that all work stopped."""
         self._settled_at = 0.0
@@ -390,7 +390,8 @@ class Executor:
 
     def prepare(self, run: Run, acceptance: CommitFuture | None = None) -> LiveRun:
         """A live run for a folded run; it is not started yet."""
-        tools = run.run_spec.offered, run.run_spec.dialects, run.policy
+        spec = run.run_spec
+        tools = spec.offered, spec.dialects, run.policy, spec.identity or spec.agent
         tool_set = self._tool_sets.get(tools)
         if tool_set is None:
             tool_set = self._tool_sets[tools] = ToolSet(*tools, self._engine)

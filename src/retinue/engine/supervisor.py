@@ -780,11 +780,14 @@ class Supervisor:
         """The tools that a root run is shown: those offered that the policy of its agent does not exclude."""
         admitted = self.admitted(run_spec)
         policy = within_tools(self.rules.ceiling_of(run_spec.identity), run_spec.tool_ceiling)
-        return ToolSet(admitted.offered, admitted.dialects, policy, self._engine).specs
+        agent = run_spec.identity or run_spec.agent
+        return ToolSet(admitted.offered, admitted.dialects, policy, agent, self._engine).specs
 
     def tools_of(self, run: Run) -> tuple[ToolSpec, ...]:
         """The tools that a run is shown, by its run spec and policy."""
-        return ToolSet(run.run_spec.offered, run.run_spec.dialects, run.policy, self._engine).specs
+        spec = run.run_spec
+        agent = spec.identity or spec.agent
+        return ToolSet(spec.offered, spec.dialects, run.policy, agent, self._engine).specs
 
     def find_tool(self, name: str, dialects: tuple[str, ...]) -> Tool | None:
         """The tool of that name, as a run with these dialects calls it."""

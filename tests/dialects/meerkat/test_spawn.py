@@ -80,14 +80,18 @@ async def test_the_parameter_model_names_the_allowed_models_of_every_provider() 
 
 
 @pytest.mark.parametrize(
-    ("keys", "expected"),
+    ("keys", "expected", "models"),
     [
-        ((), None),
-        (("GEMINI_API_KEY", "ANTHROPIC_API_KEY"), ["anthropic", "gemini"]),
+        ((), None, ()),
+        (
+            ("GEMINI_API_KEY", "ANTHROPIC_API_KEY"),
+            ["anthropic", "gemini"],
+            (*DEFAULT_MODELS["anthropic"], *DEFAULT_MODELS["gemini"]),
+        ),
     ],
 )
-async def test_a_model_can_name_the_vendors_that_have_a_key(
-    keys: Sequence[str], expected: object, monkeypatch: pytest.MonkeyPatch
+async def test_a_model_can_name_the_vendors_that_have_a_key_and_their_models(
+    keys: Sequence[str], expected: object, models: Sequence[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY"):
         monkeypatch.delenv(name, raising=False)
@@ -107,6 +111,9 @@ async def test_a_model_can_name_the_vendors_that_have_a_key(
         named = offered[tool].get("provider")
         assert (named and named.get("enum", "any")) == expected
         assert ("model" in offered[tool]) == bool(keys)
+        if keys:
+            assert sorted(offered[tool]["model"]["enum"]) == sorted(models)
+            assert "OpenAI" not in offered[tool]["model"]["description"]
 
 
 @pytest.mark.promise("MK-SPAWN", "MK-NAMES", "MK-IDS", "MK-DEFAULT-MODEL")

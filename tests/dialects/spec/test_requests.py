@@ -316,3 +316,11 @@ def test_the_tool_is_shown_with_its_parameters() -> None:
     }
     assert more["properties"]["action"]["enum"][5:] == ["redefine", "cancel", "progress", "wait"]
     assert more["required"] == ["action"]
+
+
+def test_the_registered_agents_are_named_where_one_is_run() -> None:
+    def about(agents: tuple[str, ...]) -> str:
+        return json.loads(spec_of(frozenset(), agents=agents).parameters)["properties"]["agent"]["description"]
+
+    assert about(()) == "spawn, required: the name of the agent to run."
+    assert about(("dig", "writer")).endswith(" Registered: dig, writer; others have to be defined first.")

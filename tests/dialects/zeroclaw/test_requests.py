@@ -20,6 +20,8 @@ from retinue.dialects.zeroclaw.requests import (
     prompt_of,
     spawn_spec,
 )
+from retinue.testing import says
+from tests.dialects.zeroclaw.harness import TASK, ZeroclawHarness
 
 ID = "0198c2f4-7d1e-7abc-8def-0123456789ab"
 HUGE = "x" * 1_000_000
@@ -53,6 +55,27 @@ def test_delegate_has_the_parameters_of_its_document_and_requires_none() -> None
     assert properties["agent"]["description"].endswith("Available: a, b")
     assert (properties["agent"]["minLength"], properties["prompt"]["minLength"]) == (1, 1)
     assert json.loads(delegate_spec([]).parameters)["properties"]["agent"]["description"].endswith("(none configured)")
+
+
+@pytest.mark.parametrize(("root", "targets"), [("main", ["reviewer", "writer"]), ("reviewer", ["writer"])])
+async def test_the_targets_that_a_run_is_shown_are_the_other_agents(root: str, targets: list[str]) -> None:
+    harness = ZeroclawHarness(says("Done."), root=root)
+    async with harness:
+        run = await harness.retinue.spawn(TASK, agent=None if root == "main" else root)
+        await run.wait()
+        shown = harness.retinue.supervisor.tools_of(await harness.retinue.supervisor.replay(run.run_id))
+
+    properties = next(json.loads(spec.parameters)["properties"] for spec in shown if spec.name == "delegate")
+    assert properties["agent"]["enum"] == targets
+    assert properties["parallel"]["items"] == {"type": "string", "enum": targets}
+    assert properties["agent"]["description"].endswith("Available: reviewer, writer")
+
+
+def test_the_only_agent_has_no_enumeration_of_targets() -> None:
+    schema = json.loads(delegate_spec(["alone"], caller="alone").parameters)
+
+    assert schema["properties"]["agent"]["type"] == "string"
+    assert "enum" not in schema["properties"]["agent"]
 
 
 @pytest.mark.promise("ZC-DELEGATE-SCHEMA", "ZC-ORDER")

@@ -238,6 +238,10 @@ class Tool:
         """
         return self.spec
 
+    def spec_for_agent(self, agent: str, offered: tuple[str, ...], policy: Policy) -> ToolSpec:
+        """The same for the runs of one agent: for a tool whose arguments cannot name its caller."""
+        return self.spec_for(offered, policy)
+
     def why_hidden(self, context: CallContext) -> str | None:
         """Text for a run that calls the tool without being offered it; None for the engine's own text."""
         return None
@@ -321,6 +325,9 @@ class ToolWrapper(Tool):
 
     def spec_for(self, offered: tuple[str, ...], policy: Policy) -> ToolSpec:
         return self.tool.spec_for(offered, policy)
+
+    def spec_for_agent(self, agent: str, offered: tuple[str, ...], policy: Policy) -> ToolSpec:
+        return self.tool.spec_for_agent(agent, offered, policy)
 
     def why_hidden(self, context: CallContext) -> str | None:
         return self.tool.why_hidden(context)

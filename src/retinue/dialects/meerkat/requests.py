@@ -13,7 +13,7 @@ from typing import Annotated, Literal, TypeVar
 from msgspec import Meta, Struct
 
 from retinue.core.agent import ToolSpec
-from retinue.dialects.arguments import compact, decode, name_list_schema, typed
+from retinue.dialects.arguments import compact, decode, name_list_schema, name_schema, typed
 from retinue.dialects.meerkat.answers import invalid, shown
 from retinue.dialects.meerkat.settings import MeerkatSettings
 
@@ -46,13 +46,18 @@ def specs(
 ) -> dict[str, ToolSpec]:
     """The five tools as a model sees them; `tools` are those of the caller that a child can have, if they are known.
 
-    Of the vendors, a model can name those that are `usable`; where none is, a child has the model of its caller.
+    Of the vendors, a model can name those that are `usable`, and their models; where none is, a child has the model of
+    its caller.
     """
-    model = f"Model name (provider-specific). Allowed models - {allowed_in_words(settings.allowed_models)}"
+    allowed = {name: models for name, models in settings.allowed_models.items() if name in usable}
+    model = f"Model name (provider-specific). Allowed models - {allowed_in_words(allowed)}"
     names = {} if len(usable) == len(FAMILIES) else {"enum": list(usable)}
     models: dict[str, object] = {
         "provider": typed("string", "LLM provider: anthropic, openai, gemini.", **names),
-        "model": typed("string", model),
+        "model": {
+            **name_schema(list(dict.fromkeys(model for models in allowed.values() for model in models))),
+            "description": model,
+        },
     }
     common: dict[str, object] = {
         **(models if usable else {}),

@@ -150,10 +150,11 @@ class SubagentTool(DialectTool):
         self._polls = StatusPolls(dialect_context.clock)
         self.spec: ToolSpec = requests.spec_of(settings.on)
         self._models = tuple(dict.fromkeys(agent.model for agent in dialect_context.agents if agent.model))
+        self._names = tuple(agent.name for agent in dialect_context.agents)
         self.waits = "wait" in settings.on
 
     def spec_for(self, offered: tuple[str, ...], policy: Policy) -> ToolSpec:
-        return requests.spec_of(self._extensions, self._agent_store.tools(policy), self._models)
+        return requests.spec_of(self._extensions, self._agent_store.tools(policy), self._models, self._names)
 
     def prepare(self, arguments: str) -> PreparedCall:
         """Parse the request; only the action `wait` waits for other runs."""

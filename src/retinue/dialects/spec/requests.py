@@ -48,10 +48,16 @@ def actions_of(extensions: AbstractSet[str]) -> tuple[str, ...]:
     return (*CORE, *(action for action in EXTRA_ACTIONS if action in extensions))
 
 
-def spec_of(extensions: AbstractSet[str], tools: Sequence[str] | None = None, models: Sequence[str] = ()) -> ToolSpec:
+def spec_of(
+    extensions: AbstractSet[str],
+    tools: Sequence[str] | None = None,
+    models: Sequence[str] = (),
+    agents: Sequence[str] = (),
+) -> ToolSpec:
     """The tool's name, description and parameters.
 
-    `tools` are those that a defined agent can be given, None if they are not known; `models` those of other agents.
+    `tools` are those that a defined agent can be given, None if they are not known; `models` those of other agents, and
+    `agents` those that are registered from the start.
     """
     actions = actions_of(extensions)
     more = [action for action in actions if action in EXTRA_ACTIONS]
@@ -59,10 +65,12 @@ def spec_of(extensions: AbstractSet[str], tools: Sequence[str] | None = None, mo
     if len(more) == 1:
         further = f" There is also {more[0]}."
     described = {action: ABOUT_ACTIONS[action] for action in actions}
-    return action_tool(SUBAGENT, ABOUT + further, described, _properties(extensions, tools, models))
+    return action_tool(SUBAGENT, ABOUT + further, described, _properties(extensions, tools, models, agents))
 
 
-def _properties(extensions: AbstractSet[str], tools: Sequence[str] | None, models: Sequence[str]) -> dict[str, object]:
+def _properties(
+    extensions: AbstractSet[str], tools: Sequence[str] | None, models: Sequence[str], agents: Sequence[str]
+) -> dict[str, object]:
     properties: dict[str, object] = {}
     define = "define and redefine" if "redefine" in extensions else "define"
     new = "" if "redefine" in extensions else "new, "
@@ -89,7 +97,9 @@ def _properties(extensions: AbstractSet[str], tools: Sequence[str] | None, model
     in_use = f" Models of other agents: {name_list(models)}." if models else ""
     properties["model"] = typed("string", f"{define}: the agent's model; yours by default.{in_use}")
     properties["max_turns"] = typed("integer", f"{define}: how many turns the agent may take, 1 to 25; 10 by default.")
-    properties["agent"] = typed("string", "spawn, required: the name of the agent to run.")
+    # No enumeration: an agent can be defined and spawned in one reply.
+    known = f" Registered: {name_list(agents)}; others have to be defined first." if agents else ""
+    properties["agent"] = typed("string", f"spawn, required: the name of the agent to run.{known}")
     properties["task"] = typed(
         "string",
         "spawn, required: what to do, at most 1000 tokens. The agent sees nothing of this conversation: refer to "

@@ -58,6 +58,9 @@ class DelegateTool(DialectTool):
         self._names = tuple(agent.name for agent in dialect_context.agents)
         self.spec: ToolSpec = requests.delegate_spec(self._names)
 
+    def spec_for_agent(self, agent: str, offered: tuple[str, ...], policy: Policy) -> ToolSpec:
+        return requests.delegate_spec(self._names, caller=agent)
+
     def why_hidden(self, context: CallContext) -> str:
         return answers.hidden(DELEGATE, context.identity)
 

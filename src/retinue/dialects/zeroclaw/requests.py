@@ -96,8 +96,9 @@ def spawn_spec() -> ToolSpec:
     )
 
 
-def delegate_spec(agents: Sequence[str]) -> ToolSpec:
-    """`delegate`, with the names of the configured agents."""
+def delegate_spec(agents: Sequence[str], *, caller: str = "") -> ToolSpec:
+    """`delegate`, with the names of the configured agents; the `caller` cannot delegate to itself."""
+    others = name_schema([name for name in agents if name != caller])
     return ToolSpec(
         DELEGATE,
         "Hand a task to a different configured agent, which works under its own identity, permissions and model. "
@@ -112,7 +113,7 @@ def delegate_spec(agents: Sequence[str]) -> ToolSpec:
                         "string", "What to do; delegate unless said otherwise.", enum=list(ACTIONS), default="delegate"
                     ),
                     "agent": {
-                        **name_schema(agents),
+                        **others,
                         "minLength": 1,
                         "description": f"The agent that gets the task. Available: {answers.available(agents)}",
                     },
@@ -123,10 +124,11 @@ def delegate_spec(agents: Sequence[str]) -> ToolSpec:
                         "Whether to return a task_id at once, instead of waiting for the response.",
                         default=False,
                     ),
-                    "parallel": list_of(
-                        "string",
+                    "parallel": typed(
+                        "array",
                         "Names of agents that get the same task at the same time; agent and background are then left "
                         "out of account.",
+                        items=others,
                     ),
                     "task_id": typed("string", "A background task, for check_result and cancel_task."),
                     "task_ids": list_of(
