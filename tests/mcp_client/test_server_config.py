@@ -91,6 +91,10 @@ def test_a_server_is_a_program_or_an_address() -> None:
             {"name": "x", "url": "http://10.0.0.7/mcp", "header_values": {"X-Api-Key": "secret"}},
             "the header X-Api-Key is not sent to 10.0.0.7 over plain http",
         ),
+        (
+            {"name": "x", "url": "http://10.0.0.7/mcp", "headers": {"X-Team": "TEAM"}},
+            "the header X-Team has the value of TEAM and is not sent to 10.0.0.7 over plain http",
+        ),
     ]
     for options, text in wrong:
         with pytest.raises(BadInput, match=text):
@@ -206,3 +210,30 @@ def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path: Path, made: Cal
 
     with pytest.raises(BadInput, match=r"expected a file|Is a directory"):
         read_server_file(path)
+
+
+@pytest.mark.parametrize(
+    ("server", "message"),
+    [
+        ({"url": "http://h.example/mcp", "headers": {"X-Team": "a ${env:TOKEN}"}}, "header X-Team"),
+        ({"url": "http://h.example/mcp?key=${TOKEN}"}, "the url of"),
+        ({"url": "http://${HOST_NAME}/mcp", "headers": {"X-Team": "${TOKEN:-none}"}}, "header X-Team"),
+    ],
+)
+def test_values_of_variables_are_not_sent_in_plain_text(
+    server: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN", "very-secret")
+    monkeypatch.setenv("HOST_NAME", "h.example")
+    file = written(tmp_path, {"mcpServers": {"x": server}})
+
+    with pytest.raises(BadInput, match=rf"{message}.* has the value of TOKEN and is not sent to h.example") as caught:
+        read_server_file(file)
+    assert "very-secret" not in str(caught.value)
+    for loopback in ("localhost:1", "127.0.0.1"):
+        file.write_text(file.read_text().replace("h.example", loopback).replace("${HOST_NAME}", loopback))
+        assert len(read_server_file(file)) == 1
+        file = written(tmp_path, {"mcpServers": {"x": server}})
+    monkeypatch.delenv("TOKEN")
+    if "TOKEN:-" in str(server):
+        assert read_server_file(file)[0].header_values == {"X-Team": "none"}

@@ -587,6 +587,28 @@ async def test_headers_of_the_settings_have_their_values_in_variables(
     assert {headers["x-team"] for headers in collector.headers} == {"s3cret"}
 
 
+@pytest.mark.parametrize("variable", ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"])
+async def test_headers_of_the_settings_go_to_no_collector_of_the_environment(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv("TEAM_KEY", "s3cret")
+    monkeypatch.setenv("OTEL_METRICS_EXPORTER", "none")
+    monkeypatch.setenv(variable, f"{collector.url}/v1/traces" if "TRACES" in variable else collector.url)
+    telemetry = Telemetry(endpoint="https://own.example", headers={"x-team": "TEAM_KEY"})
+    await run(Script().play("main", says("Hi.")), telemetry)
+
+    assert collector.headers
+    assert not any("x-team" in headers for headers in collector.headers)
+
+
+async def test_headers_of_the_settings_go_to_another_machine_over_https_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEAM_KEY", "s3cret")
+    telemetry = Telemetry(endpoint="http://collector.example:4318", headers={"x-team": "TEAM_KEY"})
+
+    with pytest.raises(BadInput, match="header x-team of exports has the value of TEAM_KEY and is not sent to"):
+        await run(Script().play("main", says("Hi.")), telemetry)
+
+
 async def test_a_collector_that_is_gone_fails_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.2")
     outcome = await run(Script().play("main", says("Hi.")), Telemetry(endpoint="http://127.0.0.1:9"))

@@ -19,7 +19,7 @@ from retinue.core.log_context import logger
 from retinue.core.policy import Risk, WorkspaceRights
 from retinue.core.ports import Ended, Talk
 from retinue.core.text import NOT_JSON, clean_line
-from retinue.net.encryption import check_encrypted
+from retinue.net.encryption import check_encrypted, check_values_encrypted, is_secret_name
 
 NAME = re.compile(r"[A-Za-z0-9-]+(?:_[A-Za-z0-9-]+)*")
 """Names of servers; two underscores separate the parts of the name of a tool."""
@@ -87,6 +87,8 @@ class McpServer(Struct, frozen=True, kw_only=True):
         if self.url and not re.match(r"https?://[^\s/]", self.url):
             raise BadInput(f"the url of the MCP server {self.name!r} has to begin with http:// or https://")
         check_encrypted(self.url, None, {**self.headers, **self.header_values})
+        for header, variable in self.headers.items():
+            check_values_encrypted(self.url, f"header {header}", [variable])
 
     def offers(self, tool: str) -> bool:
         """Whether the settings let agents have a tool of the server."""
@@ -212,6 +214,10 @@ def _server(path: Path, name: str, table: object) -> McpServer | None:
     def filled(text: str) -> str:
         return _filled(text, where, folder)
 
+    url = filled(entry.url)
+    for key, value in entry.headers.items():
+        check_values_encrypted(url, f"header {clean_line(key)[:100]} of {where}", _variables(value))
+    check_values_encrypted(url, f"url of {where}", filter(is_secret_name, _variables(entry.url)))
     return McpServer(
         name=re.sub("_+", "_", re.sub(r"[^A-Za-z0-9_-]", "_", name)).strip("_")[:32] or "server",
         command=filled(entry.command),
@@ -219,7 +225,7 @@ def _server(path: Path, name: str, table: object) -> McpServer | None:
         values={key: filled(value) for key, value in entry.env.items()},
         cwd=filled(entry.cwd),
         folder=folder if entry.command else "",
-        url=filled(entry.url),
+        url=url,
         header_values={key: filled(value) for key, value in entry.headers.items()},
         # Claude Code counts milliseconds, others seconds.
         timeout=TIMEOUT if entry.timeout is None else entry.timeout / (1000 if entry.timeout >= 1000 else 1),
@@ -245,6 +251,11 @@ def _filled(text: str, where: str, folder: str) -> str:
         return default
 
     return _VARIABLE.sub(value, text)
+
+
+def _variables(text: str) -> list[str]:
+    """The environment variables whose values `_filled` puts into a text."""
+    return [found[1] for found in _VARIABLE.finditer(text) if found[1] in os.environ]
 
 
 def _without_comments(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 
 from retinue.core.errors import BadInput
@@ -30,3 +30,29 @@ encrypted; use an https address (plain http with a key is for this machine only)
             f"the {secret} is not sent to {parts.hostname} over plain http, which is not encrypted; use an https "
             "address (plain http with a key is for this machine only), or send no key"
         )
+
+
+def check_values_encrypted(address: str, what: str, variables: Iterable[str]) -> None:
+    """Raise `BadInput` if values of environment variables would be sent in plain text to another machine.
+
+    >>> check_values_encrypted("http://localhost/mcp", "header X-Team", ["TEAM"])
+    >>> check_values_encrypted("http://h.example/mcp", "header X-Team", ["TEAM"])
+    Traceback (most recent call last):
+    retinue.core.errors.BadInput: the header X-Team has the value of TEAM and is not sent to h.example over plain \
+http, which is not encrypted; use an https address (plain http is for this machine only)
+    """
+    parts = urlsplit(address)
+    if (variable := next(iter(variables), "")) and parts.scheme == "http" and not is_loopback(parts.hostname or ""):
+        raise BadInput(
+            f"the {what} has the value of {variable} and is not sent to {parts.hostname} over plain http, which is not "
+            "encrypted; use an https address (plain http is for this machine only)"
+        )
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether the name of a header or of a variable says that its value is secret.
+
+    >>> is_secret_name("DOCS_API_KEY"), is_secret_name("DOCS_HOST")
+    (True, False)
+    """
+    return _SECRET_HEADER.search(name) is not None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from retinue.core.errors import BadInput
 from retinue.core.log_context import logger
+from retinue.net.encryption import check_values_encrypted
 from retinue.version import __version__
 
 if TYPE_CHECKING:
@@ -200,13 +201,15 @@ def _otlp(signal: str, telemetry: Telemetry, environment: Mapping[str, str]) -> 
     own = environment.get(_ENDPOINTS[signal])
     base = environment.get(ENDPOINT) or telemetry.endpoint or DEFAULT_ENDPOINT
     address = own or f"{base.rstrip('/')}/v1/{signal}"
-    headers = _headers(telemetry, environment)
+    headers = _headers(telemetry, environment, signal)
+    for header, variable in telemetry.headers.items():
+        check_values_encrypted(address, f"header {header} of exports", [variable] if header in headers else [])
     return Exporter(endpoint=address, timeout=timeout, headers=headers or None), address
 
 
-def _headers(telemetry: Telemetry, environment: Mapping[str, str]) -> dict[str, str]:
-    """The headers of the settings with their values, unless the variables name another collector."""
-    if environment.get(ENDPOINT):
+def _headers(telemetry: Telemetry, environment: Mapping[str, str], signal: str) -> dict[str, str]:
+    """The headers of the settings with their values, unless a variable names another collector for the signal."""
+    if environment.get(ENDPOINT) or environment.get(_ENDPOINTS[signal]):
         return {}
     if missing := [variable for variable in telemetry.headers.values() if not environment.get(variable)]:
         raise BadInput(f"telemetry: the environment variable {missing[0]} is not set; it has a header of exports")
