@@ -43,6 +43,7 @@ REASONS: dict[tuple[str, str, str], str] = {
         "_find_credentials",
         "isfile",
     ): "whether google-auth is given a file, which it opens itself; a file of a person",
+    ("providers/bedrock/signature.py", "_refusal", "lexists"): PROGRAM,
     ("mcp_client/program.py", "_empty_folder", "is_dir"): TEMPORARY,
     ("mcp_client/program.py", "_named_places", "isfile"): MESSAGE,
     ("mcp_client/program.py", "check_arguments", "isdir"): PROGRAM,

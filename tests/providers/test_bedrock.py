@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from yarl import URL
 
+import retinue
 from retinue.core.agent import Output
 from retinue.core.attachments import File, Image
 from retinue.core.errors import BadInput, ProviderError
@@ -196,6 +197,42 @@ async def test_a_credential_program_that_an_agent_could_write_is_not_started(
     with pytest.raises(ProviderError, match="is not started"):
         await FoundCredentials(boto.load).valid()
     assert boto.asked == 1
+
+
+@pytest.mark.parametrize("placed", ["program", "script", "on path"])
+async def test_a_credential_program_in_another_folder_of_agents_is_not_started(
+    placed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system, shared, project = (tmp_path / name for name in ("system", "shared", "project"))
+    for folder in (system, shared, project):
+        folder.mkdir()
+    for helper in (system / "aws-helper", shared / "aws-helper"):
+        helper.write_text("#!/bin/sh\n")
+        helper.chmod(0o755)
+    monkeypatch.chdir(project)
+    monkeypatch.setenv("PATH", f"{shared}:{system}" if placed == "on path" else str(system))
+    command = {
+        "program": f"{shared}/aws-helper",
+        "script": f"{system}/aws-helper {shared}/aws-helper",
+        "on path": "aws-helper",
+    }
+    boto = Boto(work={"credential_process": command[placed]})
+
+    with pytest.raises(ProviderError, match="is not started: agents may write in"):
+        await FoundCredentials(boto.load, agents_write=lambda: [str(shared)]).valid()
+    assert boto.asked == 0
+    assert (await FoundCredentials(boto.load).valid()).key_id == "AKIA"
+
+
+async def test_a_provider_of_a_retinue_knows_the_folders_in_which_its_agents_write(tmp_path: Path) -> None:
+    agents = [retinue.Agent(name="helper", workspace=str(tmp_path / "shared"))]
+    policy = retinue.Policy(allowed_roots=(str(tmp_path / "root"),))
+    async with retinue.open(
+        model="bedrock:m", base_url="http://localhost:1", agents=agents, policy=policy, home=retinue.MEMORY, dialects=()
+    ) as r:
+        made: Any = r.providers.find("bedrock")
+
+        assert {str(tmp_path / "shared"), str(tmp_path / "root")} <= set(made.provider.agents_write())
 
 
 def test_the_region_in_the_environment_chooses_the_address(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -245,6 +245,8 @@ def open(
         return LocalAgentPrograms(supervisor, dependencies)
 
     table.use_programs(agent_programs)
+    # Folders can have been recorded since this process began: those of worktrees and of other processes.
+    table.start_nothing_from(lambda: (*writable_folders(agents, policy), *recorded_roots(_folder(home))))
 
     async def is_over(run_id: RunId) -> bool:
         row = await supervisor.stored.run(run_id)

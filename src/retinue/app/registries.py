@@ -125,12 +125,17 @@ class ProviderRegistry:
         self._lend: Callable[[str, str], Provider | None] = lambda kind, name: None
         self._environ: Mapping[str, str] | None = None
         self._programs: Callable[[], AgentPrograms] | None = None
+        self._agents_write: Callable[[], Sequence[str]] = tuple
         self._batches: tuple[KeyValue, Clock, Callable[[RunId], Awaitable[bool]]] | None = None
         self._queues: dict[str, BatchQueue] = {}
 
     def use_programs(self, programs: Callable[[], AgentPrograms]) -> None:
         """Start the programs of providers that have one with these, which are made for the first of them."""
         self._programs = programs
+
+    def start_nothing_from(self, agents_write: Callable[[], Sequence[str]]) -> None:
+        """Start no program for credentials of a vendor from the folders that this gives."""
+        self._agents_write = agents_write
 
     def use_own_only(self, environ: Mapping[str, str]) -> None:
         """Find only providers that this process can call: configured ones and vendors, if their keys are set.
@@ -191,7 +196,7 @@ class ProviderRegistry:
             return None
         if name not in self._reached and name in (*self._provider_configs, *WIRES):
             config = self._provider_configs.get(name) or provider_config(name)
-            made = catalog.create_provider(config, programs=self._programs)
+            made = catalog.create_provider(config, programs=self._programs, agents_write=self._agents_write)
             self._reached[name] = self._with_batches(name, made)
         kind, colon, other = name.partition(":")
         if name not in self._reached and colon and (made := self._lend(kind, other)) is not None:

@@ -414,11 +414,16 @@ def _check_address(address: str, *, full_url: bool) -> None:
 
 
 def create_provider(
-    config: ProviderConfig, *, explicit: bool = False, programs: Callable[[], AgentPrograms] | None = None
+    config: ProviderConfig,
+    *,
+    explicit: bool = False,
+    programs: Callable[[], AgentPrograms] | None = None,
+    agents_write: Callable[[], Sequence[str]] = tuple,
 ) -> Provider:
     """Import the provider class of a config and create the provider; its replies carry their cost.
 
-    `programs` starts the program of a provider that has one. With `explicit`, requests to OpenAI's wires state their
+    `programs` starts the program of a provider that has one. No program for credentials is started from the folders
+    that `agents_write` gives. With `explicit`, requests to OpenAI's wires state their
     defaults too, and Responses continue from the previous response.
     """
     wire = WIRES[config.wire]
@@ -449,6 +454,7 @@ def create_provider(
             base_url=config.base_url, api_key_env=config.api_key_env or None, headers=dict(config.headers), **options
         )
         made.defaults = config.options
+        made.agents_write = agents_write
         provider = made
 
         def check(request: Request) -> None:

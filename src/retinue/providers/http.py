@@ -557,6 +557,8 @@ class HttpProvider(ABC):
         self._unsupported = UnsupportedOptions()
         self.defaults = NO_OPTIONS
         """Options of requests that set none of their own."""
+        self.agents_write: Callable[[], Sequence[str]] = tuple
+        """The folders in which agents may write, besides the current one: no program is started from there."""
 
     @property
     def base_url(self) -> str:

@@ -54,6 +54,7 @@ from retinue.engine import Approver, RunView
 from retinue.providers.catalog import ACP, SCRIPTED, ProviderConfig, check_key_address, create_provider
 from retinue.telemetry import log_files
 from retinue.tools.path_walk import change_to
+from retinue.tools.settings_trust import recorded_roots
 
 log = logger("retinue.app")
 
@@ -140,7 +141,8 @@ def reopen(
     if flags.model is not None and flags.model != launch_config.model:
         if first.wire == ACP:
             raise BadInput(f"the agent program {first.name!r} goes on with its own model: leave out --model")
-        providers[first.name] = OtherModel(create_provider(first), launch_config.model, flags.model)
+        made = create_provider(first, agents_write=lambda: recorded_roots(home))
+        providers[first.name] = OtherModel(made, launch_config.model, flags.model)
     today = changed(
         launch_config, provider_configs=model_choice.providers, agents=_as_of_today(launch_config.agents, settings)
     )

@@ -370,7 +370,7 @@ class BedrockProvider(HttpProvider):
         self._api_key_env = api_key_env
         self._headers = dict(headers or {})
         self._endpoints: dict[tuple[str, bool, Credentials | None], Endpoint] = {}
-        self._found = FoundCredentials()
+        self._found = FoundCredentials(agents_write=lambda: self.agents_write())
         host = urlsplit(base_url).hostname or ""
         has_key_header = any(name.lower() == "authorization" for name in self._headers)
         self._is_aws = is_bedrock(base_url)

@@ -6,7 +6,7 @@ import asyncio
 import os
 import shlex
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 from hmac import digest
@@ -19,7 +19,7 @@ from yarl import URL
 
 from retinue.core.errors import ProviderError
 from retinue.core.text import clean_line
-from retinue.local.programs import why_not_looked_up
+from retinue.local.programs import folder_of_agents, why_not_looked_up
 
 SERVICE = "bedrock"
 
@@ -47,10 +47,16 @@ def environment_credentials(environ: Mapping[str, str] | None = None) -> Credent
 
 
 class FoundCredentials:
-    """The credentials that `botocore` finds, such as those of a profile, a login or a role; `load` imports a module."""
+    """The credentials that `botocore` finds, such as those of a profile, a login or a role; `load` imports a module.
 
-    def __init__(self, load: Callable[[str], Any] = import_module) -> None:
+    `agents_write` gives the folders in which agents may write, besides the current one.
+    """
+
+    def __init__(
+        self, load: Callable[[str], Any] = import_module, *, agents_write: Callable[[], Sequence[str]] = tuple
+    ) -> None:
         self._load = load
+        self._agents_write = agents_write
         self._session: Any = None
         self._found: Any = None
         self._looking = threading.Lock()
@@ -76,7 +82,9 @@ class FoundCredentials:
             try:
                 if self._session is None:
                     self._session = session.get_session()
-                if refusal := _refused_program(self._session):  # also before it is started again, for new credentials
+                if refusal := _refused_program(
+                    self._session, (os.getcwd(), *self._agents_write())
+                ):  # also before it is started again, for new credentials
                     return f"no AWS credentials: {refusal}; {advice}"
                 if self._found is None:
                     self._found = self._session.get_credentials()
@@ -88,16 +96,25 @@ class FoundCredentials:
         return Credentials(frozen.access_key, frozen.secret_key, frozen.token or "")
 
 
-def _refused_program(session: Any) -> str:
+def _refused_program(session: Any, agents_write: Sequence[str]) -> str:
     """Why the program of a profile (`credential_process`) is not started, if agents could have written it."""
     profiles = session.full_config.get("profiles", {})
     name, seen = session.profile or "default", set[str]()
     while name in profiles and name not in seen:
         seen.add(name)
         words = shlex.split(profiles[name].get("credential_process") or "")
-        if words and (reason := why_not_looked_up(words[0], agents_write=(os.getcwd(),))):
+        if words and (reason := _refusal(words, agents_write)):
             return f"{clean_line(words[0])}, which the profile {clean_line(name)} names, is not started: {reason}"
         name = profiles[name].get("source_profile")
+    return ""
+
+
+def _refusal(words: Sequence[str], agents_write: Sequence[str]) -> str:
+    if reason := why_not_looked_up(words[0], agents_write=agents_write):
+        return reason
+    for word in words[1:]:  # a script, for example; it starts in the current folder
+        if (root := folder_of_agents(word, agents_write=agents_write)) and os.path.lexists(word):
+            return f"agents may write in {root}, where {clean_line(word)[:200]} is"
     return ""
 
 
