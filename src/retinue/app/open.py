@@ -44,7 +44,7 @@ from retinue.dialects.registry import DEFAULT
 from retinue.engine import Approver, build_engine
 from retinue.local.workspaces import FetchedWorkspaces
 from retinue.mcp_client import McpServer, McpTools
-from retinue.net.encryption import check_encrypted
+from retinue.net.encryption import check_encrypted, check_values_encrypted
 from retinue.providers.acp import AgentPrograms
 from retinue.providers.catalog import (
     WIRES,
@@ -220,7 +220,7 @@ def open(
         )
 
     toolset = ToolRegistry(own, named=named, builtin=Builtin(dependencies), of_agents=of_agents)
-    exporting = exporters.start(telemetry, os.environ)
+    exporting = exporters.start(telemetry, os.environ, check_values_encrypted)
     folders = FetchedWorkspaces(_folder(home), allow=(tool_options or ToolOptions()).workspaces)
     supervisor, driver = build_engine(
         store,

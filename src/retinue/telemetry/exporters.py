@@ -6,14 +6,13 @@ OpenTelemetry is imported only if one of these asks for it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from retinue.core.errors import BadInput
 from retinue.core.log_context import logger
-from retinue.net.encryption import check_values_encrypted
 from retinue.version import __version__
 
 if TYPE_CHECKING:
@@ -68,8 +67,12 @@ class Exporting:
     close: Callable[[], None]
 
 
-def start(telemetry: Telemetry, environment: Mapping[str, str]) -> Exporting | None:
-    """Begin to export; None if nothing asks for it.
+CheckHeader = Callable[[str, str, Sequence[str]], None]
+"""Raises `BadInput` if values of variables must not be sent to an address; it is told what has them."""
+
+
+def start(telemetry: Telemetry, environment: Mapping[str, str], check: CheckHeader) -> Exporting | None:
+    """Begin to export; None if nothing asks for it. `check` decides on headers of the settings.
 
     Raises `BadInput` if `telemetry` asks for it and the extra is missing, or an exporter is unknown.
     """
@@ -89,7 +92,7 @@ def start(telemetry: Telemetry, environment: Mapping[str, str]) -> Exporting | N
     if installed is not None:
         meters = telemetry.meter_provider or _installed_meters()
         return Exporting(OtelTracing(installed, meters, environment=environment), "the program's own", meters, _nothing)
-    return _own_providers(telemetry, environment)
+    return _own_providers(telemetry, environment, check)
 
 
 def is_configured(environment: Mapping[str, str]) -> bool:
@@ -136,7 +139,7 @@ def _nothing() -> None:
     """The program ends its own providers."""
 
 
-def _own_providers(telemetry: Telemetry, environment: Mapping[str, str]) -> Exporting:
+def _own_providers(telemetry: Telemetry, environment: Mapping[str, str], check: CheckHeader) -> Exporting:
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.metrics.export import ConsoleMetricExporter, PeriodicExportingMetricReader
     from opentelemetry.sdk.resources import Resource
@@ -153,7 +156,7 @@ def _own_providers(telemetry: Telemetry, environment: Mapping[str, str]) -> Expo
     destination = ""
     match _exporter("TRACES", environment):
         case "otlp":
-            exporter, destination = _otlp("traces", telemetry, environment)
+            exporter, destination = _otlp("traces", telemetry, environment, check)
             tracers.add_span_processor(BatchSpanProcessor(exporter))
         case "console":
             tracers.add_span_processor(BatchSpanProcessor(ConsoleSpanExporter(out=sys.stderr)))
@@ -163,7 +166,7 @@ def _own_providers(telemetry: Telemetry, environment: Mapping[str, str]) -> Expo
     readers: list[Any] = []
     match _exporter("METRICS", environment):
         case "otlp":
-            readers.append(PeriodicExportingMetricReader(_otlp("metrics", telemetry, environment)[0]))
+            readers.append(PeriodicExportingMetricReader(_otlp("metrics", telemetry, environment, check)[0]))
         case "console":
             readers.append(PeriodicExportingMetricReader(ConsoleMetricExporter(out=sys.stderr)))
         case _:
@@ -188,7 +191,9 @@ def _exporter(signal: str, environment: Mapping[str, str]) -> str:
     return name
 
 
-def _otlp(signal: str, telemetry: Telemetry, environment: Mapping[str, str]) -> tuple[Any, str]:
+def _otlp(
+    signal: str, telemetry: Telemetry, environment: Mapping[str, str], check: CheckHeader
+) -> tuple[Any, str]:
     """The OTLP exporter of a signal, and its address."""
     if not _is_installed("opentelemetry.exporter.otlp.proto.http"):
         raise BadInput(f"exports need the OTLP exporter of OpenTelemetry: {INSTALL}")
@@ -202,8 +207,8 @@ def _otlp(signal: str, telemetry: Telemetry, environment: Mapping[str, str]) -> 
     base = environment.get(ENDPOINT) or telemetry.endpoint or DEFAULT_ENDPOINT
     address = own or f"{base.rstrip('/')}/v1/{signal}"
     headers = _headers(telemetry, environment, signal)
-    for header, variable in telemetry.headers.items():
-        check_values_encrypted(address, f"header {header} of exports", [variable] if header in headers else [])
+    for header in headers:
+        check(address, f"header {header} of exports", [telemetry.headers[header]])
     return Exporter(endpoint=address, timeout=timeout, headers=headers or None), address
 
 
