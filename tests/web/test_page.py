@@ -15,6 +15,7 @@ import pytest
 
 from retinue.cli.runs.html_page import ExportedRun
 from retinue.cli.runs.html_page import page as exported
+from retinue.web import routes
 from retinue.web.static_files import SCRIPTS, TYPES
 from tests.web.browser import Browser, Page, browser
 from tests.web.harness import ACT, READ, Site, site
@@ -285,6 +286,34 @@ async def test_search_filter_keys_and_theme(folder: Path) -> None:
         await page.has("zoom and move a timeline", within="dialog")
 
     assert (marked, before) == (["pool"] * 5, "rgb(255, 255, 255)")
+
+
+async def test_a_hit_far_down_the_list_stays_while_the_list_is_read_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes, "LOOKED_AT", 1)  # the first page with a filter has no run, and a cursor
+    async with opened(folder, {"main": [{"say": "It is the pool."}]}) as (server, page, _):
+        first = await server.retinue.spawn("needle")
+        others = [await server.retinue.spawn(f"task {number}") for number in range(routes.MAX_PAGE + 10)]
+        await server.retinue.wait(first.run_id, *(run.run_id for run in others))
+        empty = (await server.get("/api/v1/runs?limit=100&q=needle")).json
+        await page.type("input[type=search]", "needle")
+        await page.has("1 run: 1 completed", within=".counters")
+        await page.run(f"window.mark = document.querySelector('.runs a.row'); window.asked = 0; {COUNT_LISTS}")
+        await page.until("window.asked >= 2")
+        await page.has("1 run: 1 completed", within=".counters")
+        stayed = await page.run("document.querySelector('.runs a.row') === window.mark")
+
+    assert (empty["items"], empty["next"] is not None) == ([], True)
+    assert stayed
+
+
+COUNT_LISTS = """
+new PerformanceObserver((list) => {
+  for (const each of list.getEntries()) window.asked += each.name.includes("limit=100&q=needle");
+}).observe({type: "resource"}), 0
+"""
+"""Counts how often the page has read the first page of the list."""
 
 
 async def test_records_have_pages_of_their_own(folder: Path) -> None:

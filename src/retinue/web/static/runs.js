@@ -6,6 +6,7 @@ import { STATES, count, link, money, nameOf, sinceText, stateOf, stateText, took
 import { virtualList } from "./virtual.js";
 
 const POLL = 2000;
+const FIRST = 100;
 const HEIGHT = 36;
 
 export async function runsPage(main) {
@@ -16,6 +17,7 @@ export async function runsPage(main) {
   const columns = ["State", "Agent", "Task", "Turns", "Tokens", "Cost", "Took", "Started"];
   const header = element("div", { class: "row head", "aria-hidden": "true" }, ...columns.map((text, place) => element("span", { text, class: place > 2 ? "number" + (place === 5 ? "" : " wide") : place === 1 ? "wide" : "" })));
   let items = [], next = null, isLoading = false, timer = 0;
+  let first = new Set(), isDeep = false;  // the ids of the first page, and whether later pages were loaded
   const list = virtualList({ label: "Runs", className: "runs", height: HEIGHT, header, draw, onNearEnd: more });
   main.replaceChildren(element("div", { class: "bar" }, search, state, isExported ? null : button("New run", start, { class: "primary" })), total, list.box);
 
@@ -34,29 +36,36 @@ export async function runsPage(main) {
     const states = new Map();
     for (const run of items) states.set(stateOf(run), (states.get(stateOf(run)) || 0) + 1);
     const parts = STATES.filter((each) => states.has(each)).map((each) => states.get(each) + " " + each.replace("_", " "));
-    const text = items.length ? items.length + (next ? " of more runs" : items.length === 1 ? " run" : " runs") + ": " + parts.join(", ") : "no runs";
+    const text = items.length ? items.length + (next ? " of more runs" : items.length === 1 ? " run" : " runs") + ": " + parts.join(", ") : next ? "looking at older runs…" : "no runs";
     if (total.textContent !== text) total.textContent = text;
   }
   async function refresh() {
-    const page = await attempt(() => api(query(null, 100)));
-    if (!page) return;
+    const asked = query(null, FIRST);
+    const page = await attempt(() => api(asked));
+    if (!page || asked !== query(null, FIRST)) return;
     const known = new Set(page.items.map((run) => run.run_id));
     const last = page.items.at(-1);
-    const older = last && page.next ? items.filter((run) => !known.has(run.run_id) && run.started_at <= last.started_at) : [];
+    // A page with a filter may have few runs, or none, and a cursor: what later pages had stays. Runs between that
+    // page and those that are shown are missing where the two do not meet; they are loaded anew.
+    const isGap = page.items.length === FIRST ? !items.some((run) => known.has(run.run_id)) : !last && items.some((run) => first.has(run.run_id));
+    if (!page.next || isGap) isDeep = false;
+    const older = isDeep ? items.filter((run) => !known.has(run.run_id) && (!last || run.started_at <= last.started_at)) : [];
     items = page.items.concat(older);
-    if (!older.length) next = page.next;
+    first = known;
+    if (!isDeep) next = page.next;
     show();
   }
   async function more() {
     if (!next || isLoading) return;
     isLoading = true;
-    const before = next;
-    const page = await attempt(() => api(query(before, 500)));
+    const before = next, asked = query(before, 500);
+    const page = await attempt(() => api(asked));
     isLoading = false;
-    if (!page || next !== before) return;
+    if (!page || next !== before || asked !== query(before, 500)) return;
     const known = new Set(items.map((run) => run.run_id));
     items = items.concat(page.items.filter((run) => !known.has(run.run_id)));
     next = page.next;
+    isDeep = true;
     show();
   }
   async function start() {
@@ -67,7 +76,7 @@ export async function runsPage(main) {
     const made = await attempt(() => api("/runs", { task, ...(agent.value ? { agent: agent.value } : {}) }));
     if (made) location.hash = link(made);
   }
-  const restart = () => { clearTimeout(timer); timer = setTimeout(() => { items = []; next = null; refresh(); }, 200); };
+  const restart = () => { clearTimeout(timer); timer = setTimeout(() => { items = []; next = null; isDeep = false; refresh(); }, 200); };
   search.addEventListener("input", restart);
   state.addEventListener("change", restart);
   await refresh();
