@@ -101,6 +101,7 @@ NAMED = Problem(file="retinue.toml", key="spec.depth", complaint="spec.depth mus
                 "cost": 9,
                 "busy": None,
                 "slip": "",
+                "is_priced": False,
             },
         ),
         (
@@ -115,6 +116,7 @@ NAMED = Problem(file="retinue.toml", key="spec.depth", complaint="spec.depth mus
                 "cost": 0,
                 "busy": None,
                 "slip": "",
+                "is_priced": False,
             },
         ),
         (

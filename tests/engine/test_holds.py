@@ -190,7 +190,7 @@ async def test_a_limit_on_cost_holds_the_thinking_and_the_reply_that_are_configu
     """A quarter of $0.045 is 7,500 tokens: that much thinking would end before its answer."""
     recorder = Recorder(says("Done."))
     async with harness(recorder, provider=provider) as r:
-        outcome = await r.run("go", limits=Limits(max_cost=45_000_000), options=options)
+        outcome = await r.run("go", limits=Limits(max_nanodollars=45_000_000), options=options)
 
     assert outcome.text == "Done."
     assert recorder.allowed[0] is not None

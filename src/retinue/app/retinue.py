@@ -569,10 +569,6 @@ class Retinue:
         """The tool of that name, as a run with these dialects calls it; None if there is none."""
         return self._run_specs.tool(name, tuple(dialects))
 
-    def tools_of_models(self) -> list[Tool]:
-        """The tools that models of this process have of themselves, such as those of agent programs."""
-        return self._run_specs.tools_of_models()
-
     async def fork(
         self,
         run: Which,

@@ -195,10 +195,6 @@ class RunSpecBuilder:
         """The tool of that name, as a run with these dialects calls it."""
         return self._tools.find(name, dialects)
 
-    def tools_of_models(self) -> list[Tool]:
-        """The tools that models have of themselves, such as those of agent programs."""
-        return self._providers.own_tools()
-
     def agent(self, name: str | None) -> Agent:
         """The agent with this name, or an agent `main` with all tools and no system prompt."""
         if name is None:
@@ -316,9 +312,9 @@ class RunSpecBuilder:
     def _has_price(self, provider: str, model: str) -> bool:
         try:
             found = self._providers.find(provider)
-        except BadInput:  # the run says so when it calls the model
+            return found is None or price_of(found, model) is not None
+        except Exception:  # also a bug of the provider: the run says so when it calls the model
             return True
-        return found is None or price_of(found, model) is not None
 
     def _own_tools_at(self, dialects: Sequence[str], depth: int) -> tuple[str, ...]:
         """The tools that dialects which are not built in offer to a run at this depth."""

@@ -176,7 +176,7 @@ class ToolSurface:
         named = (*live.run.run_spec.offered, *(name for agent in self._retinue.agents.values() for name in agent.tools))
         names = (name for name in dict.fromkeys(named) if name not in self._names and allows(live.run.policy, name))
         offered = [tool for name in names if (tool := self._retinue.find_tool(name, self._dialects)) is not None]
-        return offered + self._retinue.tools_of_models()
+        return offered + self._retinue.providers.own_tools()
 
     async def runs(self) -> list[RunView]:
         """The runs below the hosted root runs of the session, newest first; none for callers without an identity."""

@@ -91,7 +91,7 @@ PROMISES = (
     Promise("MK-COMMS-BLOCK", "Comms Integration", "A child's prompt begins with how to message its parent."),
     Promise("MK-COMMS-WORDS", "Comms Integration", "Messages arrive as one user message, in this form."),
     Promise("MK-COMMS-TRUST", "Comms Integration", "Only a parent and its own children are peers of each other."),
-    Promise("MK-COMMS-OFFLINE", "Comms Integration", "A message to a peer that has ended is `Peer offline (no ack received)`."),
+    Promise("MK-COMMS-OFFLINE", "Comms Integration", "A message to an ended peer is `Peer offline (no ack received)`."),
     Promise("MK-COMMS-ERRORS", "Comms Integration", "Wrong peers, ids, kinds and states are refused with these texts."),
     Promise("MK-COMMS-SEND", "Comms Integration", 'With `comms_tools = "send"` there are `send` and `peers` instead.'),
     Promise("MK-COMMS-ENDLESS", "Comms Integration", "Two that message each other for ever end with their budgets."),
