@@ -383,6 +383,18 @@ async def test_options_go_into_the_fields_of_converse() -> None:
     assert body["outputConfig"]["textFormat"]["type"] == "json_schema"
 
 
+async def test_a_request_that_must_not_call_tools_has_none() -> None:
+    """Converse has no `toolChoice` for it: with its tools the model would call them."""
+    options = RequestOptions(tool_choice="none")
+    messages = (UserMessage("why?"), AssistantMessage("", (ToolCall("search", "{}", "c1"),)))
+    messages = (*messages, ToolMessage("search", "3 lines", "c1"))
+    first = await heard_for(request_for("m", tools=TOOLS, options=options))
+    later = await heard_for(request_for("m", *messages, tools=TOOLS, options=options))
+
+    assert "toolConfig" not in first.body
+    assert [tool["toolSpec"]["name"] for tool in later.body["toolConfig"]["tools"]] == ["no_tool"]
+
+
 async def test_a_turn_without_tools_declares_those_of_its_calls() -> None:
     call = ToolCall("search", "{}", "c1")
     messages = (UserMessage("why?"), AssistantMessage("", (call,)), ToolMessage("search", "3 lines", "c1"))

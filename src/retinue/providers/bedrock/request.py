@@ -75,8 +75,10 @@ def encode(request: Request, *, unsupported: Collection[str] = ()) -> bytes:
         fields[_OUTPUT_CONFIG] = {"effort": found[EFFORT]}
     has_format = request.output is None or FORMAT in found
     prompt = message_encoder.system_prompt if has_format else message_encoder.system_prompt_with_format
-    # Converse rejects calls in messages where no tool is declared, and has no choice that forbids them.
-    tools = request.tools or request.withheld_tools or ((_NO_TOOL,) if encoder.has_calls else ())
+    # Converse has no choice that forbids calls: a request that wants none has no tools. It rejects calls in messages
+    # where no tool is declared.
+    offered = () if request.options.tool_choice == "none" else request.tools or request.withheld_tools
+    tools = offered or ((_NO_TOOL,) if encoder.has_calls else ())
     return b"".join(
         (
             b'{"messages":[',
