@@ -19,6 +19,7 @@ from retinue.core.ports import Request
 from retinue.core.server_tools import ServerToolSpec
 from retinue.providers.anthropic.request import encode as encode_anthropic
 from retinue.providers.anthropic.response import Decoder as AnthropicDecoder
+from retinue.providers.anthropic.vertex import VERSION
 from retinue.providers.bedrock.request import encode as encode_bedrock
 from retinue.providers.gemini.request import encode as encode_gemini
 from retinue.providers.openai_chat.request import encode as encode_chat
@@ -194,6 +195,7 @@ MODELS = {
     "chat": ("gpt-4o", "gpt-5.2", "o3"),
     "responses": ("gpt-4o", "gpt-5.2", "o3"),
     "anthropic": ("claude-sonnet-4-5", "claude-opus-4-7"),
+    "vertexai-anthropic": ("claude-sonnet-4-5",),
     "gemini": ("gemini-2.5-flash", "gemini-3-pro"),
     "bedrock": (
         "eu.anthropic.claude-sonnet-4-5-20250929-v1:0",
@@ -220,6 +222,19 @@ def check_anthropic(body: Body) -> list[str]:
     streams, whole = anthropic.MessageCreateParamsStreaming, anthropic.MessageCreateParamsNonStreaming
     found = misfits(body, streams if "stream" in body else whole)
     return [each for each in found if each not in of_older_models or body["model"] != "claude-sonnet-4-5"]
+
+
+def encode_vertex(request: Request) -> bytes:
+    """A body for Anthropic's models on Google Cloud: the model is in the address."""
+    return encode_anthropic(request, version=VERSION)
+
+
+def check_vertex(body: Body) -> list[str]:
+    """The SDK moves the model from the body into the address, and adds a version of the API where there is none."""
+    wrong = [] if isinstance(body.get("anthropic_version"), str) else ["$.anthropic_version: missing"]
+    wrong += ["$.model: is in the body"] if "model" in body else []
+    rest = {name: value for name, value in body.items() if name != "anthropic_version"}
+    return wrong + check_anthropic(rest | {"model": MODELS["vertexai-anthropic"][0]})
 
 
 def check_beta(body: Body) -> list[str]:
@@ -277,6 +292,7 @@ WIRES: dict[str, tuple[Callable[[Request], bytes], Callable[[Body], list[str]]]]
     "chat": (encode_chat, check_chat),
     "responses": (encode_responses, check_responses),
     "anthropic": (encode_anthropic, check_anthropic),
+    "vertexai-anthropic": (encode_vertex, check_vertex),
     "gemini": (encode_gemini, check_gemini),
     "bedrock": (encode_bedrock, check_bedrock),
 }
@@ -295,6 +311,41 @@ def test_a_request_fits_the_types_of_the_vendor(wire: str, model: str, conversat
     request = Request(model=model, system="Be brief.", messages=CONVERSATIONS[conversation], **given)
 
     assert check(msgspec.json.decode(encode(request))) == []
+
+
+EXTRA: dict[str, Body] = {
+    "chat": {"logit_bias": {"1": 1}, "metadata": {"team": "pool"}, "stream_options": {"include_obfuscation": False}},
+    "responses": {"metadata": {"team": "pool"}, "truncation": "auto", "text": {"verbosity": "low"}},
+    "anthropic": {"metadata": {"user_id": "u"}, "top_k": 5},
+    "vertexai-anthropic": {"metadata": {"user_id": "u"}},
+    "gemini": {"generationConfig": {"presencePenalty": 0.5}},
+    "bedrock": {"requestMetadata": {"team": "pool"}, "inferenceConfig": {"maxTokens": 77}},
+}
+"""Fields that `extra_body` adds, some of them to objects that a request may have already."""
+
+
+@pytest.mark.parametrize(
+    ("wire", "options"),
+    list(itertools.product(EXTRA, ("none", "sampling", "low effort", "options", "no calls", "schema", "wrap-up"))),
+)
+def test_a_request_with_extra_fields_fits_the_types_of_the_vendor(wire: str, options: str) -> None:
+    encode, check = WIRES[wire]
+    given: dict[str, Any] = {"tools": (SEARCH, LS), **OPTIONS[options]}
+    extra = msgspec.json.encode(EXTRA[wire]).decode()
+    given["options"] = msgspec.structs.replace(given.get("options", RequestOptions()), extra_body=extra)
+    request = Request(model=MODELS[wire][0], system="Be brief.", messages=CONVERSATIONS["called"], **given)
+
+    body = msgspec.json.decode(encode(request))
+    found = [each for each in check(body) if "top_k" not in each]  # which the SDK has dropped with the sampling options
+    assert (found, contains(body, EXTRA[wire])) == ([], True)
+
+
+def contains(whole: Any, part: Any) -> bool:
+    """Whether an object has all members of another one, at any depth."""
+    if not isinstance(part, dict):
+        return whole == part
+    members = cast("Body", part)
+    return all(name in whole and contains(whole[name], value) for name, value in members.items())
 
 
 @pytest.mark.parametrize(
