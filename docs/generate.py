@@ -134,17 +134,26 @@ def server_tool_lines() -> list[str]:
     return [*lines, "", f"Charged for one use, unless `price` says otherwise: {listed}."]
 
 
+def wire_features(name: str) -> dict[str, bool]:
+    """What a wire has, by the names of the table."""
+    wire = WIRES[name]
+    options = {f"`{option}`": option in wire.supports for option in ModelOptions.__struct_fields__}
+    return options | {
+        "`bearer`": wire.takes_bearer,
+        "`prompt_cache_key` by default": wire.caches_by_key,
+        "prices of `service_tier`": bool(wire.tiers),
+        "thinking in `<think>` tags": wire.kind == "local",
+        "temperature above 1": wire.max_temperature > 1,
+        "list of models": bool(wire.models_path),
+    }
+
+
 def wires_page() -> str:
     """Which option works on which wire, and the vendors by name."""
-    columns = {
-        "anthropic": "anthropic",
-        "vertexai-anthropic": "vertexai-anthropic",
-        "openai-chat": "openai-chat and vendors on it",
-        "openai-responses": "openai, openai-responses",
-        "gemini": "gemini, vertexai-gemini",
-        "bedrock": "bedrock",
-        "ollama": "local servers",
-    }
+    names = [name for name, wire in WIRES.items() if wire.kind in ("vendor", "local")]
+    columns: dict[tuple[bool, ...], list[str]] = {}
+    for name in names:  # one column for wires that have the same
+        columns.setdefault((WIRES[name].kind == "local", *wire_features(name).values()), []).append(name)
     lines = [
         "# Features of the wires",
         "",
@@ -152,21 +161,12 @@ def wires_page() -> str:
         "",
         "Options of [requests](../how-to/model-options.md) by wire. A wire that lacks an option refuses it by name.",
         "",
-        f"| option | {' | '.join(columns.values())} |",
+        f"| option | {' | '.join(map(', '.join, columns.values()))} |",
         f"|---|{'---|' * len(columns)}",
     ]
-    for option in ModelOptions.__struct_fields__:
-        cells = ["yes" if option in WIRES[name].supports else "" for name in columns]
-        lines.append(f"| `{option}` | {' | '.join(cells)} |")
-    more = {
-        "`bearer`": [wire.takes_bearer for wire in (WIRES[name] for name in columns)],
-        "`prompt_cache_key` by default": [wire.caches_by_key for wire in (WIRES[name] for name in columns)],
-        "thinking in `<think>` tags": [WIRES[name].kind == "local" for name in columns],
-        "temperature above 1": [WIRES[name].max_temperature > 1 for name in columns],
-        "list of models": [bool(WIRES[name].models_path) for name in columns],
-    }
-    for feature, has in more.items():
-        lines.append(f"| {feature} | {' | '.join('yes' if each else '' for each in has)} |")
+    for feature in wire_features("openai"):
+        cells = ["yes" if wire_features(first)[feature] else "" for first, *_ in columns.values()]
+        lines.append(f"| {feature} | {' | '.join(cells)} |")
     lines += server_tool_lines()
     lines += ["", *_media_rows()]
     lines += [
