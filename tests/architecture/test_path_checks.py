@@ -16,6 +16,20 @@ SOURCE = Path(retinue.__file__).parent
 LOOKS = {
     *("realpath", "resolve", "which", "exists", "isdir", "isfile", "islink", "lexists", "ismount", "samefile"),
     *("is_dir", "is_file", "is_symlink", "is_mount", "readlink"),
+    *(
+        "access",
+        "stat",
+        "lstat",
+        "scandir",
+        "listdir",
+        "iterdir",
+        "glob",
+        "rglob",
+        "iglob",
+        "walk",
+        "getsize",
+        "getmtime",
+    ),
 }
 
 MODULES = ("os", "os.path", "posixpath", "shutil", "pathlib")
@@ -28,11 +42,97 @@ STATE = "the state folder, which is closed to agents"
 PROGRAM = "a program is used only from folders that neither an agent nor another user can write"
 SETTINGS = "more names to compare; the file itself is open already"
 GIT = "raises the risk of a command; what the command can reach is decided by descriptors"
+FD = "of an open folder, or of an object that holds a descriptor"
+LIST = "which files are read; each is opened once, and that is the one that is checked and used"
+KIND = "for the words of an error; the file is opened once, without waiting for a pipe"
+STORE = "the store, which is closed to agents; sizes and rights decide how it is opened, and what an error says"
+RECORD = "the identity of a folder that is recorded as writable, so that more is refused"
 TEMPORARY = "a temporary folder of this process"
 TOOLCHAIN = "which folders come first in PATH; what is opened has to be an installation outside folders of agents"
 PROCESS = "read from /proc of a process, about what is open already"
 
 REASONS: dict[tuple[str, str, str], str] = {
+    ("app/agent_programs.py", "LocalAgentPrograms._path", "access"): PROGRAM,
+    ("app/doctor_checks.py", "_obstacle", "access"): MESSAGE,
+    ("app/doctor_checks.py", "_size", "stat"): MESSAGE,
+    ("app/doctor_checks.py", "_state", "rglob"): MESSAGE,
+    ("app/state_folder.py", "_check_files", "scandir"): FD,
+    ("app/state_folder.py", "_check_files", "stat"): FD,
+    ("cli/store.py", "backup.finish", "stat"): MESSAGE,
+    ("config/agent_files/folders.py", "_below", "scandir"): LIST,
+    ("config/agent_files/folders.py", "_below", "stat"): LIST,
+    ("config/agent_files/folders.py", "_files", "stat"): LIST,
+    ("config/discovery.py", "_is_own", "lstat"): "whose a `.git` is; the settings file above it is opened once",
+    ("config/settings.py", "_check_file_type", "stat"): KIND,
+    ("config/tools.py", "_file_kind", "stat"): KIND,
+    ("dialects/zeroclaw/result_files.py", "ResultFolder.sweep", "listdir"): FD,
+    ("dialects/zeroclaw/result_files.py", "_task_ids", "listdir"): FD,
+    ("local/git_workspaces.py", "Git.fetch", "iterdir"): STATE,
+    ("local/git_workspaces.py", "Git.fetch", "stat"): STATE,
+    ("local/programs.py", "_first", "access"): PROGRAM,
+    ("local/programs.py", "_is_ours", "stat"): PROGRAM,
+    ("local/programs.py", "why_not_looked_up", "access"): PROGRAM,
+    ("local/programs.py", "why_untrusted", "lstat"): PROGRAM,
+    ("local/programs.py", "why_untrusted", "stat"): PROGRAM,
+    ("local/repository_files.py", "_check_complete", "listdir"): FD,
+    ("local/repository_files.py", "_emptied", "listdir"): FD,
+    ("local/repository_files.py", "remove_folder", "listdir"): FD,
+    ("local/worktrees.py", "WorktreeSource.check_out_again", "glob"): STATE,
+    ("local/worktrees.py", "Worktrees._view", "stat"): STATE,
+    ("local/worktrees.py", "Worktrees.list", "glob"): STATE,
+    ("sandbox/memory_watch.py", "_SandboxView._entries", "listdir"): PROCESS,
+    ("sandbox/memory_watch.py", "_SandboxView._statuses", "listdir"): PROCESS,
+    ("sandbox/memory_watch.py", "_enter", "stat"): PROCESS,
+    ("sandbox/memory_watch.py", "_is_gone", "stat"): PROCESS,
+    ("sandbox/mount_watch.py", "_identity", "stat"): PROCESS,
+    ("sandbox/mount_watch.py", "_is_set_up", "stat"): PROCESS,
+    ("sandbox/mounts.py", "root_only_covers", "scandir"): SYSTEM,
+    ("sandbox/mounts.py", "root_only_covers", "stat"): SYSTEM,
+    ("sandbox/none.py", "_home_of", "stat"): "a home folder of the user, which is replaced if others can write there",
+    ("sandbox/probe.py", "_examine_seatbelt", "access"): SYSTEM,
+    ("sandbox/socket_memory.py", "SocketMemory._open", "stat"): PROCESS,
+    ("store/sqlite/backup.py", "_add", "stat"): STORE,
+    ("store/sqlite/check.py", "open_snapshot", "stat"): STORE,
+    ("store/sqlite/errors.py", "_unwritable", "access"): STORE,
+    ("store/sqlite/replace.py", "merge_log", "stat"): STORE,
+    ("store/sqlite/space.py", "compact", "stat"): STORE,
+    ("store/sqlite/store.py", "SqliteStore._wal_size", "stat"): STORE,
+    ("store/sqlite/store.py", "_open_read_only", "access"): STORE,
+    ("store/sqlite/store.py", "_open_read_only", "stat"): STORE,
+    ("store/sqlite/store.py", "_open_to_write", "getsize"): STORE,
+    ("store/sqlite/store.py", "check_files", "stat"): STORE,
+    ("telemetry/log_files.py", "OutputLimit.of_stderr", "stat"): STATE,
+    ("telemetry/log_files.py", "trim", "scandir"): STATE,
+    ("telemetry/log_files.py", "trim", "stat"): STATE,
+    ("tools/coding.py", "_is_python", "glob"): TOOLCHAIN,
+    ("tools/file_changes.py", "found", "stat"): FD,
+    ("tools/files/atomic_write.py", "_check_unchanged", "stat"): FD,
+    ("tools/files/atomic_write.py", "replace", "stat"): FD,
+    ("tools/files/file_tools.py", "_append", "stat"): FD,
+    ("tools/files/file_tools.py", "_check_free", "stat"): FD,
+    ("tools/files/file_tools.py", "_existing", "stat"): FD,
+    ("tools/files/file_tools.py", "_list", "scandir"): FD,
+    ("tools/files/file_tools.py", "_stat", "stat"): FD,
+    ("tools/files/paths.py", "FileAccess._checked_target", "stat"): FD,
+    ("tools/files/paths.py", "FileAccess._open", "stat"): FD,
+    ("tools/memory/markdown.py", "MarkdownMemory.agents", "glob"): STATE,
+    ("tools/memory/memory_tools.py", "_exists", "stat"): STATE,
+    ("tools/memory/workspace.py", "_Folder.files", "listdir"): FD,
+    ("tools/search/ripgrep.py", "_where", "stat"): FD,
+    ("tools/search/search_program.py", "walk", "scandir"): FD,
+    ("tools/search/search_tools.py", "_empty", "listdir"): FD,
+    ("tools/search/search_tools.py", "_empty", "stat"): FD,
+    ("tools/search/search_tools.py", "_measured.make.test", "stat"): FD,
+    (
+        "tools/settings_guard.py",
+        "ProgramWatch._is_replaced",
+        "lstat",
+    ): "compared with an open descriptor; a difference ends the program",
+    ("tools/settings_trust.py", "DiskRecords._names", "listdir"): STATE,
+    ("tools/settings_trust.py", "_key", "stat"): RECORD,
+    ("tools/settings_trust.py", "_root_names", "stat"): RECORD,
+    ("tools/settings_trust.py", "modules_in", "scandir"): "which files are recorded; each is opened once",
+    ("tools/shell/repository.py", "_submodules", "listdir"): GIT,
     (
         "testing/pytest_plugin.py",
         "_retinue.open_test",
@@ -81,16 +181,10 @@ REASONS: dict[tuple[str, str, str], str] = {
     ("dialects/context.py", "DialectContext.in_worktree", "isdir"): MESSAGE,
     ("dialects/context.py", "_without_folder", "realpath"): "adds forbidden paths; each is forbidden as written, too",
     ("dialects/context.py", "_without_folder.outside", "realpath"): "takes roots away; the folder is forbidden besides",
-    ("local/repository_files.py", "read_entry", "readlink"): ENTRY,
     ("local/worktrees.py", "WorktreeSource._origin", "resolve"): MESSAGE,
     ("local/worktrees.py", "Worktrees._view", "is_dir"): MESSAGE,
     ("local/object_workspaces.py", "ObjectSource._download", "exists"): NOT_A_PATH,
     ("local/object_workspaces.py", "ObjectSource.fetch", "exists"): NOT_A_PATH,
-    (
-        "local/workspace_folders.py",
-        "WorkspaceEntry.read",
-        "readlink",
-    ): ENTRY,
     ("app/tool_modules.py", "_import_file", "resolve"): "the name of a module, and a folder to compare with",
     (
         "app/tool_modules.py",
@@ -196,11 +290,6 @@ REASONS: dict[tuple[str, str, str], str] = {
     ("store/sqlite/store.py", "check_files", "lexists"): STATE,
     ("tools/files/file_tools.py", "_list", "is_dir"): ENTRY,
     ("tools/files/file_tools.py", "_list", "is_symlink"): ENTRY,
-    (
-        "tools/path_walk.py",
-        "Position.link",
-        "readlink",
-    ): "a step of the walk, relative to an open folder; it is walked in turn",
     ("tools/search/search_program.py", "_kind", "is_dir"): ENTRY,
     ("tools/search/search_program.py", "_kind", "is_file"): ENTRY,
     ("tools/search/search_program.py", "_kind", "is_symlink"): ENTRY,
@@ -256,8 +345,10 @@ def looks(tree: ast.AST) -> Iterator[tuple[str, str]]:
 
 def _is_function(attribute: ast.Attribute, parent: ast.AST) -> bool:
     """Whether an attribute is called, or belongs to a module and is passed on."""
-    is_called = isinstance(parent, ast.Call) and parent.func is attribute
-    return is_called or ast.unparse(attribute.value) in (*MODULES, "path", "Path")
+    if isinstance(parent, ast.Call) and parent.func is attribute:
+        # Below an open folder a name is one part of a path, and is looked up in that folder.
+        return not any(keyword.arg == "dir_fd" for keyword in parent.keywords)
+    return ast.unparse(attribute.value) in (*MODULES, "path", "Path")
 
 
 def found() -> set[tuple[str, str, str]]:
@@ -285,6 +376,7 @@ class A:
         first.exists
         return map(os.path.lexists, [path.resolve()]), islink(path), which
 def g():
+    os.stat("name", dir_fd=folder), os.scandir(path), path.stat()
     return shutil.which("sh")
 """
 
@@ -292,5 +384,7 @@ def g():
         ("A.f", "islink"),
         ("A.f", "lexists"),
         ("A.f", "resolve"),
+        ("g", "scandir"),
+        ("g", "stat"),
         ("g", "which"),
     ]

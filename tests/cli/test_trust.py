@@ -103,6 +103,17 @@ def test_what_init_writes_is_accepted(place: Place) -> None:
     assert (code, said) == (0, "")
 
 
+@pytest.mark.timeout(120)
+def test_a_pipe_in_place_of_a_module_is_not_waited_for(place: Place) -> None:
+    place.agents_write()
+    (place.folder / "m.py").touch()
+    os.mkfifo(place.folder / "near.py")
+
+    code, _, said = place.retinue("trust", "m.py")
+
+    assert (code, said) == (2, f"error: {place.folder}/near.py cannot be read: it is no file\n")
+
+
 def test_a_path_that_is_not_there_is_an_error(place: Place) -> None:
     assert place.retinue("trust") == (
         2,

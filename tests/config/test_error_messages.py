@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from retinue.app.settings_sections import SECTIONS
+from retinue.config import settings
 from retinue.config.settings import load
 from retinue.core.errors import BadInput, ConfigError, Problem
 from tests.config.settings_files import error_message, section
@@ -392,6 +393,23 @@ def test_pipes_and_devices_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "retinue.toml").unlink()
     (tmp_path / "retinue.toml").symlink_to("/dev/null")
     assert load(cwd=tmp_path, sections=SECTIONS).agents == {}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such pipes")
+@pytest.mark.timeout(60)
+def test_a_pipe_that_takes_the_place_of_the_file_a_moment_later_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = settings._check_file_type  # pyright: ignore[reportPrivateUsage]
+
+    def replaced(source: Path, file: str, *, named: bool) -> None:
+        usual(source, file, named=named)
+        source.unlink()
+        os.mkfifo(source)
+
+    monkeypatch.setattr(settings, "_check_file_type", replaced)
+
+    assert error_message(tmp_path, "") == "retinue.toml: found a pipe; expected a file"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such pipes")

@@ -47,7 +47,7 @@ def unaccepted_files(paths: Sequence[Path], *, cwd: Path, home: Path | None = No
     found: list[Unaccepted] = []
     for path in dict.fromkeys(_expanded(paths or _settings_in(cwd), cwd)):
         try:
-            content = read_bounded(path, MAX_FILE)
+            content = read_bounded(path, MAX_FILE, only_file=True)
         except OSError as error:
             raise BadInput(f"{path} cannot be read: {error.strerror}") from None
         if not is_accepted(path, content, home):

@@ -64,8 +64,8 @@ FileCheck: TypeAlias = Callable[[Path, int, bytes], None]
 """Raises `ConfigError` for an open file that must not be obeyed; the last argument is what was read of it."""
 
 
-def _parse(source: Path, file: str, check: FileCheck | None, *, lenient: bool) -> Document:
-    text = _text(source, file, check)
+def _parse(source: Path, file: str, check: FileCheck | None, *, named: bool, lenient: bool) -> Document:
+    text = _text(source, file, check, named=named)
     if source.suffix.lower() not in YAML_SUFFIXES:
         document = read_toml(text, file)
     else:
@@ -233,7 +233,7 @@ def load(
     translate = translations.get(source.name) if named and source is not None else None
     if source is not None:
         _check_file_type(source, str(path), named=named)
-        document = _parse(source, str(path), check, lenient=translate is not None)
+        document = _parse(source, str(path), check, named=named, lenient=translate is not None)
         if translate is not None:
             lenient = translated(document, translate)
             others = tuple(section for section in sections if section.name)  # a program's own keys are at the top
@@ -254,7 +254,7 @@ class _UserDocument(Struct, frozen=True):
 
 def _user_settings(user: Path, sections: Sequence[Section], check: FileCheck | None) -> _UserDocument:
     _check_file_type(user, str(user), named=False)
-    document = _parse(user, str(user), check, lenient=False)
+    document = _parse(user, str(user), check, named=False, lenient=False)
     return _UserDocument(user, document.values, _settings(document, user, str(user), sections))
 
 
@@ -328,9 +328,13 @@ def _check_file_type(source: Path, file: str, *, named: bool) -> None:
     raise ConfigError(Problem(file=file, complaint=f"found {found}; expected a file", found=found))
 
 
-def _text(source: Path, file: str, check: FileCheck | None) -> str:
+def _text(source: Path, file: str, check: FileCheck | None, *, named: bool) -> str:
+    # Opening a pipe waits for its writer; one can have been put in place of the file a moment ago.
+    flags = os.O_RDONLY | (0 if named else getattr(os, "O_NONBLOCK", 0))
     try:
-        with source.open("rb") as file_object:
+        with os.fdopen(os.open(source, flags), "rb") as file_object:
+            if not named and stat.S_ISFIFO(os.fstat(file_object.fileno()).st_mode):
+                raise ConfigError(Problem(file=file, complaint="found a pipe; expected a file", found="a pipe"))
             body = file_object.read(MAX_BYTES + 1)
             if check is not None:
                 check(source, file_object.fileno(), body)
