@@ -120,11 +120,18 @@ class Site:
 
 @asynccontextmanager
 async def site(
-    folder: Path, lines: Mapping[str, object], *, vendor: Flags | None = None, tools: tuple[str, ...] = ()
+    folder: Path,
+    lines: Mapping[str, object],
+    *,
+    vendor: Flags | None = None,
+    tools: tuple[str, ...] = (),
+    host: str = "127.0.0.1",
+    public: str = "",
 ) -> AsyncGenerator[Site]:
     """A server whose model plays these lines, or is that of a vendor, and has these tools.
 
-    `folder` is the current one, with a state folder of its own.
+    `folder` is the current one, with a state folder of its own. `host` is the name that it was given, and `public` the
+    origin at which browsers reach it; it always listens on this machine alone.
     """
     (folder / "lines.json").write_text(json.dumps(lines))
     settings = settings_for(None, agent=None)
@@ -137,7 +144,7 @@ async def site(
             client=ReadOnlyClient(retinue.supervisor), settings=settings, retinue=retinue, launch=launch, stopping=stop
         )
         async with jobs_on_request(CronTable(service.client.key_value), lambda _: None) as run_job:
-            app = application(replace(service, run_job=run_job), Tokens(ACT, READ), host="127.0.0.1")
+            app = application(replace(service, run_job=run_job), Tokens(ACT, READ), host=host, public=public)
             serving = asyncio.create_task(serve(app, listener, stop))
             try:
                 yield Site(listener.getsockname()[1], retinue, settings, session)

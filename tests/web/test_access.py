@@ -12,7 +12,7 @@ import pytest
 from retinue.core.errors import BadInput
 from retinue.web import access
 from retinue.web import server as web_server
-from retinue.web.access import COOKIE, MAX_BODY, stored_token, token_from
+from retinue.web.access import COOKIE, MAX_BODY, public_origin, stored_token, token_from
 from tests.web.harness import ACT, READ, Site, site
 
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(600)]
@@ -90,12 +90,15 @@ FOREIGN_HOSTS = [
     "127.0.0.1.evil.example",
     "localhost.evil.example",
     "10.0.0.1",
+    "[evil.example",
+    "[not-an-address]",
 ]
 OTHER_SITES = [
     {"Origin": "https://evil.example"},
     {"Origin": "null"},
     {"Origin": "http://127.0.0.1:1"},
     {"Origin": "http://localhost"},
+    {"Origin": "http://[evil.example"},
     {"Sec-Fetch-Site": "cross-site"},
     {"Sec-Fetch-Site": "same-site"},
 ]
@@ -157,6 +160,61 @@ async def test_a_page_of_another_site_changes_nothing(folder: Path, headers: dic
         listed = (await server.get("/api/v1/runs")).json
 
     assert (answer.status, listed["items"]) == (403, [])
+
+
+PROXY = "https://retinue.example.org"
+
+
+@pytest.mark.parametrize("host", ["retinue.example.org", "retinue.example.org:443", "127.0.0.1:8420"])
+async def test_a_page_behind_a_proxy_works_at_its_public_url(folder: Path, host: str) -> None:
+    async with site(folder, LINES, public=PROXY) as server:
+        entered = await server.get(f"/?token={ACT}", token=None, headers={"Host": host})
+        browser = {"Host": host, "Cookie": f"{COOKIE}={ACT}", "Sec-Fetch-Site": "same-origin"}
+        listed = await server.get("/api/v1/runs", token=None, headers=browser)
+        started = await server.post("/api/v1/runs", {"task": "x"}, token=None, headers={**browser, "Origin": PROXY})
+        foreign = [
+            (await server.post("/api/v1/runs", {"task": "x"}, token=None, headers={**browser, "Origin": origin})).status
+            for origin in ("https://evil.example", "https://retinue.example.org.evil.example", f"{PROXY}:8443", "null")
+        ]
+        other_name = await server.get("/api/v1/runs", headers={"Host": "evil.example"})
+
+    assert entered.headers["set-cookie"].endswith("; HttpOnly; SameSite=Strict; Path=/; Secure")
+    assert (listed.status, started.status, foreign, other_name.status) == (200, 201, [403] * 4, 421)
+
+
+async def test_a_server_is_reached_by_the_host_name_that_it_was_given(folder: Path) -> None:
+    async with site(folder, LINES, host="Box.example") as server:
+        own = {"Host": "box.example:8420", "Origin": "http://box.example:8420"}
+        started = await server.post("/api/v1/runs", {"task": "x"}, headers=own)
+        by_address = await server.get("/api/v1/runs", headers={"Host": "10.0.0.1:8420"})
+        other = await server.get("/api/v1/runs", headers={"Host": "other.example:8420"})
+
+    assert (started.status, by_address.status, other.status) == (201, 200, 421)
+
+
+@pytest.mark.parametrize(
+    ("url", "origin"),
+    [
+        ("https://Retinue.Example.org/", "https://retinue.example.org"),
+        ("https://retinue.example.org:443", "https://retinue.example.org"),
+        ("http://retinue.example.org:8080", "http://retinue.example.org:8080"),
+        ("https://[2001:db8::1]:8443/", "https://[2001:db8::1]:8443"),
+    ],
+)
+def test_a_public_url_is_an_origin_as_browsers_write_it(url: str, origin: str) -> None:
+    assert public_origin(url) == origin
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "", "retinue.example.org", "ftp://retinue.example.org", "https://", "https://a.example/retinue",
+        "https://a.example?x", "https://u:p@a.example", "https://a.example:x", "https://[a", "https://a b.example",
+    ],
+)  # fmt: skip
+def test_a_wrong_public_url_is_refused(url: str) -> None:
+    with pytest.raises(BadInput, match="is no public URL"):
+        public_origin(url)
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])

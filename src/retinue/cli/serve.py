@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from retinue.cli import options
 from retinue.cli.event_loop import interrupts, perform
@@ -24,7 +24,7 @@ MISSING = "the server needs the packages starlette and uvicorn: install the extr
 
 
 def serve(
-    host: Annotated[str, option("--host", metavar="HOST", help="The address to listen on.")] = "127.0.0.1",
+    host: Annotated[str, option("--host", metavar="HOST", help="The address or name to listen on.")] = "127.0.0.1",
     port: Annotated[int, option("--port", metavar="N", min=0, max=65535, help="The port; 0 is any free one.")] = 8420,
     token_env: Annotated[
         str | None, option("--token-env", metavar="NAME", help="The variable that holds the token. [one is made]")
@@ -32,6 +32,10 @@ def serve(
     read_token_env: Annotated[
         str | None,
         option("--read-token-env", metavar="NAME", help="The variable that holds a token which may only read."),
+    ] = None,
+    public_url: Annotated[
+        str | None,
+        option("--public-url", metavar="URL", help="The address for browsers, if a proxy is before the server."),
     ] = None,
     adopt: Annotated[bool, option("--adopt", help="Continue interrupted runs at the start.")] = False,
     provider: options.ProviderFlag = None,
@@ -54,6 +58,9 @@ def serve(
 
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
         raise BadInput(MISSING)
+    from retinue.web.access import public_origin
+
+    address = Address(host, port, "" if public_url is None else public_origin(public_url))
     settings = settings_for(config, agent=None, profile=profile, agent_folders=agents or ())
     dialects = dialects_for(None, settings)
     launch_options = LaunchOptions(
@@ -64,14 +71,31 @@ def serve(
         default_tools=default_tools_for(None, dialects, settings) if tools is None else (),
         no_sandbox=no_sandbox,
     )
-    return perform(_serve(settings, launch_options, host, port, token_env, read_token_env, adopt=adopt))
+    return perform(_serve(settings, launch_options, address, token_env, read_token_env, adopt=adopt))
+
+
+class Address(NamedTuple):
+    """Where the server listens, and the origin at which browsers reach it, if that is another one."""
+
+    host: str
+    port: int
+    public: str
+
+    def link(self, listener: socket.socket) -> str:
+        """The address of the page."""
+        if self.public:
+            return f"{self.public}/"
+        from retinue.net.loopback import is_localhost
+
+        found, port = listener.getsockname()[:2]
+        name = found if is_localhost(self.host) else self.host
+        return f"http://[{name}]:{port}/" if ":" in name else f"http://{name}:{port}/"
 
 
 async def _serve(
     settings: Settings,
     launch_options: LaunchOptions,
-    host: str,
-    port: int,
+    address: Address,
     token_env: str | None,
     read_token_env: str | None,
     *,
@@ -85,10 +109,10 @@ async def _serve(
     from retinue.web.server import listen
     from retinue.web.service import Service
 
-    if token_env is None and not is_localhost(host):
-        raise BadInput(f"--host {host} is beyond this machine: give a token with --token-env NAME")
+    if token_env is None and not is_localhost(address.host):
+        raise BadInput(f"--host {address.host} is beyond this machine: give a token with --token-env NAME")
     tokens, link_token = _tokens(token_env, read_token_env)
-    listener = listen(host, port)
+    listener = listen(address.host, address.port)
     with interrupts() as stop:
         try:
             launch = await prepare(settings, launch_options)
@@ -96,7 +120,7 @@ async def _serve(
             say(f"no runs can be started here: {error}")
             async with open_read_only() as client:
                 service = Service(client=client, settings=settings, no_model=str(error), stopping=stop)
-                await _run(service, tokens, listener, stop, link_token)
+                await _run(service, tokens, address, listener, stop, link_token)
             return 0
         say(str(launch.model_choice))
         async with launch.open(approvals="wait") as retinue:
@@ -104,7 +128,7 @@ async def _serve(
             service = Service(client=client, settings=settings, retinue=retinue, launch=launch, stopping=stop)
             if adopt:
                 await _adopt(service, retinue)
-            await _run(service, tokens, listener, stop, link_token)
+            await _run(service, tokens, address, listener, stop, link_token)
     return 0
 
 
@@ -123,7 +147,12 @@ def _tokens(token_env: str | None, read_token_env: str | None) -> tuple[Tokens, 
 
 
 async def _run(
-    service: Service, tokens: Tokens, listener: socket.socket, stop: asyncio.Event, token: str | None
+    service: Service,
+    tokens: Tokens,
+    address: Address,
+    listener: socket.socket,
+    stop: asyncio.Event,
+    token: str | None,
 ) -> None:
     from dataclasses import replace
 
@@ -132,11 +161,9 @@ async def _run(
     from retinue.web.server import application
     from retinue.web.server import serve as serve_application
 
-    host, port = listener.getsockname()[:2]
-    shown = f"[{host}]" if ":" in host else host
-    say(f"http://{shown}:{port}/" + (f"?token={token}" if token is not None else ""))
+    say(address.link(listener) + (f"?token={token}" if token is not None else ""))
     async with jobs_on_request(CronTable(service.client.key_value), say) as run_job:
-        app = application(replace(service, run_job=run_job), tokens, host=host)
+        app = application(replace(service, run_job=run_job), tokens, host=address.host, public=address.public)
         await serve_application(app, listener, stop)
 
 

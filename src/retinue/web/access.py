@@ -2,7 +2,8 @@
 
 Everything but `/healthz` needs the token, as a cookie or as a bearer token. A page of another site cannot use the
 cookie: it is `SameSite=Strict`, and changes need `Content-Type: application/json` and an origin of this server. A host
-name that is not one of this server is refused, also where it resolves to this machine.
+name that is not one of this server is refused, also where it resolves to this machine. Behind a proxy, the address that
+browsers use is the public URL: its name is one of this server, and its origin an own one whatever Host the proxy sends.
 """
 
 from __future__ import annotations
@@ -103,13 +104,36 @@ def stored_token(home: Path) -> str:
     return token
 
 
-class Guard:
-    """The outermost layer of the server; passes requests on with their role in `scope["role"]`."""
+def public_origin(url: str) -> str:
+    """The origin of a public URL, as browsers write it; raises `BadInput` if it is no such URL."""
+    try:
+        parts = urlsplit(url.strip())
+        name, port = parts.hostname, parts.port
+    except ValueError:
+        parts, name, port = urlsplit(""), None, None
+    scheme = parts.scheme.lower()
+    is_whole = parts.path in ("", "/") and not parts.query and not parts.fragment and "@" not in parts.netloc
+    if scheme not in ("http", "https") or not name or not is_whole or not re.fullmatch(r"[a-z0-9._:-]+", name):
+        raise BadInput(f"{url[:200]!r} is no public URL: expected https://NAME or https://NAME:PORT, without a path")
+    shown = f"[{name}]" if ":" in name else name
+    return f"{scheme}://{shown}" + ("" if port in (None, _DEFAULT_PORTS[scheme]) else f":{port}")
 
-    def __init__(self, app: ASGIApp, tokens: Tokens, *, host: str) -> None:
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+class Guard:
+    """The outermost layer of the server; passes requests on with their role in `scope["role"]`.
+
+    `host` is the name or address under which it listens, `public` the origin of its public URL, or empty.
+    """
+
+    def __init__(self, app: ASGIApp, tokens: Tokens, *, host: str, public: str = "") -> None:
         self._app = app
         self._tokens = tokens
-        self._host = host
+        self._host = host.lower()
+        self._public = public
+        self._public_name = urlsplit(public).hostname
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -139,10 +163,13 @@ class Guard:
             await self._app(scope, _bounded(receive), send)
 
     def _is_own_host(self, given: str) -> bool:
-        name = urlsplit(f"//{given}").hostname if given and not set(given) & set("/@?#\\") else None
+        try:
+            name = urlsplit(f"//{given}").hostname if given and not set(given) & set("/@?#\\") else None
+        except ValueError:  # brackets around what is no address
+            name = None
         if name is None:
             return False
-        if is_localhost(name) or name == self._host.lower():
+        if is_localhost(name) or name in (self._host, self._public_name):
             return True
         try:  # a server that listens beyond this machine is reached by any of its addresses
             ipaddress.ip_address(name)
@@ -164,7 +191,7 @@ class Guard:
         if role != "act":
             return 403, "this token may only read"
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != headers.get("host"):
+        if origin is not None and origin != (self._public or None) and _netloc(origin) != headers.get("host"):
             return 403, "requests of other sites are refused"
         if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return 403, "requests of other sites are refused"
@@ -180,8 +207,9 @@ class Guard:
         if self._tokens.role(token) is None:
             await _refuse(send, 401, "this token is not valid any more: use the link that `retinue serve` printed")
             return
-        cookie = f"{COOKIE}={token}; HttpOnly; SameSite=Strict; Path=/".encode()
-        headers = [(b"location", b"/"), (b"set-cookie", cookie)]
+        secure = "; Secure" if self._public.startswith("https:") else ""
+        cookie = f"{COOKIE}={token}; HttpOnly; SameSite=Strict; Path=/{secure}"
+        headers = [(b"location", b"/"), (b"set-cookie", cookie.encode())]
         await send({"type": "http.response.start", "status": 303, "headers": headers})
         await send({"type": "http.response.body", "body": b""})
 
@@ -214,6 +242,13 @@ def _bounded(receive: Receive) -> Receive:
 def _headers(scope: Scope) -> dict[str, str]:
     pairs: Iterable[tuple[bytes, bytes]] = scope["headers"]
     return {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in pairs}
+
+
+def _netloc(origin: str) -> str:
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:  # brackets around what is no address
+        return ""
 
 
 def _token_in_query(scope: Scope) -> str | None:

@@ -30,8 +30,8 @@ HEADER_SECONDS = 10.0
 """How long the headers of a request may take, from the connection or the end of the request before it."""
 
 
-def application(service: Service, tokens: Tokens, *, host: str) -> ASGIApp:
-    """The whole server as an ASGI application; `host` is the name under which it listens."""
+def application(service: Service, tokens: Tokens, *, host: str, public: str = "") -> ASGIApp:
+    """The whole server as an ASGI application; `host` and `public` are as for `Guard`."""
     described = msgspec.json.encode(document())
 
     async def openapi(request: Request) -> Response:
@@ -54,7 +54,8 @@ def application(service: Service, tokens: Tokens, *, host: str) -> ASGIApp:
             for method, path, handler in (*RunRoutes(service).routes(), *AdminRoutes(service).routes())
         ),
     ]
-    return Guard(Starlette(routes=routes, exception_handlers={HTTPException: _problem}), tokens, host=host)
+    app = Starlette(routes=routes, exception_handlers={HTTPException: _problem})
+    return Guard(app, tokens, host=host, public=public)
 
 
 async def _problem(request: Request, error: Exception) -> Response:
