@@ -7,7 +7,7 @@ Run: `python examples/own_tools.py`. It prints:
     Small amounts only.
     balance: 90
 
-A dialect of your own needs an entry in the table inside the package today (CONTRIBUTING.md); tools need nothing.
+Tools that start runs can also be a dialect of your own: docs/how-to/own-dialect.md.
 """
 
 import asyncio
