@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -195,8 +196,29 @@ def test_written_calls_are_recognised_on_local_servers_and_by_setting_elsewhere(
              if recognises_text_calls(provider_config(name))]  # fmt: skip
 
     assert local == ["ollama", "lmstudio", "llamacpp", "vllm"]
-    assert recognises_text_calls(provider_config("openai-chat", calls_in_text=True))
+    assert recognises_text_calls(provider_config("openai-chat", base_url="https://h.example/v1", calls_in_text=True))
     assert not recognises_text_calls(provider_config("ollama", calls_in_text=False))
+
+
+@pytest.mark.parametrize(
+    ("wire", "address", "expected"),
+    [
+        ("openai-chat", "http://127.0.0.1:9000/v1", True),
+        ("openai-chat", "http://localhost:9000/v1", True),
+        ("openai-chat", "http://[::1]:9000/v1", True),
+        ("openai-chat", "http://192.168.1.7:9000/v1", False),
+        ("openai-chat", "https://127.0.0.1.example.org/v1", False),
+        ("anthropic", "http://127.0.0.1:9000", False),
+        ("openai-responses", "http://127.0.0.1:9000/v1", False),
+        ("ollama", "http://192.168.1.7:11434/v1", True),
+    ],
+)
+def test_written_calls_are_recognised_at_addresses_of_this_machine(wire: str, address: str, expected: bool) -> None:
+    config = provider_config(wire, base_url=address)
+
+    assert recognises_text_calls(config) == expected
+    assert not recognises_text_calls(msgspec.structs.replace(config, calls_in_text=False))
+    assert not recognises_text_calls(msgspec.structs.replace(config, full_url=True))
 
 
 @given(st.text(alphabet='{}[]<>"`:,\\ \nname look arguments tool_call function= 1', max_size=200))

@@ -503,13 +503,22 @@ def _without_address(
 def recognises_text_calls(config: ProviderConfig) -> bool:
     """Whether calls that a model of this provider writes as text are recognised: set, or on a local server.
 
+    A local server has a name of its own, or speaks the format of those at an address of this machine. Other formats are
+    left out there: what speaks them is mostly a proxy of a vendor.
+
     >>> recognises_text_calls(provider_config("ollama")), recognises_text_calls(provider_config("anthropic"))
     (True, False)
+    >>> recognises_text_calls(provider_config("openai-chat", base_url="http://127.0.0.1:9000/v1"))
+    True
     """
     if config.calls_in_text is not None:
         return config.calls_in_text
     # With the complete URL, requests and answers are those of `retinue call`, whose contract has no such calls.
-    return WIRES[config.wire].kind == "local" and not config.full_url
+    if config.full_url:
+        return False
+    wire = WIRES[config.wire]
+    formats = {WIRES[name].provider for name in LOCAL_SERVERS}
+    return wire.kind == "local" or (wire.provider in formats and is_loopback(urlsplit(config.base_url).hostname or ""))
 
 
 def vendor_model(config: ProviderConfig) -> str | None:
