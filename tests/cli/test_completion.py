@@ -4,22 +4,62 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+import typer
 
 from retinue.cli import completion
 from retinue.providers.scripted import Script, ScriptedProvider, says
 from tests.cli.stage import finished_run, retinue
 
+TOOLS = """
+print("loaded")
 
-def test_names_are_completed(folder: Path) -> None:
-    (folder / "retinue.toml").write_text('[agents.dig]\n[agents.draw]\n[providers.near]\nwire = "openai-chat"\n')
+import retinue
+
+
+@retinue.tool
+def look_up(word: str) -> str:
+    "Look a word up."
+    return word
+"""
+
+SETTINGS = """
+[agents.dig]
+[agents.draw]
+[providers.near]
+wire = "openai-chat"
+[tools]
+modules = ["./mytools.py"]
+"""
+
+
+def line(**params: object) -> typer.Context:
+    """What was typed before the value that is completed."""
+    return cast("typer.Context", SimpleNamespace(params=params))
+
+
+def test_names_are_completed(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (folder / "retinue.toml").write_text(SETTINGS)
+    (folder / "mytools.py").write_text(TOOLS)
 
     assert completion.dialects("s") == ["spec"]
-    assert completion.agents("d") == ["dig", "draw"]
-    assert completion.providers("ne") == ["near"]
-    assert "openai-chat" in completion.providers("openai")
-    assert completion.tools("file_read,file_wr") == ["file_read,file_write"]
+    assert completion.agents(line(), "d") == ["dig", "draw"]
+    assert completion.providers(line(), "ne") == ["near"]
+    assert "openai-chat" in completion.providers(line(), "openai")
+    assert completion.tools(line(), "file_read,file_wr") == ["file_read,file_write"]
+    assert completion.tools(line(), "file_read,look") == ["file_read,look_up"]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_settings_and_agent_files_of_the_line_are_used(folder: Path) -> None:
+    (folder / "other.toml").write_text("[agents.paint]\n")
+    (folder / "crew").mkdir()
+    (folder / "crew" / "sweep.md").write_text("---\nname: sweep\ndescription: Sweeps\n---\nYou sweep.\n")
+
+    assert completion.agents(line(config="other.toml", agents=["crew"]), "") == ["sweep", "paint"]
 
 
 def test_runs_and_sessions_are_completed(folder: Path, home: Path) -> None:
@@ -34,11 +74,29 @@ def test_runs_and_sessions_are_completed(folder: Path, home: Path) -> None:
 def test_an_error_completes_nothing(folder: Path) -> None:
     (folder / "retinue.toml").write_text("not toml")
 
-    assert (completion.agents(""), completion.runs("")) == ([], [])
+    assert (completion.agents(line(), ""), completion.runs("")) == ([], [])
 
 
 @pytest.mark.real_time
-async def test_a_shell_asks_the_program(folder: Path) -> None:
-    env = {"_RETINUE_COMPLETE": "complete_bash", "COMP_WORDS": "retinue run --dialect sp", "COMP_CWORD": "3"}
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("retinue run --dialect sp", ["spec"]),
+        ("retinue run --tools look", ["look_up"]),
+        ("retinue run --agent d", ["dig", "draw"]),
+        ("retinue chat --agents crew --agent s", ["sweep"]),
+        ("retinue agents show di", ["dig"]),
+        ("retinue memory list dr", ["draw"]),
+        ("retinue models ne", ["near"]),
+    ],
+)
+async def test_a_shell_asks_the_program(folder: Path, words: str, completed: list[str]) -> None:
+    (folder / "retinue.toml").write_text(SETTINGS)
+    (folder / "mytools.py").write_text(TOOLS)
+    (folder / "crew").mkdir()
+    (folder / "crew" / "sweep.md").write_text("---\nname: sweep\ndescription: Sweeps\n---\nYou sweep.\n")
+    env = {"_RETINUE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
 
-    assert (await retinue(env=env)).stdout.split() == ["spec"]
+    asked = await retinue(env=env)
+
+    assert (asked.stdout.split(), asked.stderr) == (completed, "")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from retinue.cli import completion
 from retinue.cli.options import ConfigFlag, JsonFlag
 from retinue.cli.output.terminal import HEADING, answer, answer_json, answer_lines, say
 from retinue.core.text import plural
@@ -63,7 +64,9 @@ def list_agents(folders: Folders = None, config: ConfigFlag = None, json: JsonFl
 
 @app.command(epilog="Example: retinue agents show code-reviewer .claude/agents")
 def show(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of an agent.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="The name of an agent.", autocompletion=completion.agents)
+    ],
     folders: Folders = None,
     config: ConfigFlag = None,
     json: JsonFlag = False,

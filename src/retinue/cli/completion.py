@@ -5,13 +5,18 @@ A shell asks while a person types: an error completes nothing, and prints nothin
 
 from __future__ import annotations
 
+import io
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import redirect_stderr, redirect_stdout
 from typing import TYPE_CHECKING, TypeVar
+
+import typer
 
 from retinue.core.text import clean_line
 
 if TYPE_CHECKING:
     from retinue.app.read_only import ReadOnlyClient
+    from retinue.config.settings import Settings
 
 T = TypeVar("T")
 
@@ -30,29 +35,30 @@ def dialects(incomplete: str) -> list[str]:
     return _beginning(incomplete, (*names(), "none"))
 
 
-def tools(incomplete: str) -> list[str]:
-    """Names of built-in tools, for the last name of a list separated by commas.
-
-    >>> tools("file_read,file_wr")
-    ['file_read,file_write']
-    """
+def tools(context: typer.Context, incomplete: str) -> list[str]:
+    """Names of tools, built in and of the modules of the settings, for the last name of a list separated by commas."""
     from retinue.tools.builtin import NAMES
+
+    def own(settings: Settings) -> list[str]:
+        from retinue.app.tool_modules import load_tools
+
+        return [tool.spec.name for tool in load_tools(settings.tool_modules)]
 
     before, comma, last = incomplete.rpartition(",")
     known = (name for listed in NAMES.values() for name in listed)
-    return [f"{before}{comma}{name}" for name in _beginning(last, known)]
+    return [f"{before}{comma}{name}" for name in _beginning(last, (*_settings(context, own), *known))]
 
 
-def providers(incomplete: str) -> list[str]:
+def providers(context: typer.Context, incomplete: str) -> list[str]:
     """Names of wires, local servers and providers of the settings."""
     from retinue.providers.catalog import WIRES
 
-    return _beginning(incomplete, (*WIRES, *_settings("providers")))
+    return _beginning(incomplete, (*WIRES, *_settings(context, lambda settings: settings.providers)))
 
 
-def agents(incomplete: str) -> list[str]:
-    """Names of the agents of the settings."""
-    return _beginning(incomplete, _settings("agents"))
+def agents(context: typer.Context, incomplete: str) -> list[str]:
+    """Names of the agents of the settings, and of files in their folders and in those of `--agents`."""
+    return _beginning(incomplete, _settings(context, lambda settings: settings.agents))
 
 
 def sessions(incomplete: str) -> list[str]:
@@ -84,11 +90,14 @@ def _beginning(incomplete: str, names: Iterable[str]) -> list[str]:
     return [name for name in dict.fromkeys(map(clean_line, names)) if name.startswith(incomplete)]
 
 
-def _settings(section: str) -> list[str]:
+def _settings(context: typer.Context, names: Callable[[Settings], Iterable[str]]) -> list[str]:
+    """Names in the settings that the line says, or that are found; modules and warnings print nothing."""
     from retinue.app.settings_file import load_settings
 
     try:
-        return list(getattr(load_settings(None), section))
+        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            settings = load_settings(context.params.get("config"), agent_folders=context.params.get("agents") or ())
+            return list(names(settings))
     except Exception:
         return []
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from retinue.cli import completion
 from retinue.cli.event_loop import perform_on_store
 from retinue.cli.options import JsonFlag, option
 from retinue.cli.output.terminal import HEADING, answer_json, answer_lines, say
@@ -22,7 +23,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="A session.")]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="A session.", autocompletion=completion.sessions)]
 LabelOption = Annotated[str, option("--label", metavar="L", help="The label of the snapshot.")]
 SnapshotOption = Annotated[str | None, option("--snapshot", metavar="L", help="Show the snapshot with this label.")]
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from retinue.cli import completion
 from retinue.cli.options import ConfigFlag, JsonFlag
 from retinue.cli.output.terminal import answer, answer_json, say, say_text
 from retinue.core.errors import ConfigError, UnknownName
@@ -24,9 +25,11 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
-AgentArgument = Annotated[str, typer.Argument(metavar="AGENT", help="An agent.")]
+AgentArgument = Annotated[str, typer.Argument(metavar="AGENT", help="An agent.", autocompletion=completion.agents)]
 KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="The key of the memory.")]
-MaybeAgentArgument = Annotated[str | None, typer.Argument(metavar="AGENT", help="An agent. [all agents]")]
+MaybeAgentArgument = Annotated[
+    str | None, typer.Argument(metavar="AGENT", help="An agent. [all agents]", autocompletion=completion.agents)
+]
 
 
 @app.command("list", epilog="Example: retinue memory list researcher --json")

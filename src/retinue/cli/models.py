@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from retinue.cli import completion
 from retinue.cli.event_loop import perform
 from retinue.cli.options import ConfigFlag, JsonFlag, option
 from retinue.cli.output.terminal import answer_json, say
@@ -19,7 +20,12 @@ if TYPE_CHECKING:
 
 def models(
     provider: Annotated[
-        str | None, typer.Argument(metavar="[PROVIDER]", help="A wire, a local server or a provider of the settings.")
+        str | None,
+        typer.Argument(
+            metavar="[PROVIDER]",
+            help="A wire, a local server or a provider of the settings.",
+            autocompletion=completion.providers,
+        ),
     ] = None,
     every: Annotated[bool, option("--all", help="Include models that are not for chats, such as embeddings.")] = False,
     config: ConfigFlag = None,

@@ -38,7 +38,7 @@ def option(
     panel: str | None = None,
     min: float | None = None,
     max: float | None = None,
-    completed: Callable[[str], list[Any]] | None = None,
+    completed: Callable[..., list[Any]] | None = None,
 ) -> Any:
     """A typer option; `metavar` is empty for a flag without a value. `completed` has its values for a shell."""
     return typer.Option(
