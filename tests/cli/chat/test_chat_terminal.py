@@ -460,7 +460,7 @@ async def test_ctrl_c_ends_a_chat_that_reads_from_a_pipe() -> None:
     assert (ended.code, len(vendor.requests)) == (130, 1)
 
 
-@pytest.mark.parametrize("columns", [60, 120])
+@pytest.mark.parametrize("columns", [60, 80, 100, 140])
 async def test_running_children_are_drawn_below_the_text_and_removed(columns: int) -> None:
     dug = asyncio.Event()
 
@@ -485,6 +485,54 @@ async def test_running_children_are_drawn_below_the_text_and_removed(columns: in
     assert left.code == 0
     assert "Let me ask." in shown
     assert not [line for line in shown if "main [dig]" in line]
+
+
+MARKDOWN = """The checkout is slow because of **two** things:
+
+1. The pool has 5 connections and the load test needs about 40; every request waits 1.8 seconds for a connection.
+2. `orders.total()` reads the whole table.
+
+| place | time |
+|---|---:|
+| waiting for the pool | 1.8 s |
+"""
+
+
+FIRST = " 1 The pool has 5 connections and the load test needs about 40; every request"
+
+
+@pytest.mark.parametrize(
+    ("columns", "first"),
+    [
+        (80, [FIRST, "   waits 1.8 seconds for a connection."]),
+        (100, [f"{FIRST} waits 1.8 seconds for", "   a connection."]),
+        (140, [f"{FIRST} waits 1.8 seconds for a connection."]),
+    ],
+)
+async def test_calls_and_markdown_fit_the_terminal(columns: int, first: list[str]) -> None:
+    reads = calls("file_read", path="logs/checkout/2026/11/17/errors.jsonl")
+    async with FakeChat(ChatScript().play(reads, says(MARKDOWN))) as vendor:
+        look = {"TERM": "xterm-256color", "COLUMNS": str(columns), "NO_COLOR": "1"}
+        terminal = start_chat(vendor, "--tools", "file_read", **look)
+        await terminal.expect(BEGINS)
+        terminal.type_line("Why?", end="\r")
+        await terminal.expect("waiting for the pool")
+        terminal.type_line("/quit", end="\r")
+        ended = await terminal.result()
+
+    shown = [line.rstrip() for line in drawn(ended.terminal[ended.terminal.index("✗") :], columns)]
+    assert shown[0].startswith("✗ file_read  logs/check")
+    assert "…" in shown[0] or columns == 140
+    assert shown[1 : 8 + len(first)] == [  # a call line or a paragraph that is too long would be more lines
+        "The checkout is slow because of two things:",
+        "",
+        *first,
+        " 2 orders.total() reads the whole table.",
+        "",
+        " place                  time",
+        " ───────────────────────────",
+        " waiting for the pool  1.8 s",
+    ]
 
 
 def _and_calls(words: str, label: str) -> Line:
