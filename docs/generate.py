@@ -497,7 +497,8 @@ def delegation_cost_page() -> str:
         "# What delegation costs",
         f"{MADE} A run that is offered the tools of a dialect sends their descriptions with every request, whether it "
         "delegates or not. `retinue run` and `retinue chat` therefore offer them only if `--dialect` or `dialects` of "
-        "the settings name a dialect, or if the settings have agents to delegate to.",
+        "the settings name a dialect, or if the settings have agents to delegate to. In a chat, `/subagents on` and "
+        "the settings of `xzatoma` switch them on as well ([how](../how-to/chat.md#delegation)).",
         "Tokens in every request of the root, with one agent in the settings, by the estimate of "
         f"{CHARACTERS_PER_TOKEN} characters a token. A vendor's cache makes the repeated part cheaper.",
         _table(("dialect", "tools", "system text", "together"), rows),
