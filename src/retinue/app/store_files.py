@@ -7,6 +7,7 @@ They are the store (`retinue.db`) and the memories of agents (`memory.db`). Ever
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,7 @@ def _check_memories(memories: Attached, work: Work, *, quick: bool) -> CheckRepo
             )
             if not quick and _columns(connection, memories.table):
                 rows = connection.execute(f"SELECT {_readable(connection, memories)} FROM {memories.table}").fetchall()
+                _check_words(connection)
     except (sqlite3.DatabaseError, UnicodeDecodeError, StoreCorrupt) as error:
         damages.append(Damage(memories.table, None, str(error)))
     damages += [
@@ -165,6 +167,16 @@ def _check_memories(memories: Attached, work: Work, *, quick: bool) -> CheckRepo
         rows={} if quick else {memories.table: len(rows)},
         without_checksum=unsummed,
     )
+
+
+def _check_words(connection: sqlite3.Connection) -> None:
+    """Check the index of words in a copy: the check is a command that SQLite takes for a write."""
+    from retinue.tools.memory import sqlite
+
+    with closing(sqlite3.connect("")) as copy:  # in memory as far as it fits into the cache, else in a temporary file
+        connection.backup(copy)
+        if sqlite.has_full_text():
+            sqlite.check_words(copy)
 
 
 def _columns(connection: sqlite3.Connection, table: str) -> set[str]:

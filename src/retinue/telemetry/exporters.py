@@ -191,9 +191,7 @@ def _exporter(signal: str, environment: Mapping[str, str]) -> str:
     return name
 
 
-def _otlp(
-    signal: str, telemetry: Telemetry, environment: Mapping[str, str], check: CheckHeader
-) -> tuple[Any, str]:
+def _otlp(signal: str, telemetry: Telemetry, environment: Mapping[str, str], check: CheckHeader) -> tuple[Any, str]:
     """The OTLP exporter of a signal, and its address."""
     if not _is_installed("opentelemetry.exporter.otlp.proto.http"):
         raise BadInput(f"exports need the OTLP exporter of OpenTelemetry: {INSTALL}")

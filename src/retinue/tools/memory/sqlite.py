@@ -59,6 +59,12 @@ COLUMNS: Final = (
 """The table of memories, the statements that create it, and the columns that a copy of it needs."""
 FORMAT: Final = _FORMAT
 
+OPEN_CHECK_SIZE: Final = 1024 * 1024
+"""Size in bytes up to which the whole file is checked when it was changed by another process."""
+
+_checked: dict[str, tuple[int, ...]] = {}
+"""Files that were checked, each with what its state was after the last use here."""
+
 _INDEX: Final = "CREATE VIRTUAL TABLE IF NOT EXISTS memory_words USING fts5 (words)"
 _INDEX_EXISTS: Final = "SELECT 1 FROM sqlite_master WHERE name = 'memory_words'"
 _FIELDS: Final = "id, agent, key, content, category, created_at, updated_at, run_id, session_id"
@@ -83,7 +89,7 @@ class SqliteMemory:
 
     def __init__(self, path: Path | None, *, full_text: bool = True) -> None:
         self._path = path
-        self._full_text = full_text and _has_full_text()
+        self._full_text = full_text and has_full_text()
         self._lock = threading.Lock()
         self._in_memory: sqlite3.Connection | None = None
 
@@ -176,7 +182,9 @@ class SqliteMemory:
             # Created before SQLite would create it, so that only its owner can read it.
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))
             with closing(self._connect(self._path)) as connection:
+                _check(connection, self._path)
                 yield connection
+            _checked[str(self._path)] = _state(self._path)
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise backend.MemoryUnavailable(f"{error}{_remedy(error)}") from error
         except OSError as error:
@@ -200,6 +208,36 @@ class SqliteMemory:
 
 def _format(connection: sqlite3.Connection) -> int:
     return connection.execute("PRAGMA user_version").fetchone()[0]
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    found = os.stat(path)
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _check(connection: sqlite3.Connection, path: Path) -> None:
+    """Raise `sqlite3.DatabaseError` if a small file is damaged: checksums of rows say nothing about indexes."""
+    state = _state(path)
+    if state[2] <= OPEN_CHECK_SIZE and _checked.get(str(path)) != state:
+        (found,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+        if found != "ok":
+            raise sqlite3.DatabaseError(str(found).partition("\n")[2] or found)
+        if has_full_text():
+            check_words(connection)
+
+
+def check_words(connection: sqlite3.Connection) -> None:
+    """Raise `sqlite3.DatabaseError` if the index of words is damaged; the connection has to allow writes."""
+    if connection.execute(_INDEX_EXISTS).fetchone():
+        connection.execute("INSERT INTO memory_words (memory_words) VALUES ('integrity-check')")
+        for _ in connection.execute("SELECT words FROM memory_words"):  # raises for bytes that are no text
+            pass
+        query = "SELECT count(*) FROM memories WHERE indexed AND no NOT IN (SELECT rowid FROM memory_words)"
+        (missing,) = connection.execute(query).fetchone()
+    else:
+        (missing,) = connection.execute("SELECT count(*) FROM memories WHERE indexed").fetchone()
+    if missing:
+        raise sqlite3.DatabaseError(f"{missing} memories are missing in the index of words")
 
 
 def _create_tables(connection: sqlite3.Connection) -> None:
@@ -283,7 +321,8 @@ def _match_expression(query: list[str]) -> str:
 
 
 @functools.cache
-def _has_full_text() -> bool:
+def has_full_text() -> bool:
+    """Whether this SQLite has full-text search."""
     with closing(sqlite3.connect(":memory:")) as connection, suppress(sqlite3.Error):
         connection.execute(_INDEX)
         return True
