@@ -91,6 +91,27 @@ def threads_remain(prefix: str) -> bool:
     return False
 
 
+@contextmanager
+def ends_after(stop: asyncio.Event, seconds: float) -> Generator[None]:
+    """End the process so many seconds after `stop`, if the block has not ended then, also if its event loop hangs."""
+    import asyncio
+
+    # A thread: to close a store that does not answer blocks the event loop.
+    timer = threading.Timer(seconds, exit_now, (0,))
+    timer.daemon = True
+
+    async def wait() -> None:
+        await stop.wait()
+        timer.start()
+
+    waiting = asyncio.ensure_future(wait())
+    try:
+        yield
+    finally:
+        waiting.cancel()
+        timer.cancel()
+
+
 _undos: list[Callable[[], object]] = []
 """What `exit_now` undoes: changes of the terminal's mode."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from retinue.cli import options
-from retinue.cli.event_loop import interrupts, perform, perform_on_store
+from retinue.cli.event_loop import ends_after, exit_now, interrupts, perform, perform_on_store
 from retinue.cli.options import option
 from retinue.cli.output.terminal import answer_json, say
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from retinue.dispatch.worker import WorkerOptions
 
 MAX_PORT = 65_535
+STOP_SECONDS = 10.0
+"""Seconds after a signal in which the process of a worker is gone."""
 
 
 def worker(
@@ -89,10 +91,10 @@ async def _work(settings: Settings, worker_options: WorkerOptions, lease: float,
         if not quiet:
             say(line)
 
-    with interrupts() as stop:
+    with interrupts() as stop, ends_after(stop, STOP_SECONDS):
         url = chosen_url()
         jobs = postgres_address(url) if url is not None and is_postgres(url) else None
-        await serve(
+        has_stopped = await serve(
             lambda: open_worker(settings, role, lease=lease),
             worker_options,
             stop,
@@ -100,6 +102,8 @@ async def _work(settings: Settings, worker_options: WorkerOptions, lease: float,
             jobs=jobs,
             schedules=(lambda retinue: Schedules(settings, retinue, report)) if cron else None,
         )
+        if not has_stopped:
+            exit_now(0)
     return 0
 
 

@@ -365,6 +365,8 @@ class Driver:
         self._beats: dict[DriverId, tuple[int, float]] = {}
         """The heartbeat counter of each other driver, and since when it has that value."""
         self._watched_at = 0.0
+        self.leave_by: float | None = None
+        """The time of the loop at which `leave` gives the runs up, also if their workspaces are not handed back yet."""
         self._unread = False
         """Whether items from other processes may not have reached their run yet."""
         self.takeovers = 0
@@ -420,8 +422,15 @@ class Driver:
         for task in background:
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)
-        for callback in self._engine.on_leave:
-            await callback()
+        limit = asyncio.timeout_at(self.leave_by)
+        try:
+            async with limit:
+                for callback in self._engine.on_leave:
+                    await callback()
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            log.warning("not everything was handed back in time: other processes go on from what was")
         journal = self._engine.journal
         try:
             if journal.broken is None:

@@ -93,8 +93,7 @@ class FetchedWorkspaces:
 
     async def close(self) -> None:
         """Hand back what unfinished trees have changed, because another process goes on with them."""
-        for place in tuple(self._in_use):
-            await self.hand_back(place)
+        await asyncio.gather(*map(self.hand_back, tuple(self._in_use)))
         await asyncio.gather(*self._removals.values(), return_exceptions=True)
 
     @property

@@ -182,6 +182,70 @@ async def test_a_worker_that_stops_hands_its_trees_over(place: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "hanging",
+    [
+        "retinue.dispatch.worker.worker.Worker._look",
+        "retinue.dispatch.worker.worker.remove_worker",
+        "retinue.local.workspaces.FetchedWorkspaces.close",
+    ],
+    ids=["look", "list of workers", "hand-back"],
+)
+async def test_a_worker_hands_its_trees_over_whatever_hangs_while_it_stops(
+    place: str, hanging: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @retinue.tool(kind="pure", timeout=None)
+    async def look() -> str:
+        """Look for ever."""
+        await asyncio.Event().wait()
+        return "seen"
+
+    for name, seconds in (("STOP_SECONDS", 0.2), ("LEAVE_SECONDS", 0.4), ("LAST_LOOK_SECONDS", 0.1)):
+        monkeypatch.setattr(worker_module, name, seconds)
+    monkeypatch.setattr(worker_module, "STOP_WITHIN", PATIENCE)  # for a busy machine
+    release = asyncio.Event()
+
+    async def hangs(*_: object) -> None:
+        await release.wait()
+
+    if hanging.endswith("close"):
+        monkeypatch.setattr(hanging, hangs)
+    lines = Script().play("main", calls("look"), says("done"))
+    async with client(place, tools=(look,)) as r:
+        async with worker(place, lines, tools=(look,)) as running:
+            run = await r.spawn("look", detached=True, tools=["look"])
+            await until(lambda: len(running.provider.asked) == 1)
+            monkeypatch.setattr(hanging, hangs)
+            if hanging.endswith("_look"):
+                running.retinue.supervisor._engine.on_change[-1]()  # the next look begins, and hangs
+        assert running.reports[-1] == "worker: stopped"
+        row = engine_of(r).store.run(run.run_id)
+        assert row is not None
+        assert (row.driver_id, row.progress.phase) == (None, "working")
+        release.set()
+
+
+async def test_a_worker_that_cannot_leave_is_given_up_at_the_deadline(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "STOP_WITHIN", 0.2)
+    async with client(place) as r, worker(place, Script().play("main", says("done"))) as running:
+        run = await r.spawn("task", detached=True)
+        assert (await run.wait(timeout=PATIENCE)).text == "done"
+        leave = running.retinue.driver.leave
+
+        async def leave_and_hang() -> None:
+            await leave()
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(running.retinue.driver, "leave", leave_and_hang)
+        running.stop.set()
+        await until(lambda: running.reports[-1].startswith("worker: not stopped in time"))
+        for task in asyncio.all_tasks():
+            if task.get_name() == worker_module.SERVING:
+                await asyncio.gather(task, return_exceptions=True)  # what the process would leave behind
+
+
+@pytest.mark.parametrize(
     ("lacking", "reason"),
     [
         ({"tags": ("gpu",)}, "this worker has no tag gpu"),

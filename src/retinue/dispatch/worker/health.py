@@ -55,7 +55,7 @@ class HealthServer:
         app.router.add_get("/healthz", self._health)
         app.router.add_get("/readyz", self._readiness)
         app.router.add_get("/metrics", self._metrics)
-        self._runner = web.AppRunner(app, access_log=None)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
         await self._runner.setup()
         host, port = self._address
         try:

@@ -37,6 +37,9 @@ log = logger("retinue.worker")
 TASK: Final = "retinue.drive"
 PREFIX: Final = "retinue-"
 CONNECTION_SECONDS: Final = 5.0
+CLOSE_SECONDS: Final = 0.2
+"""Seconds to say goodbye to the queue, and for its connections to close: a worker that stops has little time."""
+
 FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 60.0
 """Seconds between two attempts to reach the queue; twice as many after each failure that comes soon after the last."""
@@ -126,10 +129,12 @@ class JobQueue:
         app, self._app = self._app, None
         if app is not None:
             with suppress(Exception):  # the server may be gone: others notice by the missing heartbeat
-                if self._worker_id is not None:
-                    async with asyncio.timeout(1.0):
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    if self._worker_id is not None:
                         await app.job_manager.unregister_worker(self._worker_id)
-            await app.close_async()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    await app.close_async()
 
     async def enqueue(self, rows: Sequence[RunRow], queue: str, *, is_takeover: bool, priority: int = 0) -> None:
         """Enqueue the top runs of units as one job, without those that are waiting in the queue already."""

@@ -57,7 +57,16 @@ LEAST_PAUSE = 0.02
 """Seconds between two looks at least."""
 
 STOP_SECONDS = 8.0
-"""Seconds that calls in progress get to end when the worker stops; it is gone two seconds later."""
+"""Seconds after a stop in which calls in progress may end."""
+
+LEAVE_SECONDS = 9.0
+"""Seconds after a stop in which workspaces are handed back; then the runs are given to other workers without that."""
+
+STOP_WITHIN = 9.5
+"""Seconds after a stop in which the worker has left, whatever still hangs."""
+
+LAST_LOOK_SECONDS = 1.0
+"""Seconds after a stop in which a look may end that is in progress."""
 
 BATCH = 16
 """Placed children of one tree that are taken together."""
@@ -82,6 +91,9 @@ FULL_SECONDS = 0.5
 
 CHILDREN = "-children"
 """The end of the names of queues of placed children, for which there is room of another kind than for roots."""
+
+SERVING = "retinue-worker"
+"""The name of the task of a worker."""
 
 REOPEN_SECONDS = 1.0
 """Seconds before a worker that was declared dead opens the store again."""
@@ -239,6 +251,8 @@ class Worker:
         """When the queue last had a job for this worker, by the time of the loop."""
         self._read_seconds = 0.0
         """How long the last look read the store."""
+        self._stopped_at: float | None = None
+        """When a stop came during a look, by the time of the loop."""
         self._woken = asyncio.Event()
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -254,20 +268,41 @@ class Worker:
         )
         await add_worker(supervisor.key_value, driver_id, facts, await supervisor.drivers.living())
         starting_jobs = None if self._schedules is None else asyncio.create_task(self._schedules.run())
+        clock = asyncio.get_running_loop().time
         try:
             while not stop.is_set() and not supervisor.is_fenced:
-                is_idle = await self._look_safely()
+                is_idle = await self._look_until(stop)
                 if is_idle and self._options.drain:
                     break
                 await self._pause(stop)
         finally:
+            stopped_at = clock() if self._stopped_at is None else self._stopped_at
+            self._retinue.driver.leave_by = stopped_at + LEAVE_SECONDS
             if self._schedules is not None and starting_jobs is not None:
                 self._schedules.stop()
+                await asyncio.wait({starting_jobs}, timeout=stopped_at + STOP_SECONDS - clock())
+                starting_jobs.cancel()
                 await asyncio.gather(starting_jobs, return_exceptions=True)
             if not supervisor.is_fenced:
-                await self._finish_calls()
-                with suppress(StoreError):
-                    await remove_worker(supervisor.key_value, driver_id)
+                await self._finish_calls(stopped_at + STOP_SECONDS)
+                with suppress(StoreError, TimeoutError):  # its row says that it has left, too
+                    async with asyncio.timeout_at(self._retinue.driver.leave_by):
+                        await remove_worker(supervisor.key_value, driver_id)
+
+    async def _look_until(self, stop: asyncio.Event) -> bool:
+        """A look, which is cancelled soon after a stop: a store that does not answer holds it up for long."""
+        look = asyncio.ensure_future(self._look_safely())
+        stopping = asyncio.ensure_future(stop.wait())
+        try:
+            await asyncio.wait({look, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if stop.is_set():
+                self._stopped_at = asyncio.get_running_loop().time()
+                await asyncio.wait({look}, timeout=LAST_LOOK_SECONDS)
+            return look.done() and look.result()
+        finally:
+            for task in (look, stopping):
+                task.cancel()
+            await asyncio.gather(look, stopping, return_exceptions=True)
 
     def _note_placed(self, run_id: RunId) -> None:
         self._placed.add(run_id)
@@ -284,9 +319,9 @@ class Worker:
         The longer the last look read, the longer is the pause: a store with many waiting runs is not read all the time.
         What was enqueued and taken meanwhile does not count: there may be more of it.
         """
-        await asyncio.sleep(min(LOOK_INTERVAL, max(LEAST_PAUSE, 4 * self._read_seconds)))
         stopped = asyncio.ensure_future(stop.wait())
         woken = asyncio.ensure_future(self._woken.wait())
+        await asyncio.wait({stopped}, timeout=min(LOOK_INTERVAL, max(LEAST_PAUSE, 4 * self._read_seconds)))
         await asyncio.wait({stopped, woken}, timeout=LOOK_INTERVAL, return_when=asyncio.FIRST_COMPLETED)
         for each in (stopped, woken):
             each.cancel()
@@ -572,16 +607,14 @@ class Worker:
             case _:
                 return "wait"
 
-    async def _finish_calls(self) -> None:
-        """Start no further call, and wait for those in progress, as long as there is time."""
+    async def _finish_calls(self, deadline: float) -> None:
+        """Start no further call, and wait for those in progress, until a time of the loop."""
         driver = self._retinue.driver
         driver.drain()
         trees = {each.run.accepted.root_id for each in self._supervisor.live_runs()}
         if trees:
             self._report(f"worker: stopping; {plural(len(trees), 'tree')} left to other workers")
-        for _ in range(round(STOP_SECONDS / LEAST_PAUSE)):
-            if not driver.calls_in_progress:
-                break
+        while driver.calls_in_progress and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110 the gate has no event for it
             await asyncio.sleep(LEAST_PAUSE)
 
 
@@ -593,8 +626,11 @@ async def serve(
     *,
     jobs: PostgresAddress | None = None,
     schedules: Callable[[Retinue], Schedules] | None = None,
-) -> None:
+) -> bool:
     """Drive trees of the store until `stop` is set; with `drain`, until nothing is left.
+
+    Returns within `STOP_WITHIN` seconds after a stop: False if something still hangs then. Its runs go to other workers
+    after the lease, as those of a worker that died, and the process should end at once.
 
     With `schedules` the worker also starts the jobs of `retinue cron` that are due.
 
@@ -602,6 +638,33 @@ async def serve(
 
     A worker that other workers declared dead, because it was suspended or cut off, begins again as a new driver.
     """
+    serving = asyncio.create_task(_serve(make, options, stop, report, jobs, schedules), name=SERVING)
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({serving}, timeout=STOP_WITHIN)
+    except asyncio.CancelledError:
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+        raise
+    finally:
+        stopping.cancel()
+    if serving.done():
+        serving.result()
+    else:
+        serving.cancel()
+        report("worker: not stopped in time; other workers take its runs over after the lease")
+    return serving.done()
+
+
+async def _serve(
+    make: Callable[[], Retinue],
+    options: WorkerOptions,
+    stop: asyncio.Event,
+    report: Callable[[str], None],
+    jobs: PostgresAddress | None,
+    schedules: Callable[[Retinue], Schedules] | None,
+) -> None:
     counts = WorkerCounts()
     opened = False
     async with HealthServer(options.health, counts) as health:
