@@ -42,9 +42,10 @@ async def test_a_detached_run_is_driven_by_a_worker_that_stops_on_a_signal(folde
     await worker.expect_stderr("up to 8 trees, tags: gpu")
     listed = await retinue("workers", "--json", cwd=folder)
     (found,) = listed.json
-    assert set(found) == {"driver_id", "host", "process", "version", "tags", "runs", "last_beat"}
+    assert set(found) == {"driver_id", "host", "process", "version", "tags", "runs", "last_beat", "lag_seconds"}
     assert (found["tags"], found["runs"]) == (["gpu"], [])
     heading, row = (await retinue("workers", cwd=folder)).stdout.splitlines()
+    assert heading.split()[-1] == "lag"
     assert heading.split()[:5] == ["driver", "host", "process", "version", "tags"]
     assert row.split()[:5] == [found["driver_id"], found["host"], found["process"], found["version"], "gpu"]
 

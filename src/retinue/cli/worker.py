@@ -115,9 +115,14 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def workers(json: options.JsonFlag = False) -> int:
-    """Show the living workers of the store: where they run, their tags, and what they drive."""
+    """Show the living workers of the store: where they run, their tags, what they drive, and how late they are.
+
+    The lag is the time since the last heartbeat, which comes every third part of a lease. Beyond the lease, other
+    workers take over.
+    """
 
     async def show(client: ReadOnlyClient) -> None:
+        from retinue.cli.output.format import elapsed
         from retinue.cli.output.table import Column, print_table
         from retinue.core.text import rfc3339
         from retinue.dispatch.worker import LiveWorker, live_workers
@@ -134,6 +139,7 @@ def workers(json: options.JsonFlag = False) -> int:
                         "tags": list(each.tags),
                         "runs": list(each.runs),
                         "last_beat": rfc3339(each.last_beat),
+                        "lag_seconds": round(each.lag, 3),
                     }
                     for each in found
                 ]
@@ -150,6 +156,7 @@ def workers(json: options.JsonFlag = False) -> int:
             Column(title="tags", cell=lambda each: ", ".join(each.tags)),
             Column(title="trees", cell=lambda each: str(len(each.runs)), right=True),
             Column(title="last beat", cell=lambda each: rfc3339(each.last_beat)),
+            Column(title="lag", cell=lambda each: elapsed(each.lag), right=True),
         ]
         print_table(found, columns)
 

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from contextlib import AsyncExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import aiohttp
@@ -432,7 +433,7 @@ async def test_a_worker_that_was_declared_dead_begins_again(place: str, monkeypa
         assert "worker: other workers took over its runs; it begins again" in running.reports
 
 
-async def test_the_living_workers_of_a_store_are_listed(place: str) -> None:
+async def test_the_living_workers_of_a_store_are_listed(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     hold = asyncio.Event()
 
     @retinue.tool(kind="pure")
@@ -451,6 +452,9 @@ async def test_the_living_workers_of_a_store_are_listed(place: str) -> None:
             (found,) = await live_workers(r.supervisor)
             assert found.driver_id == running.retinue.supervisor.driver_id
             assert (found.version, found.tags, found.runs) == (retinue.__version__, ("eu", "gpu"), (run.run_id,))
+            monkeypatch.setattr(r.supervisor, "clock", SimpleNamespace(now=lambda: found.last_beat + 1000.0))
+            (late,) = await live_workers(r.supervisor)
+            assert late.lag == found.last_beat + 1000.0 - late.last_beat
             hold.set()
             await run.wait(timeout=PATIENCE)
         assert await live_workers(r.supervisor) == []

@@ -34,6 +34,8 @@ class LiveWorker(Struct, frozen=True, kw_only=True):
     runs: tuple[RunId, ...]
     last_beat: float
     """When it wrote its last heartbeat, by its own clock."""
+    lag: float
+    """Seconds since then, by the clock of this process."""
 
 
 async def add_worker(key_value: KeyValue, driver_id: DriverId, facts: WorkerFacts, living: frozenset[DriverId]) -> None:
@@ -59,6 +61,7 @@ async def live_workers(supervisor: Supervisor) -> list[LiveWorker]:
     for row in await supervisor.drivers.rows():
         if row.dead or row.driver_id not in facts or is_gone(row.host, row.process):
             continue
+        beat, now = beats.get(row.driver_id, 0.0), supervisor.clock.now()
         about = msgspec.json.decode(facts[row.driver_id], type=WorkerFacts)
         driven = await supervisor.stored.runs(RunQuery(driver_id=row.driver_id, unfinished_only=True))
         found.append(
@@ -69,7 +72,8 @@ async def live_workers(supervisor: Supervisor) -> list[LiveWorker]:
                 version=about.version,
                 tags=about.tags,
                 runs=tuple(dict.fromkeys(run.root_id for run in reversed(driven))),
-                last_beat=beats.get(row.driver_id, 0.0),
+                last_beat=beat,
+                lag=max(0.0, now - beat),
             )
         )
     return found
