@@ -6,10 +6,12 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from retinue.__main__ import main
 from retinue.providers.scripted import Line, says
+from retinue.store.postgres import parse_address
 from retinue.testing.fake_chat import FakeChat
 from retinue.testing.fake_server import FakeResponse, ReceivedRequest
 from tests.cli.stage import Command, retinue, serving
@@ -87,3 +89,38 @@ async def test_a_worker_without_the_key_of_a_provider_leaves_its_runs_alone(
     assert keyless.code == 0
     assert "no provider named 'house' here" in keyless.stderr
     assert "a-secret-key" not in keyless.stderr
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_a_store_holds_no_key(
+    kind: str, folder: Path, request: pytest.FixtureRequest, vendor: FakeChat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = f"sqlite:{folder}/runs.db" if kind == "sqlite" else request.getfixturevalue("postgres_url")
+    monkeypatch.setenv("RETINUE_STORE", store)
+    settings = folder / "retinue.toml"
+    settings.write_text(f'{settings.read_text()}api_key_env = "HOUSE_KEY"\n')
+    key = {"HOUSE_KEY": "a-secret-key"}
+    detached = await retinue("run", "--detach", "Say hello", cwd=folder, env=key)
+    worked = await retinue("worker", "--drain", cwd=folder, env=key)
+    assert (detached.code, worked.code) == (0, 0), worked.stderr
+    own = await retinue("run", "Say hello yourself", cwd=folder, env=key)
+    assert own.code == 0, own.stderr
+
+    assert {asked.headers["authorization"] for asked in vendor.requests} == {"Bearer a-secret-key"}
+    stored = content_of(store)
+    assert b"Say hello yourself" in stored, "the content can be read"
+    assert b"a-secret-key" not in stored
+
+
+def content_of(store: str) -> bytes:
+    """Everything that a store holds, with the bytes of its texts as they are."""
+    if store.startswith("sqlite:"):
+        file = Path(store.removeprefix("sqlite:"))
+        return b"".join(each.read_bytes() for each in file.parent.glob(f"{file.name}*"))
+    address = parse_address(store)
+    names = "SELECT tablename FROM pg_tables WHERE schemaname = %s"
+    with psycopg.connect(address.connection_string) as connection:
+        tables = [name for (name,) in connection.execute(names, (address.schema,)).fetchall()]
+        rows = [connection.execute(f"SELECT * FROM {address.schema}.{table}".encode()).fetchall() for table in tables]
+    values = [value for found in rows for row in found for value in row]
+    return b"\n".join(value if isinstance(value, bytes) else str(value).encode() for value in values)
