@@ -1,7 +1,7 @@
-"""A program for tests of shared limits: `python -m tests.engine.acting_program HOME ACTIONS LIMIT NAME`.
+"""A program for tests of shared limits: `python -m tests.engine.acting_program PLACE ACTIONS LIMIT NAME`.
 
-It reports `ready`, waits for a line on stdin, makes that many actions in one reply under a limit of actions per hour,
-and reports how many were made.
+PLACE is a folder for a SQLite store, or the address of a PostgreSQL store. It reports `ready`, waits for a line on
+stdin, makes that many actions in one reply under a limit of actions per hour, and reports how many were made.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ import retinue
 from retinue.core.events import CallReturned
 from retinue.core.policy import NO_ACTIONS_LEFT
 from retinue.providers.scripted import Script, ScriptedProvider, calls, says, together
+from tests.dispatch.worker.stage import at
 
 
 @retinue.tool(acts=True)
@@ -19,12 +20,12 @@ async def act() -> str:
     return "did"
 
 
-async def main(home: str, actions: int, limit: int, name: str) -> None:
+async def main(place: str, actions: int, limit: int, name: str) -> None:
     """Act once a line was read."""
     script = Script().play("main", together(*(calls("act") for _ in range(actions))), says("done"))
     async with retinue.open(
         provider=ScriptedProvider(script),
-        home=home,
+        **at(place),
         session=name,
         dialects=(),
         tools=(act,),
