@@ -106,6 +106,19 @@ class Site:
         """The events of a stream until it ends, each with its name."""
         return [(fields.get("event", ""), json.loads(fields["data"])) for fields in await self._stream(path, {})]
 
+    async def rows(self, run_id: str) -> AsyncGenerator[dict[str, Any]]:
+        """The rows of a tree as a page that follows it has them: after the first ones, and after each change."""
+        known: dict[str, Any] = {}
+        given = {"Authorization": f"Bearer {ACT}"}
+        async with self._session.get(f"{self.url}/api/v1/runs/{run_id}/changes", headers=given) as answer:
+            name = ""
+            async for line in answer.content:
+                if line.startswith(b"event: "):
+                    name = line[7:].decode().strip()
+                elif line.startswith(b"data: ") and name == "rows":
+                    known |= {row["run_id"]: row for row in json.loads(line[6:])}
+                    yield known
+
     async def _stream(self, path: str, headers: Mapping[str, str]) -> list[dict[str, str]]:
         given = {"Authorization": f"Bearer {ACT}", **headers}
         async with self._session.get(f"{self.url}{path}", headers=given) as answer:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +134,32 @@ async def test_a_running_run_takes_messages_and_is_cancelled(folder: Path) -> No
 
     assert (sent.status, cancelled.json) == (200, {"run_id": run_id, "cancelled": [run_id]})
     assert (run["outcome"], late.status) == ("cancelled", 409)
+
+
+FAILING = {
+    "main": [{"status": 503, "message": "not now", "times": 4, "then": {"say": "one two", "every": 60.0}}],
+}
+"""A model that is called again after pauses, each longer than the one before."""
+
+
+async def test_the_end_of_a_pause_is_shown_though_it_is_no_event(folder: Path) -> None:
+    async with site(folder, FAILING) as server:
+        run_id = (await server.post("/api/v1/runs", {"task": "Count"})).json["run_id"]
+        async with aclosing(server.rows(run_id)) as first:
+            pause = await anext(text async for text in doings(first, run_id) if text.startswith("waits"))
+        async with aclosing(server.rows(run_id)) as second:  # its first row may be of the pause
+            end = await anext(text async for text in doings(second, run_id) if not text.startswith("waits"))
+        await server.post(f"/api/v1/runs/{run_id}/cancel")
+        await server.retinue.wait(run_id)
+
+    assert pause.startswith("waits to call the model again: not now")
+    assert end == "calls the model"
+
+
+async def doings(changes: AsyncIterator[dict[str, Any]], run_id: str) -> AsyncIterator[str]:
+    """What a run does, with each change of the rows of its tree."""
+    async for rows in changes:
+        yield rows[run_id]["doing"]
 
 
 async def test_a_fork_continues_from_a_turn(folder: Path) -> None:

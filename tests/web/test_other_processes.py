@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -97,18 +97,25 @@ async def test_a_stream_has_the_events_of_a_tree_that_another_process_drives(fol
     assert (list(last.values()), texts.count("It was the pool."), named[-1]) == (["completed"] * 2, 1, ("end", {}))
 
 
-async def test_a_parent_of_another_process_is_shown_as_waiting_while_its_child_works(folder: Path, place: str) -> None:
+async def test_a_parent_of_another_process_is_shown_as_waiting_with_the_calls_of_both(folder: Path, place: str) -> None:
     async with other_process(place) as other, site(folder, LINES) as server:
         run = await other.spawn()
         async for item in other.retinue.events(run, tree=True):
             if item.parent is not None and type(item.event).__name__ == "ReplyReceived":
                 break
+        async with aclosing(server.rows(run.run_id)) as changes:
+            await anext(rows async for rows in changes if "calls look" in {row["doing"] for row in rows.values()})
+        tree = (await server.get(f"/api/v1/runs/{run.run_id}/tree")).json["items"]
+        async with aclosing(server.rows(run.run_id)) as changes:
+            first = await anext(changes)
         listed = (await server.get("/api/v1/runs")).json["items"][0]
         shown = (await server.get(f"/api/v1/runs/{run.run_id}")).json
         other.go.set()
         await run.wait()
 
     assert [(each["state"], each["waiting_for"]) for each in (listed, shown)] == [("waiting", "child")] * 2
+    for rows in (tree, first.values()):
+        assert [(row["agent"], row["doing"]) for row in rows] == [("main", "calls run_agent"), ("dig", "calls look")]
 
 
 async def lines_of(url: str, last: str, wanted: int) -> list[str]:
@@ -149,6 +156,7 @@ async def test_a_page_follows_and_cancels_a_tree_of_another_process(folder: Path
         await page.click(".runs a.row", text="Why is it slow?")
         await page.until("document.querySelectorAll('.tree a.row').length === 2")
         await page.has("waiting for child", within="article h2")
+        await page.has("calls look", within=".tree")
         await page.click("article button", text="Cancel")
         await page.click("dialog #accept")
         await page.has("cancelled", within="article h2")

@@ -6,8 +6,10 @@ All pages that follow a tree share one reader of its events, and what is sent to
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -21,6 +23,7 @@ from retinue.core.commands import RunQuery
 from retinue.core.errors import RetinueError
 from retinue.core.events import Event
 from retinue.core.ids import RunId
+from retinue.web.current_calls import OpenCalls, doing, open_calls
 
 BATCH_SECONDS = 0.04
 """The pause between two batches, in which changes are collected."""
@@ -28,8 +31,8 @@ BATCH_SECONDS = 0.04
 BATCH_SECONDS_OF_A_PAGE = 0.0006
 """What each page that follows adds to that pause: the cost of many pages stays bounded."""
 
-SETTLE_SECONDS = 0.3
-"""After this time rows are looked at again: a parent begins to wait without an event."""
+SETTLE_SECONDS = (0.3, 2.0)
+"""After these times rows are looked at again: a parent begins to wait without an event, and so ends a pause."""
 
 ALIVE_SECONDS = 15.0
 """The longest time without a line, so that proxies keep the connection."""
@@ -84,17 +87,10 @@ def sent(name: str, value: object) -> bytes:
     return b"event: %s\ndata: %s\n\n" % (name.encode(), msgspec.json.encode(value))
 
 
-def tree_row(client: ReadOnlyClient, view: RunView) -> dict[str, object]:
-    """The row of a run, with the reason of its failure and with what it does now, if this process drives it."""
+def tree_row(client: ReadOnlyClient, view: RunView, calls: OpenCalls | None) -> dict[str, object]:
+    """The row of a run, with the reason of its failure and with what it does now; `calls` are as for `doing`."""
     error = view.outcome.error if view.outcome is not None else ""
-    live = client.supervisor.live(view.run_id) if view.outcome is None else None
-    doing = ""
-    if live is not None and (pause := live.pause) is not None:
-        doing = f"waits to call the model again: {pause.error}"
-    elif live is not None:
-        calls = [live.run.open[index].call.name for index in live.in_flight if 0 <= index < len(live.run.open)]
-        doing = f"calls {', '.join(calls[:3])}" if calls else "calls the model" if live.in_flight else ""
-    return run_row(view) | {"error": error[:1000], "doing": doing[:300]}
+    return run_row(view) | {"error": error[:1000], "doing": doing(client, view, calls)[:300]}
 
 
 class _Tree:
@@ -110,8 +106,12 @@ class _Tree:
         self._parents: dict[RunId, RunId | None] = {}
         self._over: set[RunId] = set()
         """Runs whose last row was sent: it does not change any more."""
+        self._calls: dict[RunId, OpenCalls] = {}
         self._changed: set[RunId] = set()
-        self._settling: set[RunId] = set()
+        self._settling: dict[RunId, tuple[float, int]] = {}
+        """When a row is looked at again, and how often that was done since it changed."""
+        self._look_at = math.inf
+        """When the first of them is due, or before."""
         self._events: dict[RunId, list[tuple[int, Event]]] = {}
         self._texts: set[RunId] = set()
         self._wake = asyncio.Event()
@@ -133,13 +133,19 @@ class _Tree:
         problem = ""
         try:
             after = await self._numbers()  # read first: an event between the two reads is seen twice, not never
-            for view in sorted(await self._client.tree(self._root_id), key=lambda view: (view.started_at, view.depth)):
-                self._rows[view.run_id] = msgspec.json.encode(tree_row(self._client, view))
+            views = sorted(await self._client.tree(self._root_id), key=lambda view: (view.started_at, view.depth))
+            self._calls = await open_calls(self._client, self._root_id, views)
+            for view in views:
+                row = tree_row(self._client, view, self._calls.get(view.run_id))
+                self._rows[view.run_id] = msgspec.json.encode(row)
                 self._parents[view.run_id] = view.parent_id
+                if view.outcome is not None:
+                    self._over.add(view.run_id)
+            self._settle(self._rows.keys() - self._over)
             self.ready.set_result(None)
             reading = asyncio.ensure_future(self._read(after))
             try:
-                await self._send_batches(reading)
+                await self._send_batches()
             finally:
                 reading.cancel()
                 await asyncio.gather(reading, return_exceptions=True)
@@ -166,9 +172,11 @@ class _Tree:
             async for item in self._client.supervisor.tree_events(self._root_id, after=after, deltas_of=self.selected):
                 run_id = item.run
                 if item.seq:
+                    event = cast("Event", item.event)
                     self._changed.add(run_id)
+                    self._calls.setdefault(run_id, OpenCalls()).take(event)
                     if run_id in self.selected:
-                        self._events.setdefault(run_id, []).append((item.seq, cast("Event", item.event)))
+                        self._events.setdefault(run_id, []).append((item.seq, event))
                 else:
                     self._texts.add(run_id)
                 self._wake.set()
@@ -176,40 +184,55 @@ class _Tree:
             self._is_read = True
             self._wake.set()
 
-    async def _send_batches(self, reading: asyncio.Future[None]) -> None:
+    async def _send_batches(self) -> None:
         while True:
-            if not self._changed and not self._texts:
-                if self._is_read and not self._settling:
-                    return
-                try:
-                    await asyncio.wait_for(self._wake.wait(), SETTLE_SECONDS if self._settling else None)
-                except TimeoutError:
-                    settled, self._settling = self._settling, set()
-                    self._changed |= settled
-                    await self._send(again=True)
-                    continue
-                if self._is_read and not self._changed and not self._texts:
-                    self._changed, self._settling = self._settling, set()
-                    await self._send(again=True)
-                    return
+            if not self._changed and not self._texts and not self._is_read:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(
+                        self._wake.wait(), max(0.0, self._look_at - _now()) if self._settling else None
+                    )
+            is_last = self._is_read
+            if is_last:  # runs that have lost their driver changed without an event
+                self._changed |= self._rows.keys()
             self._wake.clear()
             await self._send()
+            if is_last:
+                return
             await asyncio.sleep(BATCH_SECONDS + BATCH_SECONDS_OF_A_PAGE * len(self.followers))
 
-    async def _send(self, *, again: bool = False) -> None:
-        """Send what has changed to all followers; `again` looks at rows that were sent before."""
+    def _settle(self, run_ids: Iterable[RunId]) -> None:
+        """Have rows that have changed looked at again."""
+        at = _now() + SETTLE_SECONDS[0]
+        self._settling.update((run_id, (at, 0)) for run_id in run_ids)
+        self._look_at = min(self._look_at, at)
+
+    def _settled(self) -> set[RunId]:
+        """The runs whose rows are to be looked at again now."""
+        if (now := _now()) < self._look_at:
+            return set()
+        due = {run_id: times for run_id, (at, times) in self._settling.items() if at <= now}
+        for run_id, times in due.items():
+            live = self._client.supervisor.live(run_id)
+            is_paused = live is not None and live.pause is not None  # it goes on without an event
+            times += not is_paused
+            if run_id in self._over or times == len(SETTLE_SECONDS):
+                del self._settling[run_id]
+            else:
+                self._settling[run_id] = (now + SETTLE_SECONDS[times], times)
+        self._look_at = min((at for at, _ in self._settling.values()), default=math.inf)
+        return due.keys() - self._over
+
+    async def _send(self) -> None:
+        """Send what has changed to all followers, and rows that have come to look different meanwhile."""
         changed, self._changed = self._changed, set()
         events, self._events = self._events, {}
         texts, self._texts = self._texts, set()
-        rows: list[bytes] = []
-        # A parent's row changes with its child's.
-        related = changed | {parent for run_id in changed if (parent := self._parents.get(run_id)) is not None}
-        for run_id in related - self._over:
-            if (row := await self._row(run_id)) is not None and row != self._rows.get(run_id):
-                self._rows[run_id] = row
-                rows.append(row)
-        if not again:
-            self._settling |= related - self._over
+        settled = self._settled() - changed
+        rows = await self._changed_rows(changed | settled)
+        # A parent's row changes with its child's; the parent of a new run is known with its row.
+        parents = {parent for run_id in changed if (parent := self._parents.get(run_id)) is not None} - changed
+        rows += await self._changed_rows(parents)
+        self._settle((changed | parents) - self._over)
         shared = b"event: rows\ndata: [%s]\n\n" % b",".join(rows) if rows else b""
         replies = {run_id: self._reply(run_id) for run_id in texts | events.keys()}
         for follower in self.followers:
@@ -223,6 +246,14 @@ class _Tree:
             if chunk:
                 follower.put(chunk)
 
+    async def _changed_rows(self, run_ids: Set[RunId]) -> list[bytes]:
+        rows: list[bytes] = []
+        for run_id in run_ids - self._over:
+            if (row := await self._row(run_id)) is not None and row != self._rows.get(run_id):
+                self._rows[run_id] = row
+                rows.append(row)
+        return rows
+
     async def _row(self, run_id: RunId) -> bytes | None:
         view = await self._client.supervisor.look(run_id)
         if view is None:
@@ -232,7 +263,7 @@ class _Tree:
         self._parents[run_id] = view.parent_id
         if view.outcome is not None:
             self._over.add(run_id)
-        return msgspec.json.encode(tree_row(self._client, view))
+        return msgspec.json.encode(tree_row(self._client, view, self._calls.get(run_id)))
 
     def _reply(self, run_id: RunId) -> bytes:
         """The end of the reply in progress of a run that this process drives, and why it is tried again."""
@@ -263,6 +294,10 @@ class _Tree:
         if later := follower.entries(follower.waiting):
             follower.put(later)
         follower.waiting.clear()
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 class LiveTrees:

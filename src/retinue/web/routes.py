@@ -33,6 +33,7 @@ from retinue.dispatch.cron.rows import entry_row, job_row
 from retinue.dispatch.cron.table import CronTable
 from retinue.version import __version__
 from retinue.web import bodies
+from retinue.web.current_calls import open_calls
 from retinue.web.live import LiveTrees, tree_row
 from retinue.web.service import EventStream, RouteRow, Service, as_cursor, as_json, as_run, body_of, integer, place_of
 
@@ -164,7 +165,9 @@ class RunRoutes:
 
     async def show_tree(self, request: Request) -> Response:
         top = await self._found(request)
-        rows = [tree_row(self._client, view) for view in await self._below(top)]
+        views = await self._below(top)
+        calls = await open_calls(self._client, top.root_id, views)
+        rows = [tree_row(self._client, view, calls.get(view.run_id)) for view in views]
         return as_json(bodies.Tree(items=msgspec.convert(rows, tuple[bodies.TreeRun, ...])))
 
     async def _below(self, top: RunView) -> list[RunView]:
