@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
@@ -15,6 +16,7 @@ from retinue.testing.fake_server import FakeServer
 from retinue.web.openapi import document
 from retinue.web.routes import AdminRoutes, RunRoutes
 from retinue.web.service import Service
+from tests.local.test_workspaces import git
 from tests.providers.test_server_tools import URL, searching
 from tests.web.harness import READ, Site, site
 
@@ -193,6 +195,30 @@ async def test_an_approval_is_listed_and_answered_by_its_id(folder: Path) -> Non
     assert (question["tool"], json.loads(question["arguments"])) == ("file_write", {"path": "a.txt", "content": "hi"})
     assert (denied.status, plain.json) == (403, {"id": question["id"], "first": True})
     assert (run["text"], (folder / "a.txt").read_text()) == ("Written.", "hi")
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+async def test_a_question_in_a_worktree_is_compared_with_the_files_there(folder: Path) -> None:
+    (folder / "retinue.toml").write_text('[agents.dig]\ntools = ["file_write"]\nisolation = "worktree"\n')
+    (folder / "a.txt").write_text("committed\n")
+    git(folder, "init", "--quiet")
+    git(folder, "add", "a.txt")
+    git(folder, "commit", "--quiet", "-m", "first")
+    (folder / "a.txt").write_text("changed since\n")
+    write = {"name": "file_write", "arguments": {"path": "a.txt", "content": "new\n"}}
+    lines = {
+        "main": [{"call": {"name": "run_agent", "arguments": {"agent": "dig", "task": "Write"}}}, {"say": "Done."}],
+        "dig": [{"call": write}, {"say": "Written."}],
+    }
+    async with site(folder, lines) as server:
+        asked = {"task": "Look", "dialects": ["native"], "tools": ["file_write"]}
+        run_id = (await server.post("/api/v1/runs", asked)).json["run_id"]
+        await server.parked(run_id)
+        (question,) = (await server.get("/api/v1/approvals")).json["items"]
+        await server.post(f"/api/v1/approvals/{question['id']}", {"allow": False})
+        await ended(server, run_id)
+
+    assert question["details"] == 'path: "a.txt" (the file exists)\n- committed\n+ new'
 
 
 @pytest.mark.parametrize(

@@ -166,3 +166,20 @@ async def test_a_page_follows_and_cancels_a_tree_of_another_process(folder: Path
         outcome = await run.wait()
 
     assert (outcome.result, page.problems) == ("cancelled", [])
+
+
+async def test_a_question_of_another_process_has_the_diff_of_what_it_writes(folder: Path, place: str) -> None:
+    (folder / "a.txt").write_text("old\nline\n")
+    write = calls("file_write", path="a.txt", content="new\nline\n")
+    model = ScriptedProvider(Script().play("main", write, says("Written.")))
+    opened = retinue.open(provider=model, store=place, approvals="wait")
+    async with opened as r, site(folder, LINES) as server:
+        run = await r.spawn("Write", tools=("file_write",))
+        async with aclosing(server.rows(run.run_id)) as changes:
+            await anext(rows async for rows in changes if rows[run.run_id]["waiting_for"] == "approval")
+        (question,) = (await server.get("/api/v1/approvals")).json["items"]
+        answer = await server.post(f"/api/v1/approvals/{question['id']}", {"allow": True})
+        outcome = await run.wait()
+
+    assert question["details"] == 'path: "a.txt" (the file exists)\n- old\n+ new\n  line'
+    assert (answer.json["first"], outcome.text) == (True, "Written.")

@@ -30,7 +30,8 @@ Arguments: TypeAlias = Mapping[str, Any]
 def readable(tool: str, arguments: str, workspace: str = "") -> str:
     """The arguments in lines for the tools whose arguments are texts; those of other tools as they are.
 
-    `workspace` is the folder of the run: a file in it, which no link leads to, is compared with what is to be written.
+    `workspace` is the folder of the run, empty if it is not known: a file in it, which no link leads to, is compared
+    with what is to be written.
 
     >>> print(readable("shell", '{"command":"cd src\\\\nrm -r old","timeout":5}'))
     $ cd src
@@ -72,7 +73,7 @@ def _edit(given: Arguments, workspace: str) -> Iterator[str]:
 
 def _write(given: Arguments, workspace: str) -> Iterator[str]:
     path, content = _string(given, "path"), _string(given, "content")
-    before, note = _content(workspace, path) if workspace else (None, "")
+    before, note = _content(workspace, path)
     yield f"path: {_json(path)}{note}"
     yield from _lines("+ ", content) if before is None else _diff(before, content, around=CONTEXT)
     yield from _rest(given, "path", "content")
@@ -144,6 +145,9 @@ def _string(given: Arguments, name: str) -> str:
     return value
 
 
+_NOT_COMPARED = " (not compared with what is there)"
+
+
 def _content(workspace: str, path: str) -> tuple[str | None, str]:
     """The text of a regular file in the workspace, None if there is none to compare, and a note about what is there.
 
@@ -151,6 +155,8 @@ def _content(workspace: str, path: str) -> tuple[str | None, str]:
     """
     from retinue.local.repository_files import opened_folder, read_entry
 
+    if not workspace:
+        return None, _NOT_COMPARED
     inside = path.removeprefix(f"{workspace.rstrip('/')}/")
     if inside.startswith("/"):
         return None, " (outside of the workspace)"
@@ -158,7 +164,7 @@ def _content(workspace: str, path: str) -> tuple[str | None, str]:
         with opened_folder(Path(workspace)) as folder:
             entry = read_entry(folder, "/".join(part for part in inside.split("/") if part != "."), longest=MAX_BYTES)
     except (OSError, ValueError, WorkspaceUnavailable):
-        return None, " (not compared with what is there)"
+        return None, _NOT_COMPARED
     if entry is None:
         return None, ""
     if entry.mode == "120000":

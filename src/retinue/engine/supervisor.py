@@ -47,6 +47,7 @@ from retinue.core.ports import (
 from retinue.core.run import CHAT, Approval, EndReason, Exchange, HandleRef, HistoryRef, Outcome
 from retinue.core.state import Run
 from retinue.core.step import READ_AT_TURN_BOUNDARY
+from retinue.core.workspace import is_address
 from retinue.engine.admission import SpawnRequest, admit, current_policy, with_readable_memory, with_visible_tools
 from retinue.engine.context import (
     Approver,
@@ -59,7 +60,7 @@ from retinue.engine.context import (
     OnEvent,
     OutcomeTexts,
 )
-from retinue.engine.driver_table import DriverTable
+from retinue.engine.driver_table import DriverTable, this_host
 from retinue.engine.hosted_calls import call_for_host
 from retinue.engine.live_run import LiveRun, ToolSet
 from retinue.engine.loop import Executor
@@ -430,6 +431,16 @@ class Supervisor:
     async def answer(self, question: Approval, *, allow: bool, note: str = "") -> bool:
         """Answer a question of a run; whether this was the first answer. Only the first one counts."""
         return await self.post(question.run_id, answer_to(question, allow=allow, note=note), durable=True)
+
+    async def folder(self, run_id: RunId) -> str:
+        """The folder of a run's workspace on this machine; empty if it is not known, or of another machine."""
+        if (live := self._driven(run_id)) is not None:
+            return live.folder or live.run.run_spec.workspace
+        driver = await self.drivers.find((await self.row(run_id)).driver_id)
+        if driver is None or driver.host != this_host():
+            return ""
+        workspace = (await self.replay(run_id)).run_spec.workspace
+        return "" if is_address(workspace) else workspace
 
     # Live and recently ended runs
 

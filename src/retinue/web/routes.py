@@ -300,8 +300,10 @@ class RunRoutes:
 
     async def _details(self, question: Approval) -> str:
         """The arguments to read; `readable` opens files of the run's workspace alone."""
-        live = self._client.supervisor.live(question.run_id)
-        workspace = live.run.run_spec.workspace if live is not None else ""
+        workspace = ""
+        if question.tool == "file_write":  # only what is written is compared with what is there
+            with suppress(RetinueError):  # the run may have ended meanwhile
+                workspace = await self._client.supervisor.folder(question.run_id)
         return await asyncio.to_thread(readable, question.tool, question.arguments, workspace)
 
     async def answer_approval(self, request: Request) -> Response:
