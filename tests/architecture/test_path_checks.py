@@ -117,6 +117,7 @@ REASONS: dict[tuple[str, str, str], str] = {
     ("tools/files/paths.py", "FileAccess._open", "stat"): FD,
     ("tools/memory/markdown.py", "MarkdownMemory.agents", "glob"): STATE,
     ("tools/memory/memory_tools.py", "_exists", "stat"): STATE,
+    ("tools/memory/sqlite.py", "_state", "stat"): STATE,
     ("tools/memory/workspace.py", "_Folder.files", "listdir"): FD,
     ("tools/search/ripgrep.py", "_where", "stat"): FD,
     ("tools/search/search_program.py", "walk", "scandir"): FD,

@@ -22,7 +22,7 @@ PATIENCE = 240.0
 
 LONG = pytest.mark.timeout(300)
 
-_serving: set[asyncio.Task[None]] = set()
+_serving: set[asyncio.Task[bool]] = set()
 """The workers of the running test."""
 
 
