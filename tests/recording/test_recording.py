@@ -488,6 +488,7 @@ def test_times_and_durations_are_not_compared() -> None:
     [
         ("", "not a recording: its first line is no tree"),
         ("{}", ":1: not a line of a recording"),
+        ('{"line":"tree","x":' + "[" * 100_000, ":1: not a line of a recording"),
         (
             '{"line":"end","run":"root","outcome":{"result":"completed","reason":"answered"}}',
             "its first line is no tree",

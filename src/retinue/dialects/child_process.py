@@ -17,6 +17,7 @@ from msgspec import Meta, Struct
 
 from retinue.core.policy import Policy
 from retinue.core.run import Limits
+from retinue.core.text import NOT_JSON
 from retinue.core.usage import NO_USAGE, Usage
 from retinue.providers.pricing import Rates
 from retinue.tools.dependencies import ToolOptions
@@ -128,7 +129,7 @@ def last_tally(written: bytes) -> Tally:
     for line in reversed(lines):
         try:
             return msgspec.json.decode(line, type=Tally)
-        except msgspec.DecodeError:
+        except NOT_JSON:
             continue
     return NO_TALLY
 

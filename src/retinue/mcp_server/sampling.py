@@ -12,6 +12,7 @@ from retinue.core.attachments import Attachment, described, text_of
 from retinue.core.errors import ProviderError
 from retinue.core.messages import AssistantMessage, Message, Reply, Stop, ToolCall, ToolMessage, UserMessage
 from retinue.core.ports import Publish, Request
+from retinue.core.text import NOT_JSON
 
 NAME = "mcp-sampling"
 MAX_OUTPUT = 8192
@@ -85,7 +86,7 @@ def _messages(history: Sequence[Message]) -> list[dict[str, Any]]:
 def _use(call: ToolCall, id: str) -> dict[str, Any]:
     try:
         arguments: object = msgspec.json.decode(call.understood)
-    except msgspec.DecodeError:
+    except NOT_JSON:
         arguments = {}
     return {"type": "tool_use", "id": id, "name": call.name, "input": arguments if isinstance(arguments, dict) else {}}
 

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from retinue.core.errors import ProviderError
+from retinue.core.text import NOT_JSON
 from retinue.net.http import Http
 from retinue.providers.catalog import WIRES, ProviderConfig, context_windows, model_prices
 from retinue.providers.http import Endpoint
@@ -128,7 +129,7 @@ def _endpoint(config: ProviderConfig, http: Http) -> Endpoint:
 def _decode(body: bytes, config: ProviderConfig) -> list[_Entry]:
     try:
         listed = msgspec.json.decode(body, type=_List)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except NOT_JSON:
         listed = _List()
     lists = (listed.data, listed.models, listed.modelSummaries, listed.inferenceProfileSummaries)
     entries = next((each for each in lists if each is not None), None)

@@ -21,6 +21,7 @@ from retinue.core.errors import BadInput
 from retinue.core.events import Refusal
 from retinue.core.messages import AssistantMessage, Message, Reply, ToolMessage
 from retinue.core.run import Outcome
+from retinue.core.text import NOT_JSON
 from retinue.core.usage import NO_USAGE, Usage
 from retinue.local.bounded_file import MIB, read_bounded
 from retinue.providers.key_mask import mask_forms
@@ -263,7 +264,7 @@ def read_recording(file: str | Path) -> Recording:
     for number, line in enumerate(content.splitlines(), 1):
         try:
             lines.append(_decode(line))
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except NOT_JSON as error:
             raise BadInput(f"{file}:{number}: not a line of a recording: {error}") from None
     if not lines or not isinstance(tree := lines[0], RecordedTree):
         raise BadInput(f"{file}: not a recording: its first line is no tree")

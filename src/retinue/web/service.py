@@ -23,6 +23,7 @@ from retinue.app.retinue import Retinue
 from retinue.config.settings import Settings
 from retinue.core.errors import BadInput, NotAdoptable, Refused, RetinueError, RunIsOver, StoreError, UnknownName
 from retinue.core.ids import RunId
+from retinue.core.text import NOT_JSON
 from retinue.web import bodies
 from retinue.web.access import BodyTooLarge
 
@@ -85,7 +86,7 @@ def integer(text: str | None, default: int, name: str, most: int) -> int:
 async def body_of(request: Request, kind: type[B]) -> B:
     try:
         return msgspec.json.decode(await request.body(), type=kind)
-    except msgspec.DecodeError as error:
+    except NOT_JSON as error:
         raise BadInput(str(error)) from None
 
 

@@ -17,6 +17,8 @@ from retinue.core.usage import MAX_TOKENS
 from retinue.net.sse import EventReader
 from retinue.providers.anthropic.request import encode as encode_anthropic
 from retinue.providers.anthropic.response import Decoder as AnthropicDecoder
+from retinue.providers.bedrock.request import encode as encode_bedrock
+from retinue.providers.bedrock.response import Decoder as BedrockDecoder
 from retinue.providers.gemini.request import encode as encode_gemini
 from retinue.providers.gemini.response import Decoder as GeminiDecoder
 from retinue.providers.lenient_json import as_json_object, repair_json
@@ -34,11 +36,14 @@ WIRES: tuple[tuple[Callable[[], StreamDecoder], Callable[[Request], bytes]], ...
     (GeminiDecoder, encode_gemini),
 )
 
+BEDROCK: tuple[Callable[[], StreamDecoder], Callable[[Request], bytes]] = (BedrockDecoder, encode_bedrock)
+"""Its streams come in frames, which the target `event_stream` makes; here their events are those of a stream."""
+
 
 def check(data: bytes) -> None:
     """The answer `data[1:]` is a reply or a `ProviderError`."""
     kind, body = data[0] if data else 0, data[1:]
-    new_decoder, encode = WIRES[kind % 4]
+    new_decoder, encode = BEDROCK if kind & 8 else WIRES[kind % 4]
     decoder = new_decoder()
     try:
         if kind & 4:
@@ -80,6 +85,14 @@ TARGET = Target(
         b'\x05{"output":[{"type":"message","content":"a"},{"type":"reasoning","summary":[{"text":"x"}]}],"usage":{}}',
         b'\x06{"content":[{"type":"text","text":"a"},{"type":"tool_use","name":"f","input":{}}],"usage":{}}',
         b'\x07{"candidates":[{"content":{"parts":[{"functionCall":{"name":"f","args":{"a":1}}}]},"finishReason":"STOP"}]}',
+        b'\x08data: {"messageStart":{"role":"assistant"}}\n\ndata: {"contentBlockDelta":{"contentBlockIndex":0,"delta":'
+        b'{"text":"a"}}}\n\ndata: {"messageStop":{"stopReason":"end_turn"}}\n\n'
+        b'data: {"metadata":{"usage":{"inputTokens":1}}}\n\n',
+        b'\x08data: {"contentBlockStart":{"contentBlockIndex":0,"start":{"toolUse":{"toolUseId":"t","name":"f"}}}}\n\n'
+        b'data: {"contentBlockDelta":{"contentBlockIndex":0,"delta":{"toolUse":{"input":"{}"}}}}\n\n'
+        b'data: {"messageStop":{"stopReason":"tool_use"}}\n\n',
+        b'\x0c{"output":{"message":{"content":[{"text":"a"},{"toolUse":{"toolUseId":"t","name":"f","input":{}}},'
+        b'{"reasoningContent":{"reasoningText":{"text":"x","signature":"y"}}}]}},"stopReason":"end_turn","usage":{}}',
     ),
     words=(
         *(b"data: ", b"\n\n", b"null", b"true", b"[]", b"{}", b'""', b"0", b"-1", b"1e999", b'"\\ud83d"', b"[DONE]"),
@@ -88,5 +101,7 @@ TARGET = Target(
         *(b'"type":', b'"response.completed"', b'"item":', b'"output_index":', b'"response":', b'"output":', b'"id":'),
         *(b'"content_block_start"', b'"content_block":', b'"input_json_delta"', b'"partial_json":', b'"message_stop"'),
         *(b'"candidates":', b'"parts":', b'"functionCall":', b'"usageMetadata":', b'"thoughtSignature":', b'"text":'),
+        *(b'"contentBlockStart":', b'"contentBlockDelta":', b'"contentBlockIndex":', b'"toolUse":', b'"messageStop":'),
+        *(b'"stopReason":', b'"metadata":', b'"reasoningContent":', b'"redactedContent":', b'"inputTokens":'),
     ),
 )

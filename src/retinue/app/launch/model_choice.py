@@ -21,6 +21,7 @@ from retinue.config.precedence import BARE_ADDRESS, Flags, ModelSelection, resol
 from retinue.config.settings import Settings
 from retinue.core.agent import Agent, split_model
 from retinue.core.errors import BadInput, UnknownName
+from retinue.core.text import NOT_JSON
 from retinue.local.bounded_file import read_bounded
 from retinue.providers import catalog
 from retinue.providers.catalog import LOCAL_SERVERS, SCRIPTED, WIRES, ProviderConfig, canonical_name, provider_config
@@ -326,6 +327,6 @@ def _request(provider_config: ProviderConfig, timeout: float) -> Server | None:
 def _names(body: bytes) -> tuple[str, ...]:
     try:
         listed: Any = msgspec.json.decode(body, type=_Models)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except NOT_JSON:
         return ()
     return tuple(model.id for model in listed.data or ())

@@ -35,6 +35,10 @@ MAX_LISTED = 1000
 """Tools of one file that are read."""
 
 
+MAX_WARNING = 1000
+"""Characters of a warning or of an error."""
+
+
 class FileWarning(NamedTuple):
     """What was guessed or ignored in a file; `line` counts from 1 and is None where it is not known."""
 
@@ -63,7 +67,7 @@ class UnusableAgentFile(Exception):
 
     def __init__(self, reason: str, line: int | None = None) -> None:
         super().__init__(reason)
-        self.reason = reason
+        self.reason = _short(reason)
         self.line = line
 
 
@@ -109,6 +113,14 @@ _UNSUPPORTED: Mapping[str, str] = {
 
 def read_agent_file(path: str, text: str, translation: Translation) -> list[AgentFile]:
     """The agents of one file; raises `NotAnAgentFile` or `UnusableAgentFile`."""
+    # A warning can quote a value of the file, which may be long.
+    return [
+        agent._replace(warnings=tuple(each._replace(text=_short(each.text)) for each in agent.warnings))
+        for agent in _read(path, text, translation)
+    ]
+
+
+def _read(path: str, text: str, translation: Translation) -> list[AgentFile]:
     text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     if path.endswith(".toml"):
         return _toml(path, text, translation)
@@ -122,6 +134,10 @@ def read_agent_file(path: str, text: str, translation: Translation) -> list[Agen
     reader = _Reader(front.values, front.lines.get, translation)
     reader.warnings += [FileWarning(line, note) for line, note in front.notes]
     return [reader.agent(path, source, front.body)]
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MAX_WARNING else f"{text[:MAX_WARNING]} ..."
 
 
 def _source(path: str, values: Mapping[str, Value]) -> Source:

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from retinue.core.errors import ProviderError
+from retinue.core.text import NOT_JSON
 from retinue.providers.http import Endpoint
 
 _ID = re.compile(r"[A-Za-z0-9._-]{1,200}")
@@ -106,7 +107,7 @@ T = TypeVar("T")
 def _decode(kind: type[T], body: bytes) -> T:
     try:
         return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except NOT_JSON:
         raise ProviderError("the server's answer about a batch cannot be read", fault="internal") from None
 
 

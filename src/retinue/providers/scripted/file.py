@@ -26,6 +26,7 @@ from msgspec import Struct
 from retinue.core.errors import BadInput, ProviderError
 from retinue.core.messages import Reply, StartDelta, ToolCall
 from retinue.core.ports import Publish, Request
+from retinue.core.text import NOT_JSON
 from retinue.core.usage import Usage
 from retinue.local.bounded_file import MIB, read_bounded
 from retinue.providers.http_errors import ErrorBody, fault_of
@@ -105,7 +106,7 @@ def read_script(text: bytes) -> tuple[Script, frozenset[str]]:
     """
     try:
         content = _decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except NOT_JSON as error:
         raise BadInput(f"the script cannot be read: {error}") from None
     script, agents = Script(), set[str]()
     for key, lines in content.items() if isinstance(content, dict) else ((ANY_AGENT, content),):
