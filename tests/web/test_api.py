@@ -197,6 +197,63 @@ async def test_an_approval_is_listed_and_answered_by_its_id(folder: Path) -> Non
     assert (run["text"], (folder / "a.txt").read_text()) == ("Written.", "hi")
 
 
+async def left_run(folder: Path) -> str:
+    """A run in the middle of a turn, whose server has ended."""
+    async with site(folder, SLOW) as server:
+        run_id = (await server.post("/api/v1/runs", {"task": "Count"})).json["run_id"]
+        await server.retinue.supervisor.look(run_id)
+    return run_id
+
+
+async def test_an_interrupted_run_is_shown_as_such_and_resumed(folder: Path) -> None:
+    run_id = await left_run(folder)
+    async with site(folder, LINES) as server:
+        path = f"/api/v1/runs/{run_id}"
+        listed = (await server.get("/api/v1/runs?state=interrupted")).json["items"]
+        rows = [row async for row in server.rows(run_id)][-1]
+        looking = (await server.get(path)).json
+        refused = await server.post(f"{path}/resume", token=READ)
+        resumed = await server.post(f"{path}/resume")
+        run = await ended(server, run_id)
+        again = await server.post(f"{path}/resume")
+        unknown = await server.post("/api/v1/runs/unknown-run/resume")
+
+    assert ([each["run_id"] for each in listed], looking["outcome"]) == ([run_id], None)
+    assert (rows[run_id]["state"], rows[run_id]["doing"]) == ("interrupted", "")
+    assert (refused.status, resumed.status, resumed.json["run_id"]) == (403, 200, run_id)
+    assert (run["outcome"], run["text"]) == ("completed", "It is the pool.")
+    assert (again.status, again.json["state"], unknown.status) == (200, "ended", 404), "a run that has ended stays so"
+
+
+async def test_an_interrupted_run_is_cancelled(folder: Path) -> None:
+    run_id = await left_run(folder)
+    async with site(folder, LINES) as server:
+        cancelled = await server.post(f"/api/v1/runs/{run_id}/cancel")
+        run = (await server.get(f"/api/v1/runs/{run_id}")).json
+
+    assert (cancelled.json["cancelled"], run["outcome"]) == ([run_id], "cancelled")
+
+
+async def test_a_run_that_has_used_up_its_turns_is_exhausted_and_continued_by_a_fork(folder: Path) -> None:
+    (folder / "retinue.toml").write_text('[agents.short]\nmax_turns = 2\ntools = ["task_list"]\n')
+    look = {"call": {"name": "task_list"}}
+    lines = {"short": [look, look, {"say": "That is all I have."}], "short: Go on": [{"say": "Done."}]}
+    async with site(folder, lines) as server:
+        run_id = (await server.post("/api/v1/runs", {"task": "Look", "agent": "short"})).json["run_id"]
+        run = await ended(server, run_id)
+        found = [
+            [each["run_id"] for each in (await server.get(f"/api/v1/runs?state={state}")).json["items"]]
+            for state in ("exhausted", "completed")
+        ]
+        resumed = await server.post(f"/api/v1/runs/{run_id}/resume")
+        forked = await server.post(f"/api/v1/runs/{run_id}/fork", {"task": "Go on"})
+        continued = await ended(server, forked.json["run_id"])
+
+    assert (run["outcome"], run["end_reason"], run["state"]) == ("exhausted", "max_turns", "ended")
+    assert (found, resumed.json["state"]) == ([[run_id], []], "ended")
+    assert continued["text"] == "Done."
+
+
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 async def test_a_question_in_a_worktree_is_compared_with_the_files_there(folder: Path) -> None:
     (folder / "retinue.toml").write_text('[agents.dig]\ntools = ["file_write"]\nisolation = "worktree"\n')

@@ -46,7 +46,17 @@ TEAM: Mapping[str, Any] = {
     "dig": [{"say": "one two three", "every": 0.05}],
     "slow": [{"say": "one two three", "every": 60.0}],
 }
-SETTINGS = '[agents.dig]\ndescription = "Digs"\n[agents.slow]\ndescription = "Slow"\n[spec]\nextensions = ["wait"]\n'
+SETTINGS = """
+[agents.dig]
+description = "Digs"
+[agents.slow]
+description = "Slow"
+[agents.short]
+max_turns = 2
+tools = ["task_list"]
+[spec]
+extensions = ["wait"]
+"""
 
 
 class Open(NamedTuple):
@@ -232,6 +242,56 @@ async def test_a_run_is_started_messaged_cancelled_and_continued(folder: Path) -
         await page.has("Go on", within=".conversation")
 
     assert (cancelled["task"], cancelled["outcome"]) == ("Count to three", "cancelled")
+
+
+async def test_an_interrupted_run_is_resumed_on_its_page(folder: Path) -> None:
+    async with site(folder, {"main": [{"say": "one two three", "every": 60.0}]}) as server:
+        await server.post("/api/v1/runs", {"task": "Count to three"})
+    async with opened(folder, {"main": [{"say": "It is the pool."}]}) as (server, page, _):
+        await page.has("1 run: 1 interrupted", within=".counters")
+        await page.click(".runs a.row", text="Count to three")
+        await page.has("interrupted", within="article h2")
+        buttons = await page.run("[...document.querySelectorAll('.actions button')].map((each) => each.textContent)")
+        await page.click("article button", text="Resume")
+        await page.has("It is the pool.", within=".conversation")
+        await page.has("completed", within="article h2")
+        await page.until("document.querySelector('.actions').textContent.includes('Continue')")
+        await go(page, "/")
+        await page.has("1 run: 1 completed", within=".counters")
+
+    assert buttons == ["Send", "Resume", "Cancel", "Compare"]
+
+
+async def test_an_exhausted_run_says_why_and_is_continued(folder: Path) -> None:
+    look = {"call": {"name": "task_list"}}
+    lines = {"short": [look, look, {"say": "That is all I have."}], "short: Go on": [{"say": "Done."}]}
+    async with opened(folder, lines) as (server, page, _):
+        run_id = (await server.post("/api/v1/runs", {"task": "Look", "agent": "short"})).json["run_id"]
+        await server.retinue.wait(run_id)
+        await page.has("1 run: 1 exhausted", within=".counters")
+        await page.run(f"{CHOOSE_STATE}('exhausted'); 0")
+        await page.click(".runs a.row", text="Look")
+        await page.has("exhausted", within="article h2")
+        reason = (await server.get(f"/api/v1/runs/{run_id}")).json["error"]
+        await page.has(reason, within=".facts .failed")
+        await page.has(reason, within=".tree .failed")
+        await page.click("article button", text="Continue")
+        await page.type("dialog #answer", "Go on")
+        await page.click("dialog #accept")
+        await page.has("Done.", within=".conversation")
+        await page.has("completed", within="article h2")
+
+    assert reason.startswith("the turn limit was reached")
+
+
+CHOOSE_STATE = """
+((state) => {
+  const field = document.querySelector('select');
+  field.value = state;
+  field.dispatchEvent(new Event('change'));
+})
+"""
+"""Chooses a state in the filter of the list."""
 
 
 async def test_a_fork_continues_after_the_turn_of_its_button(folder: Path) -> None:
