@@ -51,7 +51,7 @@ def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="make bench ARGS=...", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rounds; under a minute, and noisier")
-    parser.add_argument("--full", action="store_true", help="ten thousand workers, a million runs, and processes")
+    parser.add_argument("--full", action="store_true", help="ten thousand workers, a million runs, a large tree")
     parser.add_argument("--uvloop", action="store_true", help="every side on uvloop, which has to be installed")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there as well")
     options = parser.parse_args()
@@ -64,7 +64,7 @@ def main() -> None:
             waiting_row(_measure_waiting(model, 1 if options.quick else 2, options.uvloop)),
             import_row({side: [cpu_of_importing(modules) for _ in range(3)] for side, modules in IMPORTS.items()}),
             *postgres_rows(model, quick=options.quick, full=options.full),
-            *(worker_rows(model, children=2_000, runs=10_000) if options.full else ()),
+            *(() if options.quick else worker_rows(model, full=options.full)),
             *handshake_rows(seconds_of_mcp_handshake(rounds=3 if options.quick else 7)),
             *sandbox_rows(seconds_of_sandbox_start(rounds=5 if options.quick else 20)),
         ]
