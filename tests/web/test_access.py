@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from retinue.app.read_only import ReadOnlyClient
 from retinue.core.errors import BadInput
 from retinue.web import access
 from retinue.web import server as web_server
@@ -314,6 +317,80 @@ async def test_a_stream_needs_credentials_and_a_host_of_this_server(folder: Path
         ]
 
     assert refused == [401, 401, 401, 421]
+
+
+async def answer_to(server: Site, sent: bytes) -> tuple[int, dict[str, str], Any]:
+    """Status, headers and JSON of the answer to a request that is written by hand."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(sent)
+    head, _, body = (await asyncio.wait_for(reader.read(), 300)).decode().partition("\r\n\r\n")
+    writer.close()
+    first, *lines = head.split("\r\n")
+    return int(first.split()[1]), dict(line.split(": ", 1) for line in lines), json.loads(body)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"nonsense\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: x\r\n\r\n",
+        b"GET /healthz/\xff HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nX: " + b"y" * 70_000 + b"\r\n\r\n",
+    ],
+    ids=["words", "no-host", "two-hosts", "length", "bytes", "long"],
+)
+async def test_what_is_not_http_is_refused_in_json_with_the_security_headers(folder: Path, sent: bytes) -> None:
+    async with site(folder, LINES) as server:
+        status, headers, body = await answer_to(server, sent)
+
+    assert (status, headers["content-type"], set(body)) == (400, "application/json", {"error"})
+    assert "default-src 'none'" in headers["content-security-policy"]
+
+
+async def test_too_many_connections_are_refused_in_json(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with site(folder, LINES) as server:
+        monkeypatch.setattr(web_server, "MAX_CONNECTIONS", 3)
+        held = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(4)]
+        ask = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
+        status, headers, body = await answer_to(server, ask)
+        for _, writer in held:
+            writer.close()
+            await writer.wait_closed()
+        monkeypatch.setattr(web_server, "MAX_CONNECTIONS", 1000)
+        later, _, _ = await answer_to(server, ask)
+
+    assert (status, headers["content-type"], later) == (503, "application/json", 200)
+    assert "too many connections" in body["error"]
+
+
+async def test_another_method_is_refused_with_those_of_the_path(folder: Path) -> None:
+    async with site(folder, LINES) as server:
+        refused = [
+            await server.request("PUT", "/api/v1/runs", body={}),
+            await server.request("OPTIONS", "/api/v1/runs/any/cancel"),
+            await server.request("POST", "/healthz", body={}),
+        ]
+        slash = await server.get("/api/v1/runs/")
+
+    allowed = [(answer.status, set(answer.headers["allow"].split(", "))) for answer in refused]
+    assert allowed == [(405, {"GET", "HEAD", "POST"}), (405, {"POST"}), (405, {"GET", "HEAD"})]
+    assert all(set(answer.json) == {"error"} for answer in refused)
+    assert slash.status == 404
+
+
+async def test_a_bug_is_answered_in_json_and_tells_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(*arguments: object, **named: object) -> None:
+        raise RuntimeError("what only the log may have")
+
+    async with site(folder, LINES) as server:
+        monkeypatch.setattr(ReadOnlyClient, "list", broken)
+        answer = await server.get("/api/v1/runs")
+
+    assert (answer.status, set(answer.json)) == (500, {"error"})
+    assert "only the log" not in answer.text
+    assert answer.headers["x-frame-options"] == "DENY"
 
 
 async def test_a_websocket_is_refused(folder: Path) -> None:

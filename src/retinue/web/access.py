@@ -40,7 +40,7 @@ WHOLE_BODY_SECONDS = 60.0
 
 SAFE = frozenset(("GET", "HEAD", "OPTIONS"))
 
-_HEADERS: tuple[tuple[bytes, bytes], ...] = (
+SECURITY_HEADERS: tuple[tuple[bytes, bytes], ...] = (
     (
         b"content-security-policy",
         b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -214,6 +214,11 @@ class Guard:
         await send({"type": "http.response.body", "body": b""})
 
 
+async def too_many(scope: Scope, receive: Receive, send: Send) -> None:
+    """The application of a server that has too many connections."""
+    await _refuse(_with_headers(send), 503, "this server has too many connections: try again later")
+
+
 class BodyTooLarge(Exception):
     """A body without a length turned out to be too large."""
 
@@ -259,7 +264,7 @@ def _token_in_query(scope: Scope) -> str | None:
 def _with_headers(send: Send) -> Send:
     async def with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
-            message = {**message, "headers": [*message.get("headers", ()), *_HEADERS]}
+            message = {**message, "headers": [*message.get("headers", ()), *SECURITY_HEADERS]}
         await send(message)
 
     return with_headers

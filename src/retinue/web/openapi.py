@@ -15,12 +15,14 @@ _REFUSALS = {
     "401": "The token is missing.",
     "403": "The token may only read, or the request is of another site.",
     "404": "There is no such run, agent or approval.",
+    "405": "The path has no such method.",
     "408": "The body did not arrive in time.",
     "409": "The run is in a state in which this is not possible.",
     "413": "The body is too large.",
     "415": "The body is not JSON.",
     "421": "The server does not have the name in the Host header.",
-    "503": "The store does not answer.",
+    "500": "The server has a bug; its log has more.",
+    "503": "The store does not answer, or the server has too many connections.",
 }
 
 
@@ -164,7 +166,9 @@ def _operation(operation: Operation) -> dict[str, object]:
         answer["content"] = {"text/event-stream": {}}  # the document can describe whole bodies only
     else:
         answer["content"] = _content(operation.answer)
-    refusals = {"421": _REFUSALS["421"]} if operation.path == "/healthz" else _REFUSALS
+    refusals = _REFUSALS
+    if operation.path == "/healthz":
+        refusals = {code: text for code, text in _REFUSALS.items() if code in ("400", "405", "421", "500", "503")}
     described["responses"] = {
         operation.status: answer,
         **{code: {"description": text, "content": _content(bodies.Problem)} for code, text in refusals.items()},

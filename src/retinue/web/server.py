@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import cast
 
+import h11
 import msgspec
 import uvicorn
 from starlette.applications import Starlette
@@ -19,10 +20,11 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from retinue.core.errors import BadInput
-from retinue.web.access import Guard, Tokens
+from retinue.web import bodies
+from retinue.web.access import SECURITY_HEADERS, Guard, Tokens, too_many
 from retinue.web.openapi import document
 from retinue.web.routes import AdminRoutes, RunRoutes, healthz
-from retinue.web.service import Service, answering
+from retinue.web.service import Handler, Service, answering, as_json
 from retinue.web.static_files import TYPES, static_file
 
 MAX_CONNECTIONS = 1000
@@ -44,18 +46,33 @@ def application(service: Service, tokens: Tokens, *, host: str, public: str = ""
             return Response(b'{"error":"there is no such file"}', status_code=404, media_type="application/json")
         return Response(static_file(name), headers={"Content-Type": kind})
 
+    paths: dict[str, dict[str, Handler]] = {}
+    for method, path, handler in (*RunRoutes(service).routes(), *AdminRoutes(service).routes()):
+        paths.setdefault(path, {})[method] = answering(handler)
     routes = [
         Route("/healthz", healthz),
         Route("/openapi.json", openapi),
         Route("/", static),
         Route("/static/{name}", static),
-        *(
-            Route(path, answering(handler), methods=[method])
-            for method, path, handler in (*RunRoutes(service).routes(), *AdminRoutes(service).routes())
-        ),
+        *(Route(path, _by_method(handlers), methods=[*handlers]) for path, handlers in paths.items()),
     ]
-    app = Starlette(routes=routes, exception_handlers={HTTPException: _problem})
+    app = Starlette(routes=routes, exception_handlers={HTTPException: _problem, Exception: _bug})
+    app.router.redirect_slashes = False  # behind a proxy the address would be a wrong one
     return Guard(app, tokens, host=host, public=public)
+
+
+def _by_method(handlers: Mapping[str, Handler]) -> Handler:
+    """The handlers of one path, so that the answer to another method names them all."""
+
+    async def handle(request: Request) -> Response:
+        return await handlers["GET" if request.method == "HEAD" else request.method](request)
+
+    return handle
+
+
+async def _bug(request: Request, error: Exception) -> Response:
+    """The answer to a request that failed by a bug; the log has the traceback."""
+    return as_json(bodies.Problem(error="internal error: the log of the server has more"), status=500)
 
 
 async def _problem(request: Request, error: Exception) -> Response:
@@ -89,7 +106,6 @@ async def serve(app: ASGIApp, listener: socket.socket, stop: asyncio.Event) -> N
         lifespan="off",
         ws="none",
         http=_Protocol,
-        limit_concurrency=MAX_CONNECTIONS,
         timeout_graceful_shutdown=2,
         h11_max_incomplete_event_size=64 * 1024,
     )
@@ -105,9 +121,30 @@ async def serve(app: ASGIApp, listener: socket.socket, stop: asyncio.Event) -> N
 
 
 class _Protocol(H11Protocol):
-    """HTTP/1.1 in which a request has to arrive soon: otherwise a few slow clients take all connections."""
+    """HTTP/1.1 in which a request has to arrive soon: otherwise a few slow clients take all connections.
+
+    What the protocol itself answers, to what is not HTTP and to too many connections, is JSON like other refusals.
+    """
 
     _deadline: asyncio.TimerHandle | None = None
+
+    def handle_events(self) -> None:
+        is_full = len(self.connections) >= MAX_CONNECTIONS or len(self.tasks) >= MAX_CONNECTIONS
+        self.app = too_many if is_full else self.config.loaded_app  # pyright: ignore[reportUnknownMemberType]
+        super().handle_events()
+
+    def send_400_response(self, msg: str) -> None:
+        body = msgspec.json.encode({"error": msg})
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            (b"connection", b"close"),
+            *SECURITY_HEADERS,
+        ]
+        answer = h11.Response(status_code=400, headers=headers, reason=b"Bad Request")
+        for event in (answer, h11.Data(data=body), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         super().connection_made(transport)
