@@ -106,13 +106,19 @@ class Site:
         """The events of a stream until it ends, each with its name."""
         return [(fields.get("event", ""), json.loads(fields["data"])) for fields in await self._stream(path, {})]
 
+    @asynccontextmanager
+    async def stream(self, path: str) -> AsyncGenerator[aiohttp.StreamReader]:
+        """A stream of events, as bytes."""
+        given = {"Authorization": f"Bearer {ACT}"}
+        async with self._session.get(f"{self.url}{path}", headers=given) as answer:
+            yield answer.content
+
     async def rows(self, run_id: str) -> AsyncGenerator[dict[str, Any]]:
         """The rows of a tree as a page that follows it has them: after the first ones, and after each change."""
         known: dict[str, Any] = {}
-        given = {"Authorization": f"Bearer {ACT}"}
-        async with self._session.get(f"{self.url}/api/v1/runs/{run_id}/changes", headers=given) as answer:
+        async with self.stream(f"/api/v1/runs/{run_id}/changes") as content:
             name = ""
-            async for line in answer.content:
+            async for line in content:
                 if line.startswith(b"event: "):
                     name = line[7:].decode().strip()
                 elif line.startswith(b"data: ") and name == "rows":

@@ -41,7 +41,7 @@ MAX_TAIL = 4000
 """Characters of a reply in progress that are sent; the whole reply follows as an entry."""
 
 MAX_WAITING = 8 << 20
-"""Bytes that wait for a page which does not read; beyond it, its stream ends, and it may come back."""
+"""Bytes that wait for a page which does not read; beyond them its stream ends, and it may come back."""
 
 
 @dataclass(eq=False, slots=True)
@@ -58,12 +58,19 @@ class _Follower:
     conversation: Conversation = field(default_factory=Conversation)
 
     def put(self, chunk: bytes) -> None:
-        self.size += len(chunk)
-        if self.size > MAX_WAITING:
+        if self.size and self.size + len(chunk) > MAX_WAITING:  # one chunk may be larger: a whole conversation is
             self.ended = True
         else:
+            self.size += len(chunk)
             self.outbox.append(chunk)
         self.ready.set()
+
+    def finish(self, last: bytes) -> None:
+        """Send a last event; a page that was left lacks what was before it, and has to come back."""
+        if not self.ended:
+            self.outbox.append(last)
+            self.ended = True
+            self.ready.set()
 
     def take(self) -> bytes:
         chunk = b"".join(self.outbox)
@@ -159,9 +166,7 @@ class _Tree:
         for follower in self.followers:
             if follower.seen is None:
                 continue  # its rows come first, and then its end: see `LiveTrees.changes`
-            follower.put(sent("problem", {"error": problem}) if problem else sent("end", {}))
-            follower.ended = True
-            follower.ready.set()
+            follower.finish(sent("problem", {"error": problem}) if problem else sent("end", {}))
 
     async def _numbers(self) -> dict[RunId, int]:
         rows = await self._client.supervisor.stored.runs(RunQuery(root_id=self._root_id))
@@ -236,12 +241,13 @@ class _Tree:
         shared = b"event: rows\ndata: [%s]\n\n" % b",".join(rows) if rows else b""
         replies = {run_id: self._reply(run_id) for run_id in texts | events.keys()}
         for follower in self.followers:
+            new = events.get(follower.selected, ())
+            if follower.seen is None:  # all rows and entries come first: see `start`
+                follower.waiting += new
+                continue
             chunk = shared
-            if new := events.get(follower.selected):
-                if follower.seen is None:
-                    follower.waiting += new
-                else:
-                    chunk += follower.entries(new)
+            if new:
+                chunk += follower.entries(new)
             chunk += replies.get(follower.selected, b"")
             if chunk:
                 follower.put(chunk)
@@ -286,13 +292,11 @@ class _Tree:
     async def start(self, follower: _Follower) -> None:
         """Send the stored entries of the selected run, and then those that came meanwhile."""
         events = await self._client.supervisor.stored.events(follower.selected)
-        follower.put(self.rows())
         items = [entry for _, event in events for entry in follower.conversation.entries(event)]
         follower.seen = events[-1][0] if events else 0
         first = {"run_id": follower.selected, "seq": follower.seen, "items": items, "all": True}
-        follower.put(sent("entries", first) + self._reply(follower.selected))
-        if later := follower.entries(follower.waiting):
-            follower.put(later)
+        later = follower.entries(follower.waiting)
+        follower.put(self.rows() + sent("entries", first) + self._reply(follower.selected) + later)
         follower.waiting.clear()
 
 
@@ -322,8 +326,7 @@ class LiveTrees:
             await asyncio.shield(tree.ready)
             await tree.start(follower)
             if tree.task.done():  # before this page followed
-                follower.put(sent("end", {}))
-                follower.ended = True
+                follower.finish(sent("end", {}))
             while True:
                 try:
                     await asyncio.wait_for(follower.ready.wait(), ALIVE_SECONDS)
