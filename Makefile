@@ -36,14 +36,21 @@ help:  ## show this list
 # Whether the marker file $(1) is newer than what the environment is made from.
 is_current = test -e "$(1)" && test -z "$$(find pyproject.toml constraints.txt -newer "$(1)")"
 
-# Make the environment with the extras $(1), step by step, and then the marker file $(2).
+# Make the environment with the extras $(1), step by step, and then the marker file $(2). Without extras the pip of
+# $(PYTHON) installs, if it can, because making one for the environment and compiling what the demo never imports take
+# as long as the rest. Whatever is installed later gets a pip first.
 define install
 { test -x "$(BIN)/python" || { \
 	    echo "[1/2] creating the environment in $(VENV)" \
 	    && $(PYTHON) -c 'import sys; sys.exit("retinue needs Python 3.11 or newer: make PYTHON=python3.11 ..." if sys.version_info < (3, 11) else 0)' \
-	    && $(PYTHON) -m venv "$(VENV)"; }; } \
+	    && $(PYTHON) -m venv --without-pip "$(VENV)"; }; } \
 	  && echo "[2/2] installing Retinue$(if $(1), with the tools of its developers,) and its dependencies into $(VENV)" \
-	  && "$(BIN)/python" -m pip install -q --disable-pip-version-check $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) -e ".$(1)" \
+	  && if test -z "$(1)" && $(PYTHON) -m pip --python "$(BIN)/python" --version >/dev/null 2>&1; \
+	    then pip() { $(PYTHON) -m pip --python "$(BIN)/python" "$$@" --no-compile; }; \
+	    else "$(BIN)/python" -m pip --version >/dev/null 2>&1 || "$(BIN)/python" -m ensurepip >/dev/null; \
+	      pip() { "$(BIN)/python" -m pip "$$@"; }; \
+	    fi \
+	  && pip install -q --disable-pip-version-check $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) -e ".$(1)" \
 	  && touch "$(2)"
 endef
 

@@ -122,6 +122,21 @@ def test_the_demo_names_the_steps_of_its_install_and_installs_no_tools_of_develo
     assert "[dev]" not in printed
 
 
+def test_an_environment_without_a_pip_gets_one_before_it_is_needed(tmp_path: Path) -> None:
+    """The demo's environment has no pip, because making one takes seconds; the tools of developers go into it later."""
+    venv = tmp_path / "with space"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
+    command = ["make", "--dry-run", "--no-print-directory", "venv", f"VENV={venv}"]
+    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    step = re.sub(r'pip install -q .* -e "\.\[dev\]"', "pip --version", printed)
+    assert step != printed
+
+    done = subprocess.run(["sh", "-c", step], cwd=ROOT, capture_output=True, text=True, check=True)
+
+    assert f"from {venv}" in done.stderr
+    assert (venv / ".installed").exists()
+
+
 def test_make_test_ends_with_the_sum_of_its_runs(tmp_path: Path) -> None:
     test = tmp_path / "test_two.py"
     test.write_text("import pytest\n\ndef test_passes(): pass\n\ndef test_skips(): pytest.skip('here')\n")
