@@ -150,21 +150,29 @@ async def test_a_recording_is_decoded_over_http(recorded: Recorded, chunk: int |
     assert listener.calls == [(call.name, call.arguments) for call in reply.message.calls]
 
 
+@pytest.mark.timeout(900)
 @each_recording
 async def test_a_recording_that_breaks_off_is_whole_or_an_error(recorded: Recorded) -> None:
     body = recorded.body
     whole, _ = await replayed(recorded, FakeResponse(headers=EVENTS, pieces=(body,)))
-    failures: list[ProviderError] = []
-    for end in range(1, len(body), 1 if STRESS else len(body) // 12):
-        try:
-            reply, _ = await replayed(recorded, FakeResponse(headers=EVENTS, pieces=(body[:end],), ending="cut"))
-        except ProviderError as error:
-            failures.append(error)
-        else:
-            assert (reply.message, reply.stop) == (whole.message, whole.stop)
+    failures: list[tuple[str, str]] = []  # an error would keep the frames of its request: 67,000 of them fill 22 GB
+    sent = body
+    async with (
+        FakeServer(lambda _: FakeResponse(headers=EVENTS, pieces=(sent,), ending="cut")) as server,
+        PROVIDERS[recorded.wire](server.url) as provider,
+    ):
+        for end in range(1, len(body), 1 if STRESS else len(body) // 12):
+            sent = body[:end]
+            server.requests.clear()
+            try:
+                reply = await provider.answer(sample_request(), Listener().publish)
+            except ProviderError as error:
+                failures.append((error.fault, error.partial))
+            else:
+                assert (reply.message, reply.stop) == (whole.message, whole.stop)
     assert len(failures) >= 6
-    assert {error.fault for error in failures} == {"cut"}
-    assert all(whole.message.text.startswith(error.partial) for error in failures)
+    assert {fault for fault, _ in failures} == {"cut"}
+    assert all(whole.message.text.startswith(partial) for _, partial in failures)
 
 
 @each_recording
