@@ -51,10 +51,11 @@ async def _list(name: str | None, *, json: bool) -> int:
 
     async with open_read_only() as client:
         questions = await client.approvals.open() if name is None else [await client.approvals.find(name.strip())]
+        workspace = "" if name is None else await client.supervisor.folder(questions[0].run_id)
     if name is not None and not json:
         from retinue.cli.output.approval_prompt import described
 
-        answer_lines(*described(questions[0], whole=True))
+        answer_lines(*described(questions[0], whole=True, workspace=workspace))
     elif json:
         answer_json([_row(question) for question in questions])
     elif not questions:
@@ -71,10 +72,12 @@ async def _answer(name: str, *, allow: bool, note: str, ask: bool) -> int:
 
     async with open_read_only() as client:
         question = await client.approvals.find(name.strip())
-        if ask and sys.stdin.isatty() and sys.stderr.isatty() and not await _is_meant(question):
+        workspace = await client.supervisor.folder(question.run_id)
+        if ask and sys.stdin.isatty() and sys.stderr.isatty() and not await _is_meant(question, workspace):
             say("nothing was answered")
             return 1
-        # Before the answer: a run may end as soon as it has it.
+        # Before the answer: a run may end, and its call may have written its file, as soon as it has it.
+        arguments = arguments_of(question, workspace=workspace)
         has_driver = await client.driver_of(question.run_id) is not None
         is_first = await client.approvals.answer(question, allow=allow, note=note)
         view = await client.look(question.run_id)
@@ -84,17 +87,17 @@ async def _answer(name: str, *, allow: bool, note: str, ask: bool) -> int:
     verdict, may = ("approved", "may") if allow else ("denied", "may not")
     say(f"{verdict}: {one_line(question.path)} {may} call {one_line(question.tool)}")
     if allow:
-        say(*arguments_of(question))
+        say(*arguments)
     if not has_driver:
         say(f"no process drives this run; go on with: retinue runs resume {view.root_id}")
     return 0
 
 
-async def _is_meant(question: Approval) -> bool:
+async def _is_meant(question: Approval, workspace: str) -> bool:
     """Show the whole call on the terminal, and ask whether it is to be approved."""
     from retinue.cli.output.approval_prompt import described, flush_typed_input, line_from_stdin
 
-    say(*described(question, whole=True))
+    say(*described(question, whole=True, workspace=workspace))
     flush_typed_input()
     prompt("Approve? [y]es, [n]o: ")
     return (await line_from_stdin()).strip().lower() in ("y", "yes")

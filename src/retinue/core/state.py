@@ -381,7 +381,8 @@ def _apply_compaction(run: Run, event: HistoryCompacted) -> None:
     run.compactions += 1
     run.usage += event.usage
     run.cost = add_cost(run.cost, event.cost)
-    run.estimated += event.estimated
+    if event.estimated.total:  # the sum would be a new object, which is stored although it is empty
+        run.estimated += event.estimated
     run.estimated_cost += event.estimated_cost
 
 

@@ -146,7 +146,7 @@ def _gist(text: str) -> str:
 def _readable(text: str) -> str:
     """What the JSON result of a delegation says: its error, else its answer, else its fields; any other text as it is.
 
-    >>> _readable('{"success":true,"output":"42","error":null}'), _told('{"task_id":"t_01","n":1}'), _told("42")
+    >>> _readable('{"success":true,"output":"42","error":null}'), _readable('{"task_id":"t_01","n":1}'), _readable("42")
     ('42', 't_01 n=1', '42')
     """
     if not text.startswith("{") or len(text) > MAX_JSON:
