@@ -31,6 +31,7 @@ READING = [
     "/static/index.html",
     "/api/v1/runs",
     "/api/v1/runs?limit=1",
+    "/api/v1/counts",
     "/api/v1/runs/any",
     "/api/v1/runs/any/tree",
     "/api/v1/runs/any/transcript",

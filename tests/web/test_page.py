@@ -368,6 +368,18 @@ async def test_a_hit_far_down_the_list_stays_while_the_list_is_read_again(
     assert stayed
 
 
+async def test_the_list_counts_all_runs_of_the_store(folder: Path) -> None:
+    lines = {"main": [{"say": "It is the pool."}], "slow": [{"say": "one two three", "every": 60.0}]}
+    async with opened(folder, lines) as (server, page, _):
+        slow = (await server.post("/api/v1/runs", {"task": "Count", "agent": "slow"})).json["run_id"]
+        others = [await server.retinue.spawn(f"task {number}") for number in range(104)]
+        await server.retinue.wait(*(run.run_id for run in others))
+        await page.has("100 of 105 runs, 1 unfinished: 100 completed", within=".counters")
+        await page.run("document.querySelector('.runs').scrollTop = 1e6")
+        await page.has("105 runs: 1 working, 104 completed", within=".counters")
+        await server.post(f"/api/v1/runs/{slow}/cancel")
+
+
 COUNT_LISTS = """
 new PerformanceObserver((list) => {
   for (const each of list.getEntries()) window.asked += each.name.includes("limit=100&q=needle");

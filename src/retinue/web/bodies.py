@@ -103,8 +103,15 @@ class Runs(Struct, frozen=True, kw_only=True):
     next: str | None
 
 
+class Counts(Struct, frozen=True, kw_only=True):
+    """The numbers of root runs in the store."""
+
+    runs: int
+    unfinished: int
+
+
 class TreeRun(Run, frozen=True, kw_only=True):
-    """A run of a tree: `error` is why it failed, `doing` what it does now, as far as this server drives it."""
+    """A run of a tree: `error` is why it failed, `doing` what it does now, if it is known."""
 
     error: str = ""
     doing: str = ""

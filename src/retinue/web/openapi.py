@@ -65,6 +65,7 @@ OPERATIONS = (
     Operation("get", "/healthz", "health", "Whether the server answers", bodies.Health),
     Operation("get", "/api/v1/runs", "list_runs", "List root runs, newest first", bodies.Runs, query=_LIST),
     Operation("post", "/api/v1/runs", "start_run", "Start a run", bodies.Started, bodies.NewRun, "201"),
+    Operation("get", "/api/v1/counts", "count_runs", "Count root runs", bodies.Counts),
     Operation("get", _RUN, "show_run", "Show a run", bodies.RunDetails),
     Operation("get", f"{_RUN}/tree", "show_tree", "Show a run and its descendants", bodies.Tree),
     Operation("get", f"{_RUN}/transcript", "show_transcript", "Show a conversation", bodies.Transcript),

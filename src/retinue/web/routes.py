@@ -73,6 +73,7 @@ class RunRoutes:
         return (
             ("GET", "/api/v1/runs", self.list_runs),
             ("POST", "/api/v1/runs", self.start_run),
+            ("GET", "/api/v1/counts", self.count_runs),
             ("GET", run, self.show_run),
             ("GET", f"{run}/tree", self.show_tree),
             ("GET", f"{run}/transcript", self.show_transcript),
@@ -131,6 +132,15 @@ class RunRoutes:
                     break
         cursor = None if is_last or before is None else as_cursor(before)
         return self._remembered(request, as_json(bodies.Runs(items=tuple(map(as_run, found)), next=cursor)))
+
+    async def count_runs(self, request: Request) -> Response:
+        if (known := self._known(request)) is not None:
+            return known
+        counts = bodies.Counts(
+            runs=await self._client.count(everyone=False),
+            unfinished=await self._client.count(everyone=False, unfinished=True),
+        )
+        return self._remembered(request, as_json(counts))
 
     async def start_run(self, request: Request) -> Response:
         asked = await body_of(request, bodies.NewRun)

@@ -16,7 +16,7 @@ export async function runsPage(main) {
   const total = element("p", { class: "dim counters", role: "status" });
   const columns = ["State", "Agent", "Task", "Turns", "Tokens", "Cost", "Took", "Started"];
   const header = element("div", { class: "row head", "aria-hidden": "true" }, ...columns.map((text, place) => element("span", { text, class: place > 2 ? "number" + (place === 5 ? "" : " wide") : place === 1 ? "wide" : "" })));
-  let items = [], next = null, isLoading = false, timer = 0;
+  let items = [], next = null, isLoading = false, timer = 0, counts = null;
   let first = new Set(), isDeep = false;  // the ids of the first page, and whether later pages were loaded
   const list = virtualList({ label: "Runs", className: "runs", height: HEIGHT, header, draw, onNearEnd: more });
   main.replaceChildren(element("div", { class: "bar" }, search, state, isExported ? null : button("New run", start, { class: "primary" })), total, list.box);
@@ -36,13 +36,16 @@ export async function runsPage(main) {
     const states = new Map();
     for (const run of items) states.set(stateOf(run), (states.get(stateOf(run)) || 0) + 1);
     const parts = STATES.filter((each) => states.has(each)).map((each) => states.get(each) + " " + each.replace("_", " "));
-    const text = items.length ? items.length + (next ? " of more runs" : items.length === 1 ? " run" : " runs") + ": " + parts.join(", ") : next ? "looking at older runs…" : "no runs";
+    const all = !next ? (items.length === 1 ? " run" : " runs") : counts ? " of " + counts.runs + " runs, " + counts.unfinished + " unfinished" : " of more runs";
+    const text = items.length ? items.length + all + ": " + parts.join(", ") : next ? "looking at older runs…" : "no runs";
     if (total.textContent !== text) total.textContent = text;
   }
   async function refresh() {
     const asked = query(null, FIRST);
     const page = await attempt(() => api(asked));
+    const found = page && page.next && !state.value && !search.value ? await attempt(() => api("/counts")) : null;
     if (!page || asked !== query(null, FIRST)) return;
+    counts = found;
     const known = new Set(page.items.map((run) => run.run_id));
     const last = page.items.at(-1);
     // A page with a filter may have few runs, or none, and a cursor: what later pages had stays. Runs between that
