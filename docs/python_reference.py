@@ -107,7 +107,7 @@ TESTING_GROUPS: Groups = {
     ),
     "Harness": ("Harness", "CrashingStore", "StoreKilled", "CountedIds", "dialect_context"),
     "Record and replay": ("record", "replay", "ReplayDiffers"),
-    "Trajectories": ("trajectory_of", "Trajectory", "MadeCall"),
+    "Trajectories": ("trajectory_of", "Trajectory", "MadeCall", "ReadMessage"),
     "Virtual time": ("run_in_virtual_time", "VirtualTimeLoop", "VirtualClock", "DeadlockError"),
     "Fake servers": ("FakeChat", "ChatScript", "FakeServer", "ReceivedRequest", "FakeResponse"),
     "Contracts": ("StoreContract", "PersistentStoreContract", "PROVIDER_PROMISES"),

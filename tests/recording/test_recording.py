@@ -550,6 +550,51 @@ async def test_a_trajectory_says_who_called_what_and_at_what_cost(tmp_path: Path
             check(did)
 
 
+async def test_a_trajectory_says_who_spoke_to_whom(tmp_path: Path) -> None:
+    is_digging, is_told = asyncio.Event(), asyncio.Event()
+
+    @retinue.tool(kind="pure", timeout=None)
+    async def dig() -> str:
+        """Dig until told."""
+        is_digging.set()
+        await is_told.wait()
+        return "dug"
+
+    @retinue.tool
+    async def until(what: str) -> str:
+        """Wait until the other digs, or let it end."""
+        if what == "told":
+            is_told.set()
+        await is_digging.wait()
+        return what
+
+    def tell(request: Request) -> Line:
+        return calls("message_agent", run=told_ids(request)[0], text="Dig left, please.")
+
+    script = Script().play(
+        "main", calls("run_agent", agent="dig", task="Dig.", background=True), calls("until", what="digging"), tell,
+        calls("until", what="told"), lambda request: calls("wait_agents", runs=told_ids(request)), says("Dug."),
+    )  # fmt: skip
+    script.play("dig", calls("dig"), says("Left it is."))
+    agents = [retinue.Agent(name="dig", tools=("dig",))]
+    given: dict[str, Any] = {"tools": [dig, until], "dialects": ["native"], "agents": agents}
+    file = tmp_path / "tree.jsonl"
+    async with record(file, model="anthropic:m", providers={"anthropic": ScriptedProvider(script)}, **given) as r:
+        await r.run("Dig.")
+        did = await trajectory_of(r)
+    async with replay(file, **given) as r:
+        await r.run("Dig.")
+        did_again = await trajectory_of(r)
+
+    assert [(each.by, each.to, each.path) for each in did.messages] == [("main", "dig", "root/dig/1")]
+    did.assert_messaged("main", "dig")
+    did.assert_messaged("main", "dig", "left")
+    assert did_again.messages == did.messages
+    for by, to, text in (("dig", "main", ""), ("", "dig", ""), ("main", "dig", "right")):
+        with pytest.raises(AssertionError, match=f"expected a message of {by or 'the caller'} to {to}"):
+            did.assert_messaged(by, to, text)
+
+
 # ---- commands and the pytest plugin ---------------------------------------------------------------------------------
 
 

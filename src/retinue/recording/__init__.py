@@ -4,11 +4,12 @@ from retinue.recording.file import Recording, read_recording, write_recording
 from retinue.recording.playback import playing, record, replay, write_tree
 from retinue.recording.player import Player, ReplayDiffers
 from retinue.recording.recorder import record_tree
-from retinue.recording.trajectories import MadeCall, Trajectory, trajectory_of
+from retinue.recording.trajectories import MadeCall, ReadMessage, Trajectory, trajectory_of
 
 __all__ = [
     "MadeCall",
     "Player",
+    "ReadMessage",
     "Recording",
     "ReplayDiffers",
     "Trajectory",

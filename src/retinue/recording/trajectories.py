@@ -1,4 +1,4 @@
-"""What the runs of a tree did, for assertions: the calls of tools in their order, the delegations, and the costs."""
+"""What the runs of a tree did, for assertions: calls of tools in their order, delegations, messages, and costs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from retinue.app.handle import RunHandle
 from retinue.app.retinue import Retinue
 from retinue.core.commands import RunQuery
 from retinue.core.errors import BadInput
-from retinue.core.events import CallReturned, Event, ReplyReceived, RunAccepted
-from retinue.core.ids import RunId
+from retinue.core.events import CallReturned, Event, MailTaken, ReplyReceived, RunAccepted
+from retinue.core.ids import Key, RunId
+from retinue.core.inbox import Input, TextMessage
 from retinue.core.usage import NANO, NO_USAGE, Usage, add_cost
 
 
@@ -27,10 +28,20 @@ class MadeCall(Struct, frozen=True, kw_only=True):
     failed: bool = False
 
 
+class ReadMessage(Struct, frozen=True, kw_only=True):
+    """A message that a run has read. `by` is the agent that sent it, empty if it came from outside of the tree."""
+
+    path: str
+    by: str
+    to: str
+    text: str
+
+
 class Trajectory(Struct, frozen=True, kw_only=True):
     """What a tree did. `calls` are in the order in which they returned, over all runs.
 
-    `delegations` are pairs of agents, of a run and of the run that it started, in the order of the starts.
+    `delegations` are pairs of agents, of a run and of the run that it started, in the order of the starts. `messages`
+    are those that working runs have read, in that order, without tasks, results and notices of ends.
     `turns` are the replies of all runs, `usage` and `cost` (dollars, None if unknown) what they used.
 
     >>> Trajectory(calls=(), delegations=(("lead", "dig"),), turns=3).assert_delegated("lead", "dig")
@@ -38,6 +49,7 @@ class Trajectory(Struct, frozen=True, kw_only=True):
 
     calls: tuple[MadeCall, ...] = ()
     delegations: tuple[tuple[str, str], ...] = ()
+    messages: tuple[ReadMessage, ...] = ()
     turns: int = 0
     usage: Usage = NO_USAGE
     cost: float | None = 0.0
@@ -64,6 +76,17 @@ class Trajectory(Struct, frozen=True, kw_only=True):
     def assert_delegated(self, by: str, to: str) -> None:
         """Assert that a run of the first agent started one of the second."""
         assert (by, to) in self.delegations, f"expected {by} to start {to}, found {list(self.delegations)}"
+
+    def assert_messaged(self, by: str, to: str, text: str = "") -> None:
+        """Assert that a run of the second agent has read a message of one of the first, which contains `text`.
+
+        An empty `by` is a caller from outside of the tree.
+        """
+        found = [(each.by, each.to, each.text) for each in self.messages]
+        sent = any((each_by, each_to) == (by, to) and text in each for each_by, each_to, each in found)
+        assert sent, (
+            f"expected a message of {by or 'the caller'} to {to}{f' with {text!r}' if text else ''}, found {found}"
+        )
 
     def assert_within(
         self,
@@ -106,6 +129,7 @@ def _of_events(logs: Iterable[list[Event]]) -> Trajectory:
     """What runs did, by their events."""
     calls: list[tuple[float, MadeCall]] = []
     starts: list[tuple[float, str | None, RunAccepted]] = []
+    read: list[tuple[float, str, RunAccepted, str]] = []
     turns, usage = 0, NO_USAGE
     cost: int | None = 0
     for events in logs:
@@ -118,6 +142,9 @@ def _of_events(logs: Iterable[list[Event]]) -> Trajectory:
                 reply, turns = event.reply, turns + 1
                 usage += (reply.usage or NO_USAGE) + event.failed
                 cost = add_cost(cost, add_cost(reply.cost, event.failed_cost))
+            elif isinstance(event, MailTaken):
+                texts = [item for item in event.items if isinstance(item, TextMessage | Input)]
+                read += [(event.at, _sender(item.key), accepted, item.text) for item in texts]
             elif isinstance(event, CallReturned) and reply is not None:
                 call = reply.message.calls[event.index]
                 made = MadeCall(
@@ -138,7 +165,16 @@ def _of_events(logs: Iterable[list[Event]]) -> Trajectory:
             for _, parent, accepted in sorted(starts, key=lambda each: each[0])
             if parent is not None
         ),
+        messages=tuple(
+            ReadMessage(path=accepted.path, by=agents.get(sender, ""), to=accepted.agent, text=text)
+            for _, sender, accepted, text in sorted(read, key=lambda each: each[0])
+        ),
         turns=turns,
         usage=usage,
         cost=None if cost is None else cost / NANO,
     )
+
+
+def _sender(key: Key) -> RunId:
+    """The run whose call sent a message, by the key of the message; what a caller chose is no run of the tree."""
+    return key.removeprefix("peer/").partition("/")[0]

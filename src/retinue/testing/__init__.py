@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     )
     from retinue.recording import (
         MadeCall,
+        ReadMessage,
         ReplayDiffers,
         Trajectory,
         record,
@@ -67,6 +68,7 @@ _HOMES = {
     "FakeServer": "retinue.testing.fake_server:FakeServer",
     "Harness": "retinue.testing.harness:Harness",
     "MadeCall": "retinue.recording:MadeCall",
+    "ReadMessage": "retinue.recording:ReadMessage",
     "ReplayDiffers": "retinue.recording:ReplayDiffers",
     "Trajectory": "retinue.recording:Trajectory",
     "record": "retinue.recording:record",
@@ -111,6 +113,7 @@ __all__ = [
     "LineFunction",
     "MadeCall",
     "PersistentStoreContract",
+    "ReadMessage",
     "ReceivedRequest",
     "ReplayDiffers",
     "Script",
