@@ -541,7 +541,11 @@ async def test_an_answer_of_too_many_values_over_http_is_not_decoded(
     assert reason in caplog.text
 
 
-async def test_an_answer_of_events_without_end_over_http_is_ended(caplog: pytest.LogCaptureFixture) -> None:
+PROGRESS = {"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": 1, "progress": 1}}
+
+
+@pytest.mark.parametrize("line", [f"data: {json.dumps(PROGRESS)}", "data"])
+async def test_an_answer_of_events_without_end_over_http_is_ended(caplog: pytest.LogCaptureFixture, line: str) -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
         message = await request.json()
         if "id" not in message:
@@ -550,11 +554,10 @@ async def test_an_answer_of_events_without_end_over_http_is_ended(caplog: pytest
             return web.json_response({"jsonrpc": "2.0", "id": message["id"], "result": hello(message)})
         stream = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await stream.prepare(request)
-        progress = {"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": 1, "progress": 1}}
         with suppress(ConnectionResetError):
             while True:
                 sent.append(1)
-                await stream.write(f"event: message\ndata: {json.dumps(progress)}\n\n".encode() * 100)
+                await stream.write(f"event: message\n{line}\n\n".encode() * 100)
         return stream
 
     sent: list[int] = []
@@ -566,6 +569,28 @@ async def test_an_answer_of_events_without_end_over_http_is_ended(caplog: pytest
     assert "The MCP server endless" in caplog.text
     assert "did not list its tools within" not in caplog.text
     assert len(sent) < 10_000
+
+
+async def test_an_answer_over_http_may_speak_of_data_often() -> None:
+    async def answer(request: web.Request) -> web.Response:
+        message = await request.json()
+        if "id" not in message:
+            return web.Response(status=202)
+        result: dict[str, Any] = {"tools": [tool("show")]}
+        if message["method"] == "initialize":
+            result = hello(message)
+        if message["method"] == "tools/call":
+            result = {"content": [{"type": "text", "text": "data: 1 " * 20_000 + "end"}]}
+        body = json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result})
+        return web.Response(text=f"event: message\ndata: {body}\n\n", content_type="text/event-stream")
+
+    application = web.Application()
+    application.router.add_post("/mcp", answer)
+    async with TestServer(application) as http:
+        server = McpServer(name="many", url=str(http.make_url("/mcp")), timeout=20.0)
+        (text,) = await results([server], calls("mcp__many__show"))
+
+    assert text.startswith("data: 1 data: 1 ")
 
 
 async def test_no_process_is_left_when_a_retinue_closes(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, suppress
@@ -287,6 +288,10 @@ class _BoundedTransport(httpx2.AsyncHTTPTransport):
         return response
 
 
+_DATA_LINE = re.compile(rb"[\r\n]data")
+_END_OF_EVENT = re.compile(rb"\n\n|\r\r|\r\n\r\n")
+
+
 class _BoundedStream(httpx2.AsyncByteStream):
     """The bytes of an answer; of a stream of events, whose size the SDK limits, the values of each event count."""
 
@@ -296,10 +301,12 @@ class _BoundedStream(httpx2.AsyncByteStream):
 
     async def __aiter__(self) -> AsyncGenerator[bytes]:
         size = values = events = 0
+        seen = b"\n"
         async for chunk in self._stream:
             size += len(chunk)
             values += values_in(chunk)
-            events += chunk.count(b"data:") if self._is_stream else 0  # each event has one such line, or more
+            seen += chunk  # with the end of the chunk before: a line may be sent in pieces
+            events += len(_DATA_LINE.findall(seen)) if self._is_stream else 0  # each event has one such line, or more
             if events > MAX_UNASKED:
                 raise httpx2.ReadError(f"the answer has more than {MAX_UNASKED} events")
             if size > MAX_MESSAGE and not self._is_stream:
@@ -307,8 +314,9 @@ class _BoundedStream(httpx2.AsyncByteStream):
             if values > MAX_VALUES:
                 raise httpx2.ReadError(f"the answer has more than {MAX_VALUES} values")
             yield chunk
-            if self._is_stream and (b"\n\n" in chunk or b"\r\n\r\n" in chunk):
+            if self._is_stream and _END_OF_EVENT.search(seen):
                 values = 0
+            seen = seen[-4:]
 
     async def aclose(self) -> None:
         await self._stream.aclose()
