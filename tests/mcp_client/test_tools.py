@@ -179,6 +179,9 @@ def plant(path: Path, said: Path) -> Path:
         (sys.executable, ("-m", "planted"), "No module named planted"),
         (sys.executable, ("-X", "pycache_prefix={work}", "{beside}/leads-there"), "leads-there lies in"),
         (sys.executable, ("{work}/none-yet.py",), "its argument {work}/none-yet.py lies in"),
+        ("/bin/sh", ("-c", "exit 0", "--from=file://{work}/lib"), "its argument --from=file://{work}/lib lies in"),
+        ("/bin/sh", ("-c", "exit 0", "-I{work}"), "its argument -I{work} lies in"),
+        ("env", ("-C", "{work}", sys.executable, "-m", "planted"), "its argument {work} lies in"),
         ("./run", (), "run is not started: agents may write in {work}"),
         ("{work}/.venv/bin/run", (), "run is not started: agents may write in {work}"),
         ("{beside}/leads-there", (), "leads-there is not started: agents may write in {work}"),
@@ -204,6 +207,18 @@ async def test_nothing_that_an_agent_placed_in_the_workspace_is_run_as_a_server_
 
     assert await results([one]) == []
     assert named(reason) in caplog.text
+    assert not ran.exists()
+
+
+async def test_a_server_takes_no_code_from_a_folder_of_agents_by_a_variable(
+    tmp_path: Path, work: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ran = tmp_path / "ran"
+    plant(work / "lib" / "planted.py", ran)
+    values = {"PYTHONPATH": os.pathsep.join((str(tmp_path / "own"), str(work / "lib")))}
+
+    assert await results([McpServer(name="x", command=sys.executable, args=("-m", "planted"), values=values)]) == []
+    assert f"its PYTHONPATH names {work}/lib, which lies in {work}, where agents may write" in caplog.text
     assert not ran.exists()
 
 

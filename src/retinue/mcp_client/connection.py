@@ -33,6 +33,7 @@ from retinue.local.programs import trusted_path
 from retinue.mcp_client.program import (
     Places,
     check_arguments,
+    check_variables,
     places_of,
     program_of,
     sandboxed_program_of,
@@ -329,6 +330,7 @@ async def _started(server: McpServer, places: Places) -> AsyncGenerator[_Pipes]:
         folder = await asyncio.to_thread(resources.enter_context, starting_folder(server, places))
         path = await asyncio.to_thread(program_of, server, places)
         await asyncio.to_thread(check_arguments, server, folder, places)
+        await asyncio.to_thread(check_variables, server, places)
         async with _running(msgspec.structs.replace(server, command=path), folder, places) as pipes:
             yield pipes
 

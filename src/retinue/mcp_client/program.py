@@ -7,12 +7,14 @@ start (`node_modules`, `.npmrc`, `pyproject.toml`, a module that they import), s
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import tempfile
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import unquote
 
 from msgspec import Struct
 
@@ -30,6 +32,7 @@ RUNNERS = frozenset(
     {
         *("bun", "bunx", "deno", "java", "node", "npm", "npx", "perl", "php", "pnpm", "python", "python3", "ruby"),
         *("bash", "dash", "pipx", "sh", "tsx", "uv", "uvx", "yarn", "zsh"),
+        *("cargo", "dotnet", "env", "go", "hatch", "make", "pdm", "poetry"),
     }
 )
 """Programs that run what an argument names, which can be a folder. Of others, a folder is data that they work on."""
@@ -42,6 +45,17 @@ CODE_OPTIONS = frozenset(
     }
 )
 """Options of runners whose value can be a folder with code."""
+
+CODE_VARIABLES = frozenset(
+    {
+        *("CLASSPATH", "NODE_PATH", "PERL5LIB", "PYTHONHOME", "PYTHONPATH", "PYTHONSTARTUP", "RUBYLIB"),
+        *("DYLD_INSERT_LIBRARIES", "DYLD_LIBRARY_PATH", "LD_LIBRARY_PATH", "LD_PRELOAD"),
+    }
+)
+"""Environment variables with folders or files from which programs take code."""
+
+_FILE_URL = re.compile(r"(?:^|[\s+@])file:(?://(?:localhost)?)?(?P<path>[^?#]+)")
+_JOINED = re.compile(r"(?P<option>-[A-Za-z])(?P<path>[./~].*)", re.DOTALL)
 
 
 class Places(Struct, frozen=True):
@@ -130,8 +144,8 @@ def check_arguments(server: McpServer, folder: str, places: Places) -> None:
     is_runner = _name_of(server.command) in RUNNERS
     before, is_first = "", True
     for word in server.args:
-        option, _, value = word.partition("=") if word.startswith("-") else ("", "", "")
-        path = os.path.expanduser(value or word)
+        option, value = _option_of(word)
+        path = os.path.expanduser(value)
         code = is_runner and (is_first or before in CODE_OPTIONS or option in CODE_OPTIONS)
         for place in _named_places(path, folder, server.folder):
             if os.path.isdir(place) and not code:
@@ -143,6 +157,33 @@ def check_arguments(server: McpServer, folder: str, places: Places) -> None:
         is_value = before.startswith("-") and os.path.isdir(path)
         is_first = is_first and (is_value or word.startswith("-") or word in SUBCOMMANDS)
         before = word
+
+
+def _option_of(word: str) -> tuple[str, str]:
+    """The option of an argument, if any, and what can be a path: its value, or the path of a `file:` address in it.
+
+    >>> _option_of("--from=file:///srv/x"), _option_of("-I/srv/lib"), _option_of("x @ file:///srv/a%20b")
+    (('--from', '/srv/x'), ('-I', '/srv/lib'), ('', '/srv/a b'))
+    """
+    option, value = "", word
+    if joined := _JOINED.fullmatch(word):
+        option, value = joined["option"], joined["path"]
+    elif word.startswith("-") and "=" in word:
+        option, _, value = word.partition("=")
+    if url := _FILE_URL.search(value):
+        value = unquote(url["path"])
+    return option, value
+
+
+def check_variables(server: McpServer, places: Places) -> None:
+    """Raise `BadInput` if a variable has programs take code from where agents may write."""
+    environment = server.environment()
+    for name in sorted(CODE_VARIABLES & environment.keys()):
+        for part in filter(os.path.isabs, environment[name].split(os.pathsep)):
+            if root := places.agents_reach(part):
+                raise BadInput(
+                    f"its {name} names {clean_line(part)}, which lies in {clean_line(root)}, {WRITTEN}: {ADVICE}"
+                )
 
 
 def _name_of(command: str) -> str:
