@@ -305,3 +305,26 @@ async def test_counts_and_costs_are_read_where_chat_servers_put_them(
         reply = await provider.answer(sample_request(), Listener().publish)
 
     assert (reply.usage, reply.cost) == (usage, cost)
+
+
+@pytest.mark.parametrize(
+    ("told", "cost"),
+    [({"cost": 0.5}, 500_000_000), ({"cost": 0}, 0), ({"cost_in_usd_ticks": 37_756_000}, 3_775_600), ({}, None)],
+)
+async def test_a_cost_that_a_responses_server_states_is_that_of_the_reply(
+    told: dict[str, Any], cost: int | None
+) -> None:
+    message = {"type": "message", "id": "msg_1", "content": [{"type": "output_text", "text": "Yes."}]}
+    usage = {"input_tokens": 100, "output_tokens": 7} | told
+    whole = {"id": "r1", "model": "m1", "status": "completed", "output": [message], "usage": usage}
+    events = (
+        event({"type": "response.output_item.done", "item": message}),
+        event({"type": "response.completed", "response": whole}),
+    )
+    async with (
+        FakeServer(lambda _: FakeResponse(headers=EVENTS, pieces=events)) as server,
+        PROVIDERS["responses"](server.url) as provider,
+    ):
+        reply = await provider.answer(sample_request(), Listener().publish)
+
+    assert (reply.usage, reply.cost, reply.message.text) == (retinue.Usage(100, 7), cost, "Yes.")

@@ -14,11 +14,14 @@ from msgspec import Struct
 from retinue.core.errors import ProviderError
 from retinue.core.messages import MAX_CALLS, AssistantMessage, Delta, Reply, Stop, Thinking, ToolCall
 from retinue.core.text import NOT_JSON
-from retinue.core.usage import MAX_TOKENS, Usage
+from retinue.core.usage import MAX_COST, MAX_TOKENS, NANO, Usage
 from retinue.providers.lenient_json import decode_lenient, decode_or_none
 
 NULL = msgspec.Raw(b"null")
 """The value of a raw JSON field that was absent."""
+
+EMPTY = msgspec.Raw(b"")
+"""The value of a raw JSON field that was absent, where null means something else."""
 
 DONE = b"[DONE]"
 """The data of the last event, at many servers."""
@@ -206,3 +209,23 @@ def normalized_usage(
 
 def _bounded(tokens: int | None) -> int:
     return min(max(0, tokens or 0), MAX_TOKENS)
+
+
+TICKS_PER_NANODOLLAR = 10
+"""xAI states costs in ticks: ten thousand million of them are a dollar."""
+
+_decode_dollars = msgspec.json.Decoder(float).decode
+
+
+def stated_cost(dollars: msgspec.Raw, ticks: int | None) -> int | None:
+    """The cost in nanodollars that a server states with its counts; None if it states none.
+
+    `dollars` is that of OpenRouter, raw so that it is not rounded like a count, and `ticks` that of xAI.
+
+    >>> stated_cost(msgspec.Raw(b"0.00123"), None), stated_cost(EMPTY, 37_756_000), stated_cost(EMPTY, None)
+    (1230000, 3775600, None)
+    """
+    cost = decode_or_none(_decode_dollars, dollars) if dollars else None
+    if cost is not None and isfinite(cost) and cost >= 0:
+        return min(round(cost * NANO), MAX_COST)
+    return None if not ticks else min(max(0, ticks) // TICKS_PER_NANODOLLAR, MAX_COST)

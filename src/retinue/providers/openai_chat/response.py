@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
-from math import isfinite
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
@@ -21,7 +20,7 @@ from retinue.core.errors import ProviderError
 from retinue.core.messages import CallDelta, Citation, Delta, Reply, Stop, TextDelta, Thinking, ThinkingDelta, ToolCall
 from retinue.core.ports import Request
 from retinue.core.text import NOT_JSON
-from retinue.core.usage import MAX_COST, NANO, Usage
+from retinue.core.usage import Usage
 from retinue.net.http import Http
 from retinue.providers.http import Endpoint, HttpProvider
 from retinue.providers.http_errors import ErrorResponse, stream_error
@@ -42,6 +41,7 @@ from retinue.providers.openai_chat.request import (
     options,
 )
 from retinue.providers.stream_decoder import (
+    EMPTY,
     MAX_CITATIONS,
     NO_DETAILS,
     NULL,
@@ -49,6 +49,7 @@ from retinue.providers.stream_decoder import (
     TokenDetails,
     decode_counts,
     normalized_usage,
+    stated_cost,
 )
 
 if TYPE_CHECKING:
@@ -65,7 +66,6 @@ _STOPS: dict[str, Stop | None] = {
 _GAVE_UP = frozenset({"error", "network_error", "insufficient_system_resource"})
 """Finish reasons of servers that failed or had no capacity in the middle of an answer."""
 
-EMPTY = msgspec.Raw(b"")
 """The value of a raw field that was absent, in an event of which nearly all fields are."""
 
 # ---- events ---------------------------------------------------------------------------------------------------------
@@ -131,21 +131,11 @@ class _Tokens(Struct, gc=False):
     num_cached_tokens: int | None = None
     cache_creation_input_tokens: int | None = None
     cost: msgspec.Raw = EMPTY
-    """The price of the answer in dollars, from OpenRouter; raw, so that it is not rounded like a count."""
     cost_in_usd_ticks: int | None = None
-    """The same in ticks, from xAI."""
-
-    def stated_cost(self) -> int | None:
-        """The cost in nanodollars, where the server reports it."""
-        dollars = decode_or_none(_decode_dollars, self.cost) if self.cost else None
-        if dollars is not None and isfinite(dollars) and dollars >= 0:
-            return min(round(dollars * NANO), MAX_COST)
-        ticks = self.cost_in_usd_ticks
-        return None if ticks is None else min(max(0, ticks) // TICKS_PER_NANODOLLAR, MAX_COST)
 
 
 def _cost(tokens: _Tokens | None) -> int | None:
-    return tokens.stated_cost() if tokens is not None and (tokens.cost or tokens.cost_in_usd_ticks) else None
+    return None if tokens is None else stated_cost(tokens.cost, tokens.cost_in_usd_ticks)
 
 
 class _CountedChoice(Struct, gc=False):
@@ -191,15 +181,12 @@ class _ExecutedTool(Struct, gc=False):
 _decode = msgspec.json.Decoder(_Chunk).decode
 _decode_first = msgspec.json.Decoder(_FirstChunk).decode
 _decode_last = msgspec.json.Decoder(_LastChunk).decode
-_decode_dollars = msgspec.json.Decoder(float).decode
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 _CALL_ID = re.compile(r"\btool[ _]call[ _]id\b|\btool_calls(?:\[\d+\])?\.id\b", re.IGNORECASE)
 
 _ROLE_ORDER = re.compile(r"unexpected role .?user.? after role|roles must alternate", re.IGNORECASE)
 
-TICKS_PER_NANODOLLAR = 10
-"""The ticks of xAI: ten thousand million of them are a dollar."""
 
 MAX_EXAMINED = 16 * 1024 * 1024
 """How many characters of arguments are decoded in one reply to find out where calls end."""

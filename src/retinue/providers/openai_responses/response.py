@@ -39,6 +39,7 @@ from retinue.providers.openai_responses.request import (
     options,
 )
 from retinue.providers.stream_decoder import (
+    EMPTY,
     MAX_CITATIONS,
     MAX_USES,
     NO_DETAILS,
@@ -47,6 +48,7 @@ from retinue.providers.stream_decoder import (
     TokenDetails,
     decode_counts,
     normalized_usage,
+    stated_cost,
 )
 
 if TYPE_CHECKING:
@@ -126,6 +128,8 @@ class _Tokens(Struct, gc=False):
     output_tokens: int | None = None
     input_tokens_details: TokenDetails | None = None
     output_tokens_details: TokenDetails | None = None
+    cost: msgspec.Raw = EMPTY
+    cost_in_usd_ticks: int | None = None
 
 
 decode_event: Callable[[bytes], Event] = msgspec.json.Decoder(Event).decode
@@ -161,6 +165,12 @@ def decode_usage(raw: msgspec.Raw) -> Usage | None:
         reasoning=output_details.reasoning_tokens,
         written=input_details.cache_write_tokens,
     )
+
+
+def decode_cost(raw: msgspec.Raw) -> int | None:
+    """The cost that a server states with its counts, in nanodollars; None if it states none."""
+    tokens = decode_counts(_Tokens, raw) if b'"cost' in bytes(raw) else None
+    return None if tokens is None else stated_cost(tokens.cost, tokens.cost_in_usd_ticks)
 
 
 _INCOMPLETE: dict[str | None, Stop] = {
@@ -347,6 +357,8 @@ class Decoder(StreamDecoder):
         calls = tuple(ToolCall(item.name, item.text, item.id) for item in self._items if item.kind == "call")
         stop = "refusal" if self._refused else self._stop
         reply = self._reply(calls, tuple(self._thinking()), usage=self.usage(), stop=stop)
+        if (cost := self.cost()) is not None:
+            reply = replace(reply, cost=cost)
         if not self._has_sources:
             return reply
         citations, uses = self._citations(), self._uses()
@@ -375,6 +387,9 @@ class Decoder(StreamDecoder):
 
     def usage(self) -> Usage | None:
         return decode_usage(self._usage)
+
+    def cost(self) -> int | None:
+        return decode_cost(self._usage)
 
     def _decode_unusual(self, payload: bytes) -> Event | None:
         """Decode data that is damaged JSON, or an event of an unknown type."""
