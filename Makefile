@@ -16,6 +16,7 @@ ifeq ($(shell test -w . && echo writable),)
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/retinue-$(firstword $(shell pwd | cksum))
 VENV ?= $(if $(wildcard .venv/.installed),.venv,$(CACHE)/venv)
 SITE ?= $(CACHE)/docs
+CLIENT ?= $(CACHE)/api-client
 export COVERAGE_FILE := $(CACHE)/coverage
 export HYPOTHESIS_STORAGE_DIRECTORY := $(CACHE)/hypothesis
 export PYTEST_ADDOPTS := -o 'cache_dir=$(CACHE)/pytest' $(PYTEST_ADDOPTS)
@@ -26,6 +27,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 SITE ?= build/docs
+# The environment of the generator of API clients.
+CLIENT ?= build/api-client
 
 .DEFAULT_GOAL := help
 .PHONY: help venv python test lint check fix titles hooks docs docs-site picture stress fuzz hosts vendors bench api-client demo constraints model-data dist clean
@@ -121,9 +124,12 @@ bench: venv  ## what retinue costs next to a bare loop, in some minutes (ARGS=--
 	@"$(BIN)/python" -m bench.run $(ARGS)
 
 api-client: venv  ## generate a client of the HTTP API with a stock generator, and try it
-	@test -x build/api-client/bin/openapi-python-client || { "$(BIN)/python" -m venv build/api-client \
-	  && build/api-client/bin/python -m pip install -q --disable-pip-version-check "openapi-python-client>=0.29"; } >&2
-	@"$(BIN)/python" -m pytest -q tests/web/test_openapi.py -k client
+	@test -x "$(CLIENT)/bin/openapi-python-client" \
+	  && test -z "$$(find constraints-client.txt -newer "$(CLIENT)/.installed")" || { \
+	  "$(BIN)/python" -m venv --clear "$(CLIENT)" && "$(CLIENT)/bin/python" -m pip install -q \
+	  --disable-pip-version-check $(if $(filter %.txt,$(CONSTRAINTS)),-c constraints-client.txt) \
+	  "openapi-python-client>=0.29" && touch "$(CLIENT)/.installed"; } >&2
+	@PATH="$$(cd "$(CLIENT)/bin" && pwd):$$PATH" "$(BIN)/python" -m pytest -q tests/web/test_openapi.py -k client
 
 demo:  ## watch an incident, four agents and a crash; needs no model and no key
 	@# The tools of developers are not needed.
