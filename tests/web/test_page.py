@@ -251,6 +251,7 @@ async def test_an_interrupted_run_is_resumed_on_its_page(folder: Path) -> None:
         await page.has("1 run: 1 interrupted", within=".counters")
         await page.click(".runs a.row", text="Count to three")
         await page.has("interrupted", within="article h2")
+        await page.has("no process works on it", within=".facts")
         buttons = await page.run("[...document.querySelectorAll('.actions button')].map((each) => each.textContent)")
         await page.click("article button", text="Resume")
         await page.has("It is the pool.", within=".conversation")
@@ -275,6 +276,7 @@ async def test_an_exhausted_run_says_why_and_is_continued(folder: Path) -> None:
         reason = (await server.get(f"/api/v1/runs/{run_id}")).json["error"]
         await page.has(reason, within=".facts .failed")
         await page.has(reason, within=".tree .failed")
+        await page.has("no result", within=".call:last-of-type .status")  # of the call that came too late
         await page.click("article button", text="Continue")
         await page.type("dialog #answer", "Go on")
         await page.click("dialog #accept")

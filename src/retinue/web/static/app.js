@@ -56,7 +56,7 @@ function changeTheme() {
 }
 
 function showKeys() {
-  ask({ title: "Keys", yes: "Close", more: [element("dl", { class: "keys" }, ...KEYS.flatMap(([key, text]) => [element("dt", {}, element("kbd", { text: key })), element("dd", { text })]))] });
+  ask({ title: "Keys", yes: "Close", back: null, more: [element("dl", { class: "keys" }, ...KEYS.flatMap(([key, text]) => [element("dt", {}, element("kbd", { text: key })), element("dd", { text })]))] });
 }
 
 addEventListener("keydown", (event) => {

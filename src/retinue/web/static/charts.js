@@ -5,7 +5,7 @@ import { drawing, element } from "./dom.js";
 const COLOURS = 8;
 
 // `bars` are {label, parts: [{name, value}]}; the names have the same colours in all bars.
-export function barChart({ title, bars, text }) {
+export function barChart({ title, bars, text, showsEnd = false }) {
   const names = [...new Set(bars.flatMap((bar) => bar.parts.map((part) => part.name)))];
   const most = Math.max(...bars.map((bar) => bar.parts.reduce((sum, part) => sum + part.value, 0)), 0);
   const height = 160, step = Math.max(14, Math.min(60, 900 / Math.max(1, bars.length))), width = 60 + step * bars.length;
@@ -25,7 +25,9 @@ export function barChart({ title, bars, text }) {
     if (place % every === 0) chart.append(drawing("text", { x: 60 + step * (place + 0.4), y: height + 26, "text-anchor": "middle", text: bar.short ?? bar.label }));
   });
   const legend = names.length > 1 || names[0] ? element("div", { class: "legend" }, ...names.map((name, place) => element("span", {}, element("i", { class: "c" + place % COLOURS }), name || "(none)"))) : null;
-  return element("figure", {}, element("figcaption", { text: title }), element("div", { class: "scrolls" }, chart), legend);
+  const box = element("div", { class: "scrolls" }, chart);
+  if (showsEnd) requestAnimationFrame(() => { box.scrollLeft = box.scrollWidth; });  // on a narrow screen
+  return element("figure", {}, element("figcaption", { text: title }), box, legend);
 }
 
 export function table(columns, rows, empty = "nothing here") {

@@ -35,7 +35,7 @@ export function button(text, onclick, properties = {}) {
 }
 
 // A question in the middle of the page; the answer is null if it was left.
-export function ask({ title, text = "", label = null, value = "", yes = "OK", danger = false, long = false, more = [] }) {
+export function ask({ title, text = "", label = null, value = "", yes = "OK", danger = false, long = false, more = [], back = "Back" }) {
   return new Promise((resolve) => {
     const field = label === null ? null : element(long ? "textarea" : "input", { "aria-label": label, placeholder: label, id: "answer" });
     if (field) field.value = value;
@@ -43,7 +43,7 @@ export function ask({ title, text = "", label = null, value = "", yes = "OK", da
     const accept = () => done(field ? field.value : "yes");
     const dialog = element("dialog", { "aria-label": title },
       element("h2", { text: title }), text ? element("p", { text }) : null, ...more, field,
-      element("div", { class: "bar end" }, button("Back", () => done(null)), button(yes, accept, { class: danger ? "danger" : "primary", id: "accept" })));
+      element("div", { class: "bar end" }, back ? button(back, () => done(null)) : null, button(yes, accept, { class: danger ? "danger" : "primary", id: "accept" })));
     dialog.addEventListener("cancel", (event) => { event.preventDefault(); done(null); });
     if (field) field.addEventListener("keydown", (event) => { if (event.key === "Enter" && (!long || event.ctrlKey || event.metaKey)) { event.preventDefault(); accept(); } });
     document.body.append(dialog);

@@ -4,7 +4,8 @@ export const STATES = ["working", "waiting", "idle", "queued", "interrupted", "c
 
 export const stateOf = (run) => run.outcome || run.state;
 export const nameOf = (run) => run.handle || run.label || run.agent;
-export const stateText = (run) => stateOf(run).replace("_", " ") + (!run.outcome && run.waiting_for ? " for " + run.waiting_for : "");
+export const waiting = (run) => !run.outcome && run.waiting_for ? " for " + run.waiting_for : "";
+export const stateText = (run) => stateOf(run).replace("_", " ") + waiting(run);
 export const money = (cost) => cost === null ? "?" : cost === 0 ? "$0" : "$" + cost.toFixed(cost < 0.1 ? 4 : 2);
 export const when = (text) => text ? new Date(text).toLocaleString() : "";
 export const link = (run, tab = "") => "#/runs/" + encodeURIComponent(run.run_id) + (tab ? "/" + tab : "");
@@ -22,6 +23,7 @@ export function seconds(number) {
 }
 
 export function took(run) {
+  if (run.state === "interrupted") return "";  // when its last process ended is not known
   const end = run.ended_at ? Date.parse(run.ended_at) : Date.now();
   if (run.ended_at && run.ended_at === run.started_at) return "< 1 s";  // the times of a row are whole seconds
   return seconds(Math.max(0, (end - Date.parse(run.started_at)) / 1000));

@@ -52,7 +52,7 @@ export async function runPage(main, id, tab) {
     const reason = run.outcome && run.outcome !== "completed" ? run.error || run.end_reason || "" : run.doing || "";
     const row = element("a", { class: "row", href: link(run, chosen === "conversation" ? "" : chosen), "aria-current": run.run_id === selected ? "true" : null, "aria-label": nameOf(run) + ", " + stateText(run) + (reason ? ", " + reason : "") + ": " + run.task.slice(0, 200) },
       element("span", { class: "first" }, element("b", { text: visible(nameOf(run)) }), element("span", { class: "state " + stateOf(run), text: stateText(run) })),
-      element("span", { class: "second dim" }, element("span", { text: visible((reason || run.task).slice(0, 200)), title: visible((reason || run.task).slice(0, 1000)), class: run.outcome && run.outcome !== "completed" ? "failed" : "" }), element("span", { class: "cost", text: money(run.cost) })));
+      element("span", { class: "second dim" }, element("span", { text: visible((reason || run.task).slice(0, 200)), title: visible((reason || run.task).slice(0, 1000)), class: run.outcome && run.outcome !== "completed" && run.outcome !== "cancelled" ? "failed" : "" }), element("span", { class: "cost", text: money(run.cost) })));
     row.style.paddingLeft = 10 + 14 * Math.min(run.depth, 12) + "px";
     return row;
   }
@@ -69,12 +69,12 @@ export async function runPage(main, id, tab) {
     if (!run) return;
     title.replaceChildren(element("span", { text: visible(nameOf(run)) }), " ", element("span", { class: "state badge-state " + stateOf(run), text: stateText(run) }));
     task.textContent = visible(run.task.slice(0, 400));
-    const parts = [[run.turns + (run.turns === 1 ? " turn" : " turns")], [count(run.usage.input) + " in, " + count(run.usage.output) + " out" + (run.usage.cached ? ", " + count(run.usage.cached) + " cached" : "")], [money(run.cost)], [took(run)]];
+    const parts = [[run.turns + (run.turns === 1 ? " turn" : " turns")], [count(run.usage.input) + " in, " + count(run.usage.output) + " out" + (run.usage.cached ? ", " + count(run.usage.cached) + " cached" : "")], [money(run.cost)], [took(run)]].filter(([text]) => text);
     if (run.estimated) parts.push(["estimated: " + count(run.estimated.input) + " in, " + count(run.estimated.output) + " out" + (run.estimated.cost ? ", " + money(run.estimated.cost) : "")]);
     if (details && details.run_id === selected && details.model) parts.push([details.provider + ":" + details.model]);
     facts.replaceChildren(...parts.map(([text]) => element("span", { text })), element("code", { class: "dim", text: run.run_id, title: "The id of the run" }),
       run.error ? element("span", { class: "failed", text: visible(run.error) }) : run.end_reason && run.outcome !== "completed" ? element("span", { class: "failed", text: run.end_reason }) : "",
-      run.doing ? element("span", { class: "dim", text: visible(run.doing) }) : "");
+      run.doing ? element("span", { class: "dim", text: visible(run.doing) }) : run.state === "interrupted" ? element("span", { class: "dim", text: "no process works on it" }) : "");
     const state = stateText(run);
     if (lastState && lastState !== selected + state) announce.textContent = nameOf(run) + " is " + state;
     if (lastState !== selected + state) showActions(run);

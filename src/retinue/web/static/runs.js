@@ -2,7 +2,7 @@
 
 import { api, isExported } from "./api.js";
 import { ask, attempt, button, element, visible } from "./dom.js";
-import { STATES, count, link, money, nameOf, sinceText, stateOf, stateText, took, when } from "./format.js";
+import { STATES, count, link, money, nameOf, sinceText, stateOf, stateText, took, waiting, when } from "./format.js";
 import { virtualList } from "./virtual.js";
 
 const POLL = 2000;
@@ -23,7 +23,7 @@ export async function runsPage(main) {
 
   function draw(run) {
     return element("a", { class: "row", href: link(run), "aria-label": nameOf(run) + ", " + stateText(run) + ": " + run.task.slice(0, 200) },
-      element("span", { class: "state " + stateOf(run), text: stateText(run) }),
+      element("span", { class: "state " + stateOf(run) }, stateOf(run).replace("_", " "), waiting(run) ? element("span", { class: "reason", text: waiting(run) }) : null),
       element("span", { class: "wide", text: visible(nameOf(run)) }), element("span", { class: "task", text: visible(run.task.slice(0, 300)) }),
       element("span", { class: "number wide", text: String(run.turns) }), element("span", { class: "number wide", text: count(run.usage.input + run.usage.output) }),
       element("span", { class: "number", text: money(run.cost) }), element("span", { class: "number wide", text: took(run) }),

@@ -12,7 +12,7 @@ export function timelineView({ onSelect }) {
   const axis = element("div", { class: "axis", "aria-hidden": "true" });
   const list = virtualList({ label: "Timeline of runs", className: "timeline", height: HEIGHT, draw });
   const note = element("p", { class: "dim", role: "status" });
-  const legend = element("div", { class: "legend" }, ...Object.entries(KINDS).map(([kind, text]) => element("span", {}, element("i", { class: kind }), text)), element("span", {}, element("i", { class: "model critical" }), "Critical path"));
+  const legend = element("div", { class: "legend" }, ...Object.entries(KINDS).map(([kind, text]) => element("span", {}, element("i", { class: kind }), text)), element("span", {}, element("i", { class: "failed" }), "Failed or cancelled"), element("span", {}, element("i", { class: "model critical" }), "Critical path"));
   const view = element("section", { class: "times", "aria-label": "Timeline", tabindex: "0" },
     element("div", { class: "bar" }, legend, element("span", { class: "grow" }), button("−", () => zoom(2), { "aria-label": "Zoom out" }), button("+", () => zoom(0.5), { "aria-label": "Zoom in" }), button("All", () => { from = 0; to = 1; show(); }, { "aria-label": "Show the whole time" })),
     axis, list.box, note);

@@ -13,6 +13,8 @@ const cut = (text) => text.length > MAX_SHOWN ? text.slice(0, MAX_SHOWN) + "\nâ€
 
 function given(text) { try { const value = JSON.parse(text); return value && typeof value === "object" && !Array.isArray(value) ? value : null; } catch { return null; } }
 
+const linesOf = (text) => (text.endsWith("\n") ? text.slice(0, -1) : text).split("\n");
+
 export function argumentsView(name, text) {
   const values = given(text);
   if (!values) return [element("pre", { text: visible(cut(text)) })];
@@ -22,7 +24,7 @@ export function argumentsView(name, text) {
   if (typeof values.old_string === "string" && typeof values.new_string === "string") {
     made.push(element("p", { class: "path", text: visible(String(take("path") ?? "")) }), diffView(differences(take("old_string"), take("new_string"))));
   } else if (typeof values.content === "string" && typeof values.path === "string") {
-    made.push(element("p", { class: "path", text: visible(take("path")) }), diffView(cut(take("content")).split("\n").map((line) => ["+", line])));
+    made.push(element("p", { class: "path", text: visible(take("path")) }), diffView(linesOf(cut(take("content"))).map((line) => ["+", line])));
   } else if (typeof values.command === "string") made.push(element("pre", { class: "diff" }, ...take("command").split("\n").map((line) => element("span", { class: "line command", text: "$ " + visible(line) + "\n" }))));
   for (const [key, value] of Object.entries(rest)) {
     const shown = typeof value === "string" ? value : JSON.stringify(value, null, 1);
@@ -80,6 +82,7 @@ export function transcript({ onFork }) {
       return undefined;
     }
     if (entry.kind === "thinking") return box.append(element("details", { class: "entry thinking" }, element("summary", {}, element("span", { text: "Thinking" }), element("span", { class: "dim line", text: visible(text.replace(/\s+/g, " ").slice(0, 160)) })), markdown(cut(text))));
+    if (entry.kind === "end") { for (const call of open) call.status.textContent = "no result"; open = []; }
     const title = entry.kind === "words" ? "Message of " + visible(entry.name || "") : TITLES[entry.kind] || entry.kind;
     const isText = entry.kind === "task" || entry.kind === "words" || entry.kind === "reply";
     const node = element("div", { class: "entry " + entry.kind + (entry.failed ? " failed" : "") }, heading(entry, title), isText ? markdown(text || "(nothing)") : element("p", { class: "plain", text: visible(text) }));
