@@ -15,7 +15,7 @@ from retinue.providers.scripted import Script, ScriptedProvider, says
 from tests.cli.stage import finished_run, retinue
 
 TOOLS = """
-print("loaded")
+open("ran", "w").close()
 
 import retinue
 
@@ -52,6 +52,7 @@ def test_names_are_completed(folder: Path, capfd: pytest.CaptureFixture[str]) ->
     assert completion.tools(line(), "file_read,file_wr") == ["file_read,file_write"]
     assert completion.tools(line(), "file_read,look") == ["file_read,look_up"]
     assert capfd.readouterr() == ("", "")
+    assert not (folder / "ran").exists()
 
 
 def test_the_settings_and_agent_files_of_the_line_are_used(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import hashlib
 import inspect
@@ -165,6 +166,22 @@ class _SourceLoader(SourceFileLoader):
     def path_stats(self, path: str | bytes | os.PathLike[str]) -> Mapping[str, Any]:
         """Raise, so that no compiled file is read or written: without the age of the source, it cannot be matched."""
         raise OSError
+
+
+def tool_names_in(source: bytes) -> list[str]:
+    """The names of the tools that a module defines with a decorator, read from its source: none of it runs.
+
+    >>> tool_names_in(b"@retinue.tool\\ndef look(): ...\\n@tool(name='pick')\\nasync def choose(): ...\\ndef no(): ...")
+    ['look', 'pick']
+    """
+    names: list[str] = []
+    for defined in ast.parse(source).body:
+        for decorator in defined.decorator_list if isinstance(defined, ast.FunctionDef | ast.AsyncFunctionDef) else ():
+            call = decorator if isinstance(decorator, ast.Call) else ast.Call(decorator, [], [])
+            if ast.unparse(call.func).rpartition(".")[2] == "tool":
+                named = [each.value for each in call.keywords if each.arg == "name"]
+                names += [str(each.value) for each in named if isinstance(each, ast.Constant)] or [defined.name]
+    return names
 
 
 def _failure(path: Path, error: BaseException) -> Problem:

@@ -36,13 +36,18 @@ def dialects(incomplete: str) -> list[str]:
 
 
 def tools(context: typer.Context, incomplete: str) -> list[str]:
-    """Names of tools, built in and of the modules of the settings, for the last name of a list separated by commas."""
+    """Names of tools, built in and of the modules of the settings, for the last name of a list separated by commas.
+
+    Modules are not imported: a person who types in a folder has not said that its code may run.
+    """
     from retinue.tools.builtin import NAMES
 
     def own(settings: Settings) -> list[str]:
-        from retinue.app.tool_modules import load_tools
+        from retinue.app.tool_modules import tool_names_in
+        from retinue.local.bounded_file import MIB, read_bounded
 
-        return [tool.spec.name for tool in load_tools(settings.tool_modules)]
+        sources = (read_bounded(path, MIB, only_file=True) for path in settings.tool_modules)
+        return [name for source in sources for name in tool_names_in(source)]
 
     before, comma, last = incomplete.rpartition(",")
     known = (name for listed in NAMES.values() for name in listed)
@@ -91,7 +96,7 @@ def _beginning(incomplete: str, names: Iterable[str]) -> list[str]:
 
 
 def _settings(context: typer.Context, names: Callable[[Settings], Iterable[str]]) -> list[str]:
-    """Names in the settings that the line says, or that are found; modules and warnings print nothing."""
+    """Names in the settings that the line says, or that are found; warnings print nothing."""
     from retinue.app.settings_file import load_settings
 
     try:
