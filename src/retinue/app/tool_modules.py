@@ -175,8 +175,9 @@ def tool_names_in(source: bytes) -> list[str]:
     ['look', 'pick']
     """
     names: list[str] = []
-    for defined in ast.parse(source).body:
-        for decorator in defined.decorator_list if isinstance(defined, ast.FunctionDef | ast.AsyncFunctionDef) else ():
+    parsed = ast.parse(source).body
+    for defined in (each for each in parsed if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)):
+        for decorator in defined.decorator_list:
             call = decorator if isinstance(decorator, ast.Call) else ast.Call(decorator, [], [])
             if ast.unparse(call.func).rpartition(".")[2] == "tool":
                 named = [each.value for each in call.keywords if each.arg == "name"]
