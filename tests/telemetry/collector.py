@@ -29,9 +29,12 @@ class Span:
 
 
 class Collector:
-    """Receives traces and metrics while the block lasts; `url` is its base address."""
+    """Receives traces and metrics while the block lasts; `url` is its base address.
 
-    def __init__(self) -> None:
+    With `elsewhere`, the base address of another collector, it redirects there, and receives nothing.
+    """
+
+    def __init__(self, elsewhere: str = "") -> None:
         self.received: list[Span] = []
         """All spans in the order of their arrival, repeated ones too."""
         self.metrics: dict[str, list[tuple[dict[str, Any], Any]]] = {}
@@ -43,6 +46,12 @@ class Collector:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 if self.headers.get("Content-Encoding") == "gzip":
                     body = gzip.decompress(body)
+                if elsewhere:
+                    self.send_response(307)
+                    self.send_header("Location", elsewhere + self.path)
+                    self.send_header("Content-Length", "0")
+                    self.end_headers()
+                    return
                 collector.headers.append({name.lower(): value for name, value in self.headers.items()})
                 (collector.read_spans if self.path == "/v1/traces" else collector.read_metrics)(body)
                 self.send_response(200)

@@ -609,6 +609,18 @@ async def test_headers_of_the_settings_go_to_another_machine_over_https_only(mon
         await run(Script().play("main", says("Hi.")), telemetry)
 
 
+async def test_a_redirect_of_a_collector_is_not_followed_and_reported(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("TEAM_KEY", "s3cret")
+    monkeypatch.setenv("OTEL_METRICS_EXPORTER", "none")
+    with Collector(elsewhere=collector.url) as first:
+        await run(Script().play("main", says("Hi.")), Telemetry(endpoint=first.url, headers={"x-team": "TEAM_KEY"}))
+
+    assert collector.headers == []
+    assert "answers with a redirect, which is not followed" in caplog.text
+
+
 async def test_a_collector_that_is_gone_fails_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.2")
     outcome = await run(Script().play("main", says("Hi.")), Telemetry(endpoint="http://127.0.0.1:9"))

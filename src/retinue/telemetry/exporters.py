@@ -207,7 +207,28 @@ def _otlp(signal: str, telemetry: Telemetry, environment: Mapping[str, str], che
     headers = _headers(telemetry, environment, signal)
     for header in headers:
         check(address, f"header {header} of exports", [telemetry.headers[header]])
-    return Exporter(endpoint=address, timeout=timeout, headers=headers or None), address
+    session = None if any(map(environment.get, _SESSIONS)) else _session()
+    return Exporter(endpoint=address, timeout=timeout, headers=headers or None, session=session), address
+
+
+_SESSIONS = tuple(
+    f"OTEL_PYTHON_EXPORTER_OTLP_HTTP_{signal}CREDENTIAL_PROVIDER" for signal in ("", "TRACES_", "METRICS_")
+)
+"""Variables with which a program gives the exporter a session of its own."""
+
+
+def _session() -> Any:
+    """A session that follows no redirect: its headers and spans are for the configured address alone."""
+    import requests
+
+    def refuse(response: Any, **_: Any) -> None:
+        if response.is_redirect:
+            response.close()
+            raise requests.TooManyRedirects(f"{response.url} answers with a redirect, which is not followed")
+
+    session = requests.Session()
+    session.hooks["response"].append(refuse)
+    return session
 
 
 def _headers(telemetry: Telemetry, environment: Mapping[str, str], signal: str) -> dict[str, str]:
