@@ -416,6 +416,25 @@ async def test_a_file_in_the_way_leaves_all_as_it_is(repository: Path, tmp_path:
     assert os.listdir(outside) == []
 
 
+@pytest.mark.parametrize("sizes", [(1025,), (600, 600)])
+async def test_changes_that_are_too_large_for_the_memory_are_not_applied(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...]
+) -> None:
+    place = Place(tmp_path, repository)
+    folder = await place.fetch()
+    for number, size in enumerate(sizes):
+        (folder / f"large{number}").write_bytes(b"x" * size)
+    await place.end()
+    (view,) = place.worktrees.list()
+    monkeypatch.setattr("retinue.local.worktrees.MAX_APPLIED", 1024)
+
+    with pytest.raises(BadInput, match=f"more than .* MiB: take the changes over with git merge {view.branch}"):
+        place.worktrees.apply(view, repository)
+    assert "large0" not in os.listdir(repository)
+    monkeypatch.setattr("retinue.local.worktrees.MAX_APPLIED", sum(sizes))
+    assert len(place.worktrees.apply(view, repository).written) == len(sizes)
+
+
 async def test_a_worktree_is_found_by_name_branch_or_beginning_and_removed(repository: Path, tmp_path: Path) -> None:
     place = Place(tmp_path, repository)
     folder = await place.fetch()

@@ -41,6 +41,9 @@ log = logger("retinue.local")
 MAX_FILE: Final = 64 * 1024**2
 """Bytes of one file that changes are applied to."""
 
+MAX_APPLIED: Final = 512 * 1024**2
+"""Bytes of all changed files that are applied at once: all are in memory before the first is written."""
+
 _NAME: Final = re.compile(r"wt-[0-9a-f]{16}")
 _DIFF: Final = ("--no-renames", "--no-ext-diff", "--no-textconv", "--no-color", "--src-prefix=a/", "--dst-prefix=b/")
 
@@ -103,6 +106,11 @@ class WorktreeSource(GitSource):
     @property
     def _subject(self) -> str:
         return f"worktree {self._place.name}"
+
+
+def _too_large(view: WorktreeView, what: str) -> BadInput:
+    size = f"{MAX_APPLIED / 1024**2:g} MiB"
+    return BadInput(f"{what} more than {size}: take the changes over with git merge {view.branch}")
 
 
 def readable_text(text: str) -> str:
@@ -192,12 +200,17 @@ class Worktrees:
     def apply(self, view: WorktreeView, folder: Path) -> Applied:
         """Apply the changes to the files of a folder (its real path): all of them, or none if one is in the way.
 
-        A file that has changed in both places is merged if it is text. git is not started in the folder.
+        A file that has changed in both places is merged if it is text. git is not started in the folder. Raises
+        `BadInput` for changes that are too large.
         """
         plan: dict[str, Entry | None] = {}
+        size = 0
         conflicts: list[str] = []
         with opened_folder(folder) as top:
             for path, before, after in self._changes(view):
+                size += 0 if after is None else len(after.content)
+                if size > MAX_APPLIED:
+                    raise _too_large(view, "the changed files have")
                 try:
                     now = read_entry(top, path, longest=MAX_FILE)
                 except OSError:
@@ -221,12 +234,15 @@ class Worktrees:
         words = self._run(view, "diff-tree", "-r", "-z", "--raw", "--no-renames", view.base, RESULT).split("\0")
         for facts, path in zip(words[0::2], words[1::2], strict=False):
             mode_before, mode_after, before, after, _ = facts.lstrip(":").split(" ")
-            yield path, self._entry(view, mode_before, before), self._entry(view, mode_after, after)
+            yield path, self._entry(view, path, mode_before, before), self._entry(view, path, mode_after, after)
 
-    def _entry(self, view: WorktreeView, mode: str, name: str) -> Entry | None:
+    def _entry(self, view: WorktreeView, path: str, mode: str, name: str) -> Entry | None:
         if not name.strip("0"):
             return None
-        return Entry(mode, self._run(view, "cat-file", "blob", name).encode("utf-8", "surrogateescape"))
+        content = self._run(view, "cat-file", "blob", name, longest=MAX_APPLIED + 1).encode("utf-8", "surrogateescape")
+        if len(content) > MAX_APPLIED:
+            raise _too_large(view, f"{readable_text(path)} has")
+        return Entry(mode, content)
 
     def _merged(self, before: Entry | None, now: Entry | None, after: Entry | None) -> Entry | None:
         """A file with the changes of both; None if they are in the way of each other."""
