@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import sys
+import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -220,6 +221,17 @@ async def test_a_server_takes_no_code_from_a_folder_of_agents_by_a_variable(
     assert await results([McpServer(name="x", command=sys.executable, args=("-m", "planted"), values=values)]) == []
     assert f"its PYTHONPATH names {work}/lib, which lies in {work}, where agents may write" in caplog.text
     assert not ran.exists()
+
+
+async def test_a_server_does_not_start_where_agents_may_write_in_every_folder(
+    work: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(work))
+
+    assert await results([server(work, "echo")]) == []
+    assert "there is no folder to start it in where no agent may write" in caplog.text
+    assert count(work, "started") == 0
 
 
 @pytest.mark.parametrize("root", ["workspace", "policy"])

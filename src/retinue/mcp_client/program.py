@@ -103,14 +103,19 @@ def starting_folder(server: McpServer, places: Places) -> Generator[str]:
 
 
 def _empty_folder(places: Places) -> str:
-    """An empty folder, with none of an agent above it: package managers look for their settings in those above, too."""
+    """An empty folder, with none of an agent above it: package managers look for their settings in those above, too.
+
+    Raises `BadInput` if agents may write in all folders where it could be made.
+    """
     above: list[Path] = []
     if places.home is not None:
         create_private(places.home)
         above.append(places.home)
     above += [Path(folder) for folder in (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir()) if folder]
     usable = [folder for folder in above if folder.is_dir() and not places.agents_reach(folder)]
-    return tempfile.mkdtemp(prefix="mcp-", dir=(usable or above)[0])
+    if not usable:
+        raise BadInput("there is no folder to start it in where no agent may write: set its cwd, or sandbox = true")
+    return tempfile.mkdtemp(prefix="mcp-", dir=usable[0])
 
 
 def program_of(server: McpServer, places: Places) -> str:
