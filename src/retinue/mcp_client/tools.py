@@ -467,7 +467,7 @@ def _schema(kind: type[Struct], *, without: Collection[str] = ()) -> str:
 class _ReadingTool(Tool):
     """Base class of the tools that only read from a server; with a `server` of its own, a tool takes no other.
 
-    The settings of a server allow, deny and weigh them by the name of the `method`.
+    The settings of a server allow and deny them, and set their risk, by the name of the `method`.
     """
 
     kind: ToolKind = "pure"

@@ -68,7 +68,7 @@ class Exporting:
 
 
 CheckHeader = Callable[[str, str, Sequence[str]], None]
-"""Raises `BadInput` if values of variables must not be sent to an address; it is told what has them."""
+"""Takes an address, what has values of variables, and their names; raises `BadInput` if they must not be sent there."""
 
 
 def start(telemetry: Telemetry, environment: Mapping[str, str], check: CheckHeader) -> Exporting | None:

@@ -38,7 +38,7 @@ TASK: Final = "retinue.drive"
 PREFIX: Final = "retinue-"
 CONNECTION_SECONDS: Final = 5.0
 CLOSE_SECONDS: Final = 0.2
-"""Seconds to say goodbye to the queue, and for its connections to close: a worker that stops has little time."""
+"""Seconds to unregister from the queue, and again to close its connections: a worker that stops has little time."""
 
 FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 60.0

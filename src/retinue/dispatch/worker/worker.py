@@ -81,7 +81,7 @@ LONGEST_QUEUE_SECONDS = 10.0
 """The same while the queue has other jobs."""
 
 MAX_QUEUES = 1000
-"""Names of queues that a worker remembers: each workspace with an address has one."""
+"""Names of queues that a worker keeps: each workspace with an address has one."""
 
 PAGE = 256
 """New placed children that are read at one look; the others follow when these are taken."""
