@@ -183,3 +183,20 @@ async def test_a_question_of_another_process_has_the_diff_of_what_it_writes(fold
 
     assert question["details"] == 'path: "a.txt" (the file exists)\n- old\n+ new\n  line'
     assert (answer.json["first"], outcome.text) == (True, "Written.")
+
+
+async def test_a_relative_workspace_of_another_process_is_not_looked_for_here(folder: Path, place: str) -> None:
+    (folder / "below").mkdir()
+    (folder / "below" / "a.txt").write_text("a file of this process\n")
+    write = calls("file_write", path="a.txt", content="new\n")
+    model = ScriptedProvider(Script().play("dig", write, says("Written.")))
+    agents = [retinue.Agent(name="dig", workspace="below", tools=("file_write",))]
+    async with retinue.open(provider=model, store=place, approvals="wait", agents=agents) as r:
+        async with site(folder, LINES) as server:
+            run = await r.spawn("Write", agent="dig")
+            async with aclosing(server.rows(run.run_id)) as changes:
+                await anext(rows async for rows in changes if rows[run.run_id]["waiting_for"] == "approval")
+            (question,) = (await server.get("/api/v1/approvals")).json["items"]
+        await run.cancel()
+
+    assert question["details"] == 'path: "a.txt" (not compared with what is there)\n+ new'

@@ -7,6 +7,7 @@ A verb that is called from a tool carries a key; the same verb with the same key
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import (
     AsyncIterator,
     Callable,
@@ -435,12 +436,14 @@ class Supervisor:
     async def folder(self, run_id: RunId) -> str:
         """The folder of a run's workspace on this machine; empty if it is not known, or of another machine."""
         if (live := self._driven(run_id)) is not None:
-            return live.folder or live.run.run_spec.workspace
+            workspace = live.run.run_spec.workspace
+            return live.folder or ("" if is_address(workspace) else workspace)
         driver = await self.drivers.find((await self.row(run_id)).driver_id)
         if driver is None or driver.host != this_host():
             return ""
         workspace = (await self.replay(run_id)).run_spec.workspace
-        return "" if is_address(workspace) else workspace
+        # A relative folder is one below the current folder of the process that drives the run.
+        return workspace if os.path.isabs(workspace) else ""
 
     # Live and recently ended runs
 
