@@ -177,14 +177,23 @@ async def test_a_queue_that_failed_is_tried_again_after_longer_and_longer_pauses
         for _ in range(3):
             with pytest.raises(QueueUnavailable, match="open the store once as its owner"):
                 await queue.fetch(["a"])
-            with pytest.raises(QueueUnavailable, match="open the store once as its owner"):
-                await queue.fetch(["a"])
             pauses.append(queue._pause)
-            await asyncio.sleep(queue._retry_at - asyncio.get_running_loop().time())
-        async with client(postgres_url):
             await asyncio.sleep(max(0.0, queue._retry_at - asyncio.get_running_loop().time()))
+        async with client(postgres_url):
             assert await queue.fetch(["a"]) is None
     assert pauses == [0.1, 0.2, 0.4]
+
+
+async def test_a_queue_that_failed_is_not_tried_during_the_pause(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_queue, "FIRST_PAUSE", 3600.0)
+    async with queue_of(parse_address(postgres_url)) as queue:
+        with pytest.raises(QueueUnavailable, match="open the store once as its owner"):
+            await queue.fetch(["a"])
+        async with client(postgres_url):  # the tables are there now
+            with pytest.raises(QueueUnavailable, match="open the store once as its owner"):
+                await queue.fetch(["a"])
 
 
 async def test_the_jobs_of_ended_trees_are_removed(postgres_url: str) -> None:
