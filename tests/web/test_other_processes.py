@@ -13,6 +13,9 @@ import pytest
 
 import retinue
 from retinue.app.handle import RunHandle
+from retinue.engine.driver_table import DriverTable
+from retinue.engine.store_access import StoreReader
+from retinue.engine.tree_events import TreeReader
 from retinue.testing import Script, ScriptedProvider, calls, says
 from tests.web.browser import browser
 from tests.web.harness import ACT, Site, site
@@ -95,6 +98,36 @@ async def test_a_stream_has_the_events_of_a_tree_that_another_process_drives(fol
     last = {row["run_id"]: row["outcome"] for row in rows}
     texts = [entry.get("text") for name, value in named if name == "entries" for entry in value["items"]]
     assert (list(last.values()), texts.count("It was the pool."), named[-1]) == (["completed"] * 2, 1, ("end", {}))
+
+
+async def test_streams_have_the_end_of_a_tree_that_comes_while_they_look_for_its_driver(
+    folder: Path, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_driven, release, held = TreeReader._is_driven, asyncio.Event(), list[TreeReader]()
+    both_are_held = asyncio.Event()
+
+    async def after_the_end(self: TreeReader, stored: StoreReader, drivers: DriverTable) -> bool:
+        held.append(self)
+        if len(held) == 2:
+            both_are_held.set()
+        await release.wait()
+        return await is_driven(self, stored, drivers)
+
+    monkeypatch.setattr(TreeReader, "_is_driven", after_the_end)
+    async with other_process(place) as other, site(folder, LINES) as server:
+        run = await other.retinue.spawn("Why is it slow?", detached=True)
+        following = asyncio.create_task(server.events(f"/api/v1/runs/{run.run_id}/events?tree=1"))
+        changes = asyncio.create_task(server.named_events(f"/api/v1/runs/{run.run_id}/changes"))
+        await asyncio.wait_for(both_are_held.wait(), 120)
+        other.go.set()
+        await (await other.retinue.resume(run.run_id)).wait()
+        release.set()
+        events, named = await following, await changes
+        known = await stored(server, run.run_id)
+
+    assert {number for number, _ in events} == known.keys()
+    texts = [entry.get("text") for name, value in named if name == "entries" for entry in value["items"]]
+    assert (texts.count("It was the pool."), named[-1]) == (1, ("end", {}))
 
 
 async def test_a_parent_of_another_process_is_shown_as_waiting_with_the_calls_of_both(folder: Path, place: str) -> None:

@@ -662,9 +662,15 @@ class Supervisor:
                     yield event
                     if isinstance(event, RunEnded):
                         return
-                if row.progress.phase == "ended" or not await self.is_driven(row):
+                if row.progress.phase == "ended":
                     return
-                await watch.changed()
+                if await self.is_driven(row):
+                    await watch.changed()
+                    continue
+                # The row was read before its drivers: another one may have gone on with the run, even to its end.
+                latest = await self.row(run_id)
+                if latest.seq <= after and latest.driver_id == row.driver_id:
+                    return
 
     # Waiting
 

@@ -213,8 +213,11 @@ class TreeReader:
                     drivers_at = now
                     if await self._is_driven(stored, drivers):
                         undriven_since = None
-                    elif now - (undriven_since := undriven_since if undriven_since is not None else now) >= grace:
-                        return
+                    else:
+                        undriven_since = now if undriven_since is None else undriven_since
+                        # What was offered meanwhile, by a run that this process has adopted, is still to be read.
+                        if now - undriven_since >= grace and not self._ready.is_set():
+                            return
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._ready.wait(), pause)
                 break  # the store may have more
@@ -224,11 +227,19 @@ class TreeReader:
         return bool(self._members) and all(self._members.values())
 
     async def _is_driven(self, stored: StoreReader, drivers: DriverTable) -> bool:
-        """Whether a process drives a run of the tree, read anew: a run changes hands before that is an event."""
+        """Whether a process drives a run of the tree, or has driven one since the last look.
+
+        Rows are read anew: a run changes hands before that is an event, and what was recorded since the last look is
+        still to be read, even if all runs have ended with it.
+        """
         living = await drivers.living()
         if self._has_driver(list(self._rows.values()), living):
             return True
-        return self._has_driver(await self._all_rows(stored), living)
+        rows = await self._all_rows(stored)
+        if any(row.seq > self._read.get(row.run_id, 0) for row in rows):
+            return True
+        # A driver may have registered and adopted a run between the two reads.
+        return self._has_driver(rows, living | await drivers.living())
 
     def _has_driver(self, rows: list[RunRow], living: frozenset[DriverId]) -> bool:
         """Whether a run whose end was not read has a driver; its row may be older than its last event."""

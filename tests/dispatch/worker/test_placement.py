@@ -155,6 +155,43 @@ async def test_a_reader_of_a_spread_tree_has_the_events_of_all_workers(place: st
         assert read == sorted((run_id, seq) for run_id, events in logs.items() for seq, _ in events)
 
 
+async def test_a_reader_at_the_driver_has_a_child_that_is_taken_and_ends_during_a_look(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = lines(delegates(0, agent="trainer"))
+    is_held, release, seen = asyncio.Event(), asyncio.Event(), list[TreeEvent]()
+    async with AsyncExitStack() as stack, client(place) as r:
+        (plain,) = await workers(stack, place, 1, script)
+        stored = plain.retinue.supervisor.stored
+        lengths_of = stored.log_lengths
+
+        async def held(root_id: str) -> dict[str, int]:
+            lengths = await lengths_of(root_id)
+            if any(item.parent is not None for item in seen):  # the child is known, and has no driver yet
+                is_held.set()
+                await release.wait()
+            return lengths
+
+        async def read() -> None:
+            async for item in plain.retinue.events(run, tree=True):
+                seen.append(item)
+
+        monkeypatch.setattr(stored, "log_lengths", held)
+        run = await r.spawn("lead them", agent="lead", detached=True)
+        await until(lambda: bool(plain.provider.asked))
+        reading = asyncio.create_task(read())
+        await until(is_held.is_set)
+        await workers(stack, place, 1, script, tags=frozenset({"gpu"}))
+        assert (await run.wait(timeout=PATIENCE)).text == "all done"
+        release.set()
+        await asyncio.wait_for(reading, PATIENCE)
+        logs = {row.run_id: engine_of(r).store.events(row.run_id) for row in rows_of(r).values()}
+
+    assert len(logs) == 2
+    read_numbers = sorted((item.run, item.seq) for item in seen if item.seq)
+    assert read_numbers == sorted((run_id, seq) for run_id, events in logs.items() for seq, _ in events)
+
+
 async def test_a_child_goes_to_a_worker_with_its_tags(place: str) -> None:
     script = lines(delegates(0, agent="trainer"))
     async with AsyncExitStack() as stack, client(place) as r:
