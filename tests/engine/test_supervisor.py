@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from retinue.core.agent import Agent
 from retinue.core.budget import UNLIMITED, Caps
 from retinue.core.commands import RunQuery
 from retinue.core.errors import Fenced, TreeCancelled
@@ -169,3 +170,16 @@ async def test_stored_runs_include_what_is_queued() -> None:
         assert row.progress.outcome == outcome
         assert await stored.inbox(row.run_id) == []
         assert [each.session_id for each in await stored.sessions()] == ["session"]
+
+
+async def test_agents_without_end_keep_no_tools_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("retinue.engine.loop.MAX_TOOL_SETS", 2)
+    agents = [Agent(name=f"dig{number}") for number in range(5)]
+    async with Harness(agents=agents) as r:
+        for agent in agents:
+            r.script(agent.name, says("42"))
+            outcome = await r.retinue.run("go", agent=agent.name)
+            assert outcome.text == "42"
+        kept = r.retinue.supervisor._executor._tool_sets
+
+    assert [agent for *_, agent in kept] == ["dig3", "dig4"]

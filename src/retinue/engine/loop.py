@@ -101,6 +101,9 @@ async def pause_deadline(live: LiveRun, engine: EngineContext) -> None:
 
 log = logger("retinue.engine")
 
+MAX_TOOL_SETS = 256
+"""Sets of tools that are kept for later runs: models can name agents, and each name has a set of its own."""
+
 MANY_PLACED = 64
 SETTLE_INTERVAL = 0.2
 """Seconds between two looks for the ends of placed runs, if there are more than `MANY_PLACED`."""
@@ -394,6 +397,8 @@ class Executor:
         tools = spec.offered, spec.dialects, run.policy, spec.identity or spec.agent
         tool_set = self._tool_sets.get(tools)
         if tool_set is None:
+            if len(self._tool_sets) >= MAX_TOOL_SETS:
+                del self._tool_sets[next(iter(self._tool_sets))]
             tool_set = self._tool_sets[tools] = ToolSet(*tools, self._engine)
         return LiveRun(run, tool_set, self._engine, acceptance)
 
