@@ -5,8 +5,8 @@
 `events` needs Chromium: `retinue serve` follows a `retinue run` of another process on SQLite and on PostgreSQL. A delay
 is from the time of an event, as it is recorded, to the moment when the page has it in its document. `following` is the
 CPU time of a server that drives a tree, alone and with one page that follows it, in turn. `pages` is how long a tree
-takes alone and with 200 pages, in turn. The figures of each round are printed; the exit code is 1 if a promise was not
-kept.
+takes alone and with 200 pages, in turn; the pages are open before it begins. The figures of each round are printed; the
+exit code is 1 if a promise was not kept.
 """
 
 from __future__ import annotations
@@ -46,8 +46,12 @@ def report(text: str) -> None:
     print(text, flush=True)
 
 
-def team(children: int, *, lives: float) -> dict[str, object]:
-    """A root that starts children, fifty in a turn, and waits for them; each has two turns in `lives` seconds."""
+def team(children: int, *, lives: float, asks: bool = False) -> dict[str, object]:
+    """A root that starts children, fifty in a turn, and waits for them; each has two turns in `lives` seconds.
+
+    With `asks` it begins with a call that waits for a person.
+    """
+    question = {"call": {"name": "file_write", "arguments": {"path": "begun.txt", "content": "now"}}}
     steps = [
         {
             "calls": [
@@ -64,7 +68,7 @@ def team(children: int, *, lives: float) -> dict[str, object]:
         {"say": "one two", "call": {"name": "task_list"}, "every": every},
         {"say": "one two three", "every": every},
     ]
-    return {"main": [*steps, wait, {"say": "Done."}], "dig": child}
+    return {"main": [*([question] if asks else []), *steps, wait, {"say": "Done."}], "dig": child}
 
 
 class Server:
@@ -108,12 +112,19 @@ class Server:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
+    async def question(self) -> str:
+        """The id of the first call that waits for a person."""
+        while True:
+            if items := (await self.get("/api/v1/approvals"))["items"]:
+                return items[0]["id"]
+            await asyncio.sleep(0.02)
+
     async def ended(self, run_id: str) -> Any:
         while True:
             run = await self.get(f"/api/v1/runs/{run_id}")
             if run["outcome"] is not None:
                 return run
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.02)
 
 
 @asynccontextmanager
@@ -219,19 +230,24 @@ async def measure_events(rounds: int) -> bool:
 
 
 async def tree_cost(children: int, pages: int, lives: float) -> tuple[float, float]:
-    """CPU seconds of the server and seconds that a tree takes while this many pages follow it."""
+    """CPU seconds of the server and seconds that a tree takes while this many pages, which are open, follow it."""
     with tempfile.TemporaryDirectory() as folder:
-        async with serving(Path(folder), team(children, lives=lives)) as server:
-            asked = {"task": "All", "dialects": ["spec"], "tools": ["task_list"]}
+        async with serving(Path(folder), team(children, lives=lives, asks=True)) as server:
+            asked = {"task": "All", "dialects": ["spec"], "tools": ["task_list", "file_write"]}
             run_id = (await server.post("/api/v1/runs", asked))["run_id"]
-            before, begun = server.cpu(), time.perf_counter()
             async with server.followed(f"/api/v1/runs/{run_id}/changes", pages) as sizes:
+                question = await server.question()
+                while not all(sizes):  # the pages open
+                    await server.get("/healthz")
+                opened = list(sizes)
+                before, begun = server.cpu(), time.perf_counter()
+                await server.post(f"/api/v1/approvals/{question}", {"allow": True})
                 run = await server.ended(run_id)
                 took = time.perf_counter() - begun
                 used = server.cpu() - before
             assert (run["outcome"], run["error"]) == ("completed", "")
             assert len((await server.get(f"/api/v1/runs/{run_id}/tree"))["items"]) == children + 1
-            assert all(sizes)
+            assert all(size > first for size, first in zip(sizes, opened, strict=True))
     return used, took
 
 

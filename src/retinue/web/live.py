@@ -18,7 +18,7 @@ import msgspec
 from retinue.app.engine_types import RunView
 from retinue.app.json_rows import run_row
 from retinue.app.read_only import ReadOnlyClient
-from retinue.app.transcript import Conversation
+from retinue.app.transcript import Conversation, Entry
 from retinue.core.commands import RunQuery
 from retinue.core.errors import RetinueError
 from retinue.core.events import Event
@@ -55,7 +55,6 @@ class _Follower:
     ended: bool = False
     seen: int | None = None
     waiting: list[tuple[int, Event]] = field(default_factory=list[tuple[int, Event]])
-    conversation: Conversation = field(default_factory=Conversation)
 
     def put(self, chunk: bytes) -> None:
         if self.size and self.size + len(chunk) > MAX_WAITING:  # one chunk may be larger: a whole conversation is
@@ -78,15 +77,6 @@ class _Follower:
         self.size = 0
         self.ready.clear()
         return chunk
-
-    def entries(self, events: Sequence[tuple[int, Event]]) -> bytes:
-        """The entries of events that were not sent, as one server-sent event; nothing without any."""
-        new = [(seq, event) for seq, event in events if seq > (self.seen or 0)]
-        if not new:
-            return b""
-        items = [entry for _, event in new for entry in self.conversation.entries(event)]
-        self.seen = new[-1][0]
-        return sent("entries", {"run_id": self.selected, "seq": self.seen, "items": items})
 
 
 def sent(name: str, value: object) -> bytes:
@@ -114,6 +104,8 @@ class _Tree:
         self._over: set[RunId] = set()
         """Runs whose last row was sent: it does not change any more."""
         self._calls: dict[RunId, OpenCalls] = {}
+        self._conversations: dict[RunId, Conversation] = {}
+        """Of runs that a page has shown. Each begins with the first event; events may be taken again."""
         self._changed: set[RunId] = set()
         self._settling: dict[RunId, tuple[float, int]] = {}
         """When a row is looked at again, and how often that was done since it changed."""
@@ -220,7 +212,8 @@ class _Tree:
             live = self._client.supervisor.live(run_id)
             is_paused = live is not None and live.pause is not None  # it goes on without an event
             times += not is_paused
-            if run_id in self._over or times == len(SETTLE_SECONDS):
+            # Of a run that this process drives, the second look costs more than it would show.
+            if run_id in self._over or times == (len(SETTLE_SECONDS) if live is None else 1):
                 del self._settling[run_id]
             else:
                 self._settling[run_id] = (now + SETTLE_SECONDS[times], times)
@@ -240,6 +233,7 @@ class _Tree:
         self._settle((changed | parents) - self._over)
         shared = b"event: rows\ndata: [%s]\n\n" % b",".join(rows) if rows else b""
         replies = {run_id: self._reply(run_id) for run_id in texts | events.keys()}
+        entries: dict[tuple[RunId, int], tuple[bytes, int]] = {}
         for follower in self.followers:
             new = events.get(follower.selected, ())
             if follower.seen is None:  # all rows and entries come first: see `start`
@@ -247,10 +241,26 @@ class _Tree:
                 continue
             chunk = shared
             if new:
-                chunk += follower.entries(new)
+                key = (follower.selected, follower.seen)
+                if key not in entries:  # most pages have read the same
+                    entries[key] = self._entries(*key, new)
+                text, follower.seen = entries[key]
+                chunk += text
             chunk += replies.get(follower.selected, b"")
             if chunk:
                 follower.put(chunk)
+
+    def _entries(self, run_id: RunId, seen: int, events: Sequence[tuple[int, Event]]) -> tuple[bytes, int]:
+        """The entries of events after `seen` as one server-sent event, nothing without any, and the last number."""
+        new = [(seq, event) for seq, event in events if seq > seen]
+        if not new:
+            return b"", seen
+        items = self._items(run_id, new)
+        return sent("entries", {"run_id": run_id, "seq": new[-1][0], "items": items}), new[-1][0]
+
+    def _items(self, run_id: RunId, events: Sequence[tuple[int, Event]]) -> list[Entry]:
+        conversation = self._conversations.setdefault(run_id, Conversation())
+        return [entry for _, event in events for entry in conversation.entries(event)]
 
     async def _changed_rows(self, run_ids: Set[RunId]) -> list[bytes]:
         rows: list[bytes] = []
@@ -292,10 +302,10 @@ class _Tree:
     async def start(self, follower: _Follower) -> None:
         """Send the stored entries of the selected run, and then those that came meanwhile."""
         events = await self._client.supervisor.stored.events(follower.selected)
-        items = [entry for _, event in events for entry in follower.conversation.entries(event)]
-        follower.seen = events[-1][0] if events else 0
-        first = {"run_id": follower.selected, "seq": follower.seen, "items": items, "all": True}
-        later = follower.entries(follower.waiting)
+        items = self._items(follower.selected, events)
+        number = events[-1][0] if events else 0
+        first = {"run_id": follower.selected, "seq": number, "items": items, "all": True}
+        later, follower.seen = self._entries(follower.selected, number, follower.waiting)
         follower.put(self.rows() + sent("entries", first) + self._reply(follower.selected) + later)
         follower.waiting.clear()
 
