@@ -94,6 +94,49 @@ async def test_a_tree_of_fifty_children_is_played_with_the_same_outcome(tmp_path
     assert read_recording(file).outcome == first
 
 
+REPLAY_ELSEWHERE = """
+import asyncio, sys, time
+import msgspec
+import retinue
+from retinue.testing import replay
+
+@retinue.tool
+def look(at: str) -> str:
+    \"\"\"Look at something.\"\"\"
+    sys.exit("a tool was called")
+
+DIG = retinue.Agent(name="dig", description="Digs.", system_prompt="You dig.", tools=("look",))
+
+async def main():
+    begun = time.perf_counter()
+    async with replay(sys.argv[1], tools=[look, retinue.agent_tool(DIG)], dialects=()) as r:
+        outcome = await r.run("Dig.")
+    print(f"{time.perf_counter() - begun:.3f}")
+    print(msgspec.json.encode(outcome).decode())
+
+asyncio.run(main())
+"""
+
+
+async def test_a_tree_of_fifty_children_is_played_in_an_empty_environment(tmp_path: Path) -> None:
+    file = tmp_path / "tree.jsonl"
+    async with record(file, **recorded(crowd(50))) as r:
+        first = await r.run("Dig.")
+    empty = tmp_path / "elsewhere"
+    empty.mkdir()
+    other = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", REPLAY_ELSEWHERE, str(file), cwd=empty, env={"HOME": str(empty)},
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    printed, problems = await other.communicate()
+    took, _, outcome = printed.partition(b"\n")
+    print(f"\nmeasured: a tree of 50 children is played in {took.decode()} s")
+
+    assert (other.returncode, problems) == (0, b"")
+    assert outcome.strip() == msgspec.json.encode(first)
+    assert list(empty.iterdir()) == [], "nothing is kept, and no setting was needed"
+
+
 async def test_a_recording_has_one_fact_for_each_line(tmp_path: Path) -> None:
     file = tmp_path / "tree.jsonl"
     async with record(file, **recorded(crowd(1))) as r:
