@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -12,6 +13,8 @@ from procrastinate.exceptions import ConnectorException
 import retinue
 from retinue.core.commands import RunQuery, RunRow
 from retinue.core.events import RunAdopted
+from retinue.core.ids import Key
+from retinue.core.workspace import WorkspaceUnavailable, worktree_of
 from retinue.dispatch.worker import job_queue
 from retinue.dispatch.worker.job_queue import JobQueue, QueueUnavailable, runs_of
 from retinue.providers.scripted import Script, ScriptedProvider, says
@@ -194,6 +197,22 @@ async def test_a_queue_that_failed_is_not_tried_during_the_pause(
         async with client(postgres_url):  # the tables are there now
             with pytest.raises(QueueUnavailable, match="open the store once as its owner"):
                 await queue.fetch(["a"])
+
+
+async def test_a_machine_without_git_leaves_worktrees_alone_and_drives_other_runs(
+    postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_git(*_: object) -> None:
+        raise WorkspaceUnavailable("git is not installed")
+
+    monkeypatch.setattr("retinue.local.workspaces.FetchedWorkspaces.git", property(no_git))
+    async with client(postgres_url) as r, worker(postgres_url, Script().play("main", says("done"))) as running:
+        apart = await r.spawn("task", detached=True, workspace=worktree_of(Key("key"), str(tmp_path)))
+        await until(lambda: len(running.reports) > 1)
+        run = await r.spawn("task", detached=True)
+        assert (await run.wait(timeout=PATIENCE)).text == "done"
+        assert running.reports[1].endswith("git is not installed")
+        assert (await apart.look()).state == "interrupted"
 
 
 async def test_the_jobs_of_ended_trees_are_removed(postgres_url: str) -> None:

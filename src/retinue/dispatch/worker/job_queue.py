@@ -59,7 +59,8 @@ class Needs(Struct, frozen=True, omit_defaults=True):
     dialects: tuple[str, ...]
     tags: tuple[str, ...]
     workspaces: tuple[str, ...] = ()
-    """Addresses that a worker fetches only if its settings allow it; older versions do not know them."""
+    """Addresses that a worker fetches only if its settings allow it, and whether there are worktrees, which need git;
+    older versions do not know them."""
 
     @property
     def queue(self) -> str:
@@ -78,13 +79,13 @@ def needs_of(specs: Collection[RunSpec]) -> Needs:
         tuple(sorted({name for spec in specs for name in spec.offered})),
         tuple(sorted({name for spec in specs for name in spec.dialects})),
         tuple(sorted({tag for spec in specs for tag in spec.tags})),
-        tuple(sorted({spec.workspace for spec in specs if _is_fetched(spec.workspace)})),
+        tuple(sorted({need for spec in specs if (need := _need_of(spec.workspace))})),
     )
 
 
-def _is_fetched(workspace: str) -> bool:
-    """Whether the settings of a worker decide about a workspace; folders and worktrees are where a tag says."""
-    return is_address(workspace) and not is_worktree(workspace)
+def _need_of(workspace: str) -> str:
+    """What a worker needs for a workspace; empty for a folder, which is where a tag says, as worktrees are."""
+    return "worktree" if is_worktree(workspace) else workspace if is_address(workspace) else ""
 
 
 def priority_of(*, depth: int, is_takeover: bool, priority: int = 0) -> int:
