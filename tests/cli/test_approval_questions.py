@@ -16,6 +16,7 @@ from retinue.core.run import Approval
 from retinue.providers.scripted import calls, says
 from retinue.testing.fake_chat import ChatScript, FakeChat
 from tests.cli.pty_command import PtyCommand
+from tests.local.test_workspaces import git, needs_git
 
 
 def asked(tool: str, **arguments: object) -> Approval:
@@ -99,6 +100,33 @@ async def test_a_diff_has_colours_and_no_word_of_a_question_is_cut(folder: Path)
 
     assert "\x1b[31m  - Bye.\x1b[0m\r\n\x1b[32m  + Hello.\x1b[0m\r\n" in question
     assert question.endswith("Allow? [y]es, [n]o, [a]lways for file_write in this run,\r\n[p] in this project: ")
+
+
+@pytest.mark.real_time
+@needs_git
+async def test_a_write_in_a_worktree_is_compared_with_the_file_there(folder: Path) -> None:
+    (folder / "retinue.toml").write_text('[agents.dig]\ntools = ["file_write"]\nisolation = "worktree"\n')
+    (folder / "notes.md").write_text("committed\n")
+    git(folder, "init", "--quiet")
+    git(folder, "add", "notes.md")
+    git(folder, "commit", "--quiet", "-m", "first")
+    (folder / "notes.md").write_text("changed since\n")
+    lines = {
+        "main": [{"call": {"name": "run_agent", "arguments": {"agent": "dig", "task": "Write"}}}, {"say": "Done."}],
+        "dig": [
+            {"call": {"name": "file_write", "arguments": {"path": "notes.md", "content": "new\n"}}},
+            {"say": "I could not."},
+        ],
+    }
+    (folder / "lines.json").write_text(json.dumps(lines))
+    flags = ("--model", "scripted:lines.json", "--dialect", "native", "--tools", "file_write")
+    command = PtyCommand("run", *flags, "Write it.", TERM="xterm-256color", COLUMNS="100")
+    question = await command.expect("[p] in this project: ")
+    command.type_line("n")
+    await command.result()
+
+    assert "- committed" in question
+    assert "changed since" not in question
 
 
 def test_a_run_below_the_root_is_named() -> None:

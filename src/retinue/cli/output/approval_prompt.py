@@ -91,8 +91,14 @@ class TerminalApprover:
         live = self._supervisor.live(question.run_id)
         return "" if live is None or live.run.accepted.parent_id is None else name_of(live.view())
 
+    async def shown(self, question: Approval) -> list[str]:
+        """The question in lines; a file is compared with that in the folder where the run works."""
+        assert self._supervisor is not None
+        folder = await self._supervisor.folder(question.run_id)
+        return described(question, name=self.name_of(question), workspace=folder)
+
     def workspace_of(self, question: Approval) -> str:
-        """The folder of the asking run; empty if it is not known."""
+        """The workspace of the asking run, for which approvals are kept; empty if it is not known."""
         assert self._supervisor is not None
         live = self._supervisor.live(question.run_id)
         return "" if live is None else live.run.run_spec.workspace
@@ -121,9 +127,9 @@ class Announcer(TerminalApprover):
     """Prints how to answer from another terminal, and leaves the question open."""
 
     async def handle(self, question: Approval, screen: Pauses) -> bool:
+        shown = await self.shown(question)
         with screen.paused():
             # Not into a log file: arguments may hold secrets.
-            shown = described(question, name=self.name_of(question), workspace=self.workspace_of(question))
             lines = shown if sys.stderr.isatty() else shown[:1]
             say(*lines, _instruction(question))
         raise Unanswered
@@ -156,8 +162,9 @@ class Prompter(TerminalApprover):
             choices.append(f"[a]lways for {_named(question, group)} in this run")
         if approved is not None:
             choices.append("[p] in this project")
+        shown = await self.shown(question)
         with screen.paused():
-            for line in described(question, name=self.name_of(question), workspace=workspace):
+            for line in shown:
                 say_styled(line, _STYLES.get(f"{line} "[:4], ""))
             flush_typed_input()
             while True:
