@@ -246,7 +246,7 @@ def open(
 
     table.use_programs(agent_programs)
     # Folders can have been recorded since this process began: those of worktrees and of other processes.
-    table.start_nothing_from(lambda: (*writable_folders(agents, policy), *recorded_roots(_folder(home))))
+    table.refuse_programs_in(lambda: (*writable_folders(agents, policy), *recorded_roots(_folder(home))))
 
     async def is_over(run_id: RunId) -> bool:
         row = await supervisor.stored.run(run_id)

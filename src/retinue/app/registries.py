@@ -133,8 +133,8 @@ class ProviderRegistry:
         """Start the programs of providers that have one with these, which are made for the first of them."""
         self._programs = programs
 
-    def start_nothing_from(self, agents_write: Callable[[], Sequence[str]]) -> None:
-        """Start no program for credentials of a vendor from the folders that this gives."""
+    def refuse_programs_in(self, agents_write: Callable[[], Sequence[str]]) -> None:
+        """Start no program for credentials of a vendor that lies in one of the folders that this gives."""
         self._agents_write = agents_write
 
     def use_own_only(self, environ: Mapping[str, str]) -> None:

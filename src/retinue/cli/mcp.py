@@ -118,7 +118,7 @@ async def _serve(
     max_wait = settings.section(SECTION.name, McpSettings).max_wait
     retinue = launch.open(approvals="wait", providers={SAMPLING: sampling} if sampling else None)
     if retinue.mcp_tools is not None:
-        retinue.mcp_tools.max_first_list = FIRST_LIST_SECONDS
+        retinue.mcp_tools.first_list_timeout = FIRST_LIST_SECONDS
     orphans: asyncio.Task[None] | None = None
 
     async def connect(session: str | None = None, *, identified: bool = True) -> Connection:

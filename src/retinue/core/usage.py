@@ -70,8 +70,8 @@ class Spent(Struct, frozen=True, gc=False):
 NOT_SPENT = Spent()
 
 
-def leave_spent(stopped: BaseException, spent: Spent) -> None:
-    """Leave with a cancellation what the stopped call has used.
+def attach_spent(stopped: BaseException, spent: Spent) -> None:
+    """Attach to a cancellation what the stopped call has used.
 
     It is an attribute and not a subclass of `asyncio.CancelledError`, which `asyncio.timeout` would not recognise.
     """
@@ -82,7 +82,7 @@ def spent_of(stopped: BaseException | None) -> Spent:
     """What a stopped call has used.
 
     >>> error = ValueError()
-    >>> leave_spent(error, Spent(Usage(input=5)))
+    >>> attach_spent(error, Spent(Usage(input=5)))
     >>> spent_of(error).usage, spent_of(None).usage
     (Usage(input=5), Usage())
     """

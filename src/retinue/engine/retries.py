@@ -20,7 +20,7 @@ from retinue.core.log_context import logger
 from retinue.core.messages import MAX_CALLS, Delta, Reply, StartDelta, UserMessage
 from retinue.core.ports import Provider, Request
 from retinue.core.run import Limits
-from retinue.core.usage import MAX_COST, NO_USAGE, Spent, Usage, add_cost, leave_spent, spent_of
+from retinue.core.usage import MAX_COST, NO_USAGE, Spent, Usage, add_cost, attach_spent, spent_of
 from retinue.engine.context import EngineContext
 from retinue.engine.foreign_errors import is_recordable, type_and_message_of
 from retinue.engine.live_run import LiveRun
@@ -75,7 +75,7 @@ async def reply_with_retries(
     except asyncio.CancelledError as stopped:
         spent = spent_of(stopped)
         if before.usage.total:
-            leave_spent(stopped, Spent(before.usage + spent.usage, add_cost(before.cost, spent.cost)))
+            attach_spent(stopped, Spent(before.usage + spent.usage, add_cost(before.cost, spent.cost)))
         raise
     return Attempted(reply, before.usage, before.cost)
 

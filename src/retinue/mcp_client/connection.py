@@ -31,10 +31,9 @@ from retinue.core.ports import Ended, Talk
 from retinue.core.text import clean_line, values_in
 from retinue.local.programs import trusted_path
 from retinue.mcp_client.program import (
-    Places,
+    TrustBoundary,
     check_arguments,
     check_variables,
-    places_of,
     program_of,
     sandboxed_program_of,
     starting_folder,
@@ -74,10 +73,10 @@ class Connection:
     """
 
     def __init__(
-        self, server: McpServer, rights: WorkspaceRights, converse: Converse | None, places: Places | None = None
+        self, server: McpServer, rights: WorkspaceRights, converse: Converse | None, boundary: TrustBoundary
     ) -> None:
         self.server = server
-        self._places = places or places_of((), rights.workspace, None)
+        self._boundary = boundary
         self.client: Client
         self.ended_because = ""
         """Why the connection is gone; empty while it is open."""
@@ -189,8 +188,8 @@ class Connection:
     async def _start(self) -> AbstractAsyncContextManager[_Pipes]:
         """The program of the server, started by the block; leaving it ends the program with all its processes."""
         if self._converse is None:
-            return _started(self.server, self._places)
-        path = await asyncio.to_thread(sandboxed_program_of, self.server, self._places)
+            return _started(self.server, self._boundary)
+        path = await asyncio.to_thread(sandboxed_program_of, self.server, self._boundary)
         server = msgspec.structs.replace(self.server, command=path)
         return _sandboxed(partial(self._converse, server, self._rights))
 
@@ -324,25 +323,25 @@ class _BoundedStream(httpx2.AsyncByteStream):
 
 
 @asynccontextmanager
-async def _started(server: McpServer, places: Places) -> AsyncGenerator[_Pipes]:
+async def _started(server: McpServer, boundary: TrustBoundary) -> AsyncGenerator[_Pipes]:
     """Start the program of a server with all rights, in a session of its own; at the end its group is killed."""
     with ExitStack() as resources:
-        folder = await asyncio.to_thread(resources.enter_context, starting_folder(server, places))
-        path = await asyncio.to_thread(program_of, server, places)
-        await asyncio.to_thread(check_arguments, server, folder, places)
-        await asyncio.to_thread(check_variables, server, places)
-        async with _running(msgspec.structs.replace(server, command=path), folder, places) as pipes:
+        folder = await asyncio.to_thread(resources.enter_context, starting_folder(server, boundary))
+        path = await asyncio.to_thread(program_of, server, boundary)
+        await asyncio.to_thread(check_arguments, server, folder, boundary)
+        await asyncio.to_thread(check_variables, server, boundary)
+        async with _running(msgspec.structs.replace(server, command=path), folder, boundary) as pipes:
             yield pipes
 
 
 @asynccontextmanager
-async def _running(server: McpServer, folder: str, places: Places) -> AsyncGenerator[_Pipes]:
+async def _running(server: McpServer, folder: str, boundary: TrustBoundary) -> AsyncGenerator[_Pipes]:
     try:
         process = await asyncio.create_subprocess_exec(
             server.command,
             *server.args,
             cwd=folder,
-            env=_environment(server, places),
+            env=_environment(server, boundary),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
@@ -406,14 +405,14 @@ async def _streams(
         writing.abort()
 
 
-def _environment(server: McpServer, places: Places) -> dict[str, str]:
+def _environment(server: McpServer, boundary: TrustBoundary) -> dict[str, str]:
     """The variables of a server with all rights: it looks for programs, such as node, in no folder of agents.
 
     A PATH that the settings name is given as it is.
     """
     environment = server.environment()
     if "PATH" in environment and "PATH" not in (*server.env, *server.values):
-        environment["PATH"] = trusted_path(agents_write=places.agents_write)
+        environment["PATH"] = trusted_path(agents_write=boundary.agents_write)
     return environment
 
 

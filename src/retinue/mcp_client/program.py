@@ -58,8 +58,11 @@ _FILE_URL = re.compile(r"(?:^|[\s+@])file:(?://(?:localhost)?)?(?P<path>[^?#]+)"
 _JOINED = re.compile(r"(?P<option>-[A-Za-z])(?P<path>[./~].*)", re.DOTALL)
 
 
-class Places(Struct, frozen=True):
-    """Where agents may write, and where private folders can be made (the state folder, if there is one)."""
+class TrustBoundary(Struct, frozen=True):
+    """What agents can have prepared: all that lies in the folders where they may write.
+
+    `home` is the state folder, if there is one: private folders are made there.
+    """
 
     agents_write: tuple[str, ...] = ()
     home: Path | None = None
@@ -79,69 +82,69 @@ def _is_of_own_environment(path: str) -> bool:
 
 
 @contextmanager
-def starting_folder(server: McpServer, places: Places) -> Generator[str]:
+def starting_folder(server: McpServer, boundary: TrustBoundary) -> Generator[str]:
     """The folder in which a program starts: `cwd`, the folder of its settings file, or an empty one for this block.
 
     Raises `BadInput` for a `cwd` in which agents may write.
     """
     if server.cwd:
         chosen = os.path.abspath(os.path.join(server.folder, os.path.expanduser(server.cwd)))
-        if root := places.agents_reach(chosen):
+        if root := boundary.agents_reach(chosen):
             raise BadInput(
                 f"its cwd {clean_line(chosen)} lies in {clean_line(root)}, {WRITTEN}: name another folder, or set "
                 "sandbox = true for the server"
             )
         yield chosen
-    elif server.folder and not places.agents_reach(server.folder):
+    elif server.folder and not boundary.agents_reach(server.folder):
         yield server.folder
     else:
-        made = _empty_folder(places)
+        made = _empty_folder(boundary)
         try:
             yield made
         finally:
             shutil.rmtree(made, ignore_errors=True)
 
 
-def _empty_folder(places: Places) -> str:
+def _empty_folder(boundary: TrustBoundary) -> str:
     """An empty folder, with none of an agent above it: package managers look for their settings in those above, too.
 
     Raises `BadInput` if agents may write in all folders where it could be made.
     """
     above: list[Path] = []
-    if places.home is not None:
-        create_private(places.home)
-        above.append(places.home)
+    if boundary.home is not None:
+        create_private(boundary.home)
+        above.append(boundary.home)
     above += [Path(folder) for folder in (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir()) if folder]
-    usable = [folder for folder in above if folder.is_dir() and not places.agents_reach(folder)]
+    usable = [folder for folder in above if folder.is_dir() and not boundary.agents_reach(folder)]
     if not usable:
         raise BadInput("there is no folder to start it in where no agent may write: set its cwd, or sandbox = true")
     return tempfile.mkdtemp(prefix="mcp-", dir=usable[0])
 
 
-def program_of(server: McpServer, places: Places) -> str:
+def program_of(server: McpServer, boundary: TrustBoundary) -> str:
     """The path of the program of a server, where neither an agent nor another user can have placed it.
 
     A relative path with a folder is relative to the folder of the settings file. Raises `BadInput`.
     """
     if not os.path.dirname(server.command):
-        found = on_path(server.command, agents_write=places.agents_write)
+        found = on_path(server.command, agents_write=boundary.agents_write)
         if not found.path:
             reasons = "; ".join(found.passed_over or (MISSING,))
             raise BadInput(f"{clean_line(server.command)} cannot be started: {reasons}")
         return found.path
     path = os.path.abspath(os.path.join(server.folder, os.path.expanduser(server.command)))
-    if os.path.lexists(path) and (reason := places.reason(path)):
+    if os.path.lexists(path) and (reason := boundary.reason(path)):
         raise BadInput(f"{clean_line(path)} is not started: {reason}; {ADVICE}")
     return path
 
 
-def sandboxed_program_of(server: McpServer, places: Places) -> str:
+def sandboxed_program_of(server: McpServer, boundary: TrustBoundary) -> str:
     """The path of a program for the sandbox, where one of an agent can do no more than the agent."""
     command = os.path.expanduser(server.command)
-    return command if os.path.dirname(command) else program_of(server, places)
+    return command if os.path.dirname(command) else program_of(server, boundary)
 
 
-def check_arguments(server: McpServer, folder: str, places: Places) -> None:
+def check_arguments(server: McpServer, folder: str, boundary: TrustBoundary) -> None:
     """Raise `BadInput` if an argument names a file that agents may write, or a folder of theirs whose code is run.
 
     A file that is not there yet counts, because an agent could make it.
@@ -155,9 +158,9 @@ def check_arguments(server: McpServer, folder: str, places: Places) -> None:
         for place in _named_places(path, folder, server.folder):
             if os.path.isdir(place) and not code:
                 continue
-            if root := places.agents_reach(place):
+            if root := boundary.agents_reach(place):
                 raise BadInput(f"its argument {clean_line(word)[:100]} lies in {clean_line(root)}, {WRITTEN}: {ADVICE}")
-            if os.path.isfile(place) and (reason := places.reason(place)):
+            if os.path.isfile(place) and (reason := boundary.reason(place)):
                 raise BadInput(f"its argument {clean_line(word)[:100]} is not used: {reason}")
         is_value = before.startswith("-") and os.path.isdir(path)
         is_first = is_first and (is_value or word.startswith("-") or word in SUBCOMMANDS)
@@ -180,12 +183,12 @@ def _option_of(word: str) -> tuple[str, str]:
     return option, value
 
 
-def check_variables(server: McpServer, places: Places) -> None:
+def check_variables(server: McpServer, boundary: TrustBoundary) -> None:
     """Raise `BadInput` if a variable has programs take code from where agents may write."""
     environment = server.environment()
     for name in sorted(CODE_VARIABLES & environment.keys()):
         for part in filter(os.path.isabs, environment[name].split(os.pathsep)):
-            if root := places.agents_reach(part):
+            if root := boundary.agents_reach(part):
                 raise BadInput(
                     f"its {name} names {clean_line(part)}, which lies in {clean_line(root)}, {WRITTEN}: {ADVICE}"
                 )
@@ -210,6 +213,6 @@ def _named_places(path: str, folder: str, configured: str) -> Iterator[str]:
                 yield place
 
 
-def places_of(agents_write: Sequence[str], workspace: str, home: Path | None) -> Places:
-    """The places for a run in this workspace: agents may write there, and in the current folder."""
-    return Places((*dict.fromkeys((os.getcwd(), os.path.abspath(workspace), *agents_write)),), home)
+def boundary_of(agents_write: Sequence[str], workspace: str, home: Path | None) -> TrustBoundary:
+    """The boundary for a run in this workspace: agents may write there, and in the current folder, too."""
+    return TrustBoundary((*dict.fromkeys((os.getcwd(), os.path.abspath(workspace), *agents_write)),), home)

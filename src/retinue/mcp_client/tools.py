@@ -25,7 +25,7 @@ from retinue.core.policy import Policy, Risk, WorkspaceRights
 from retinue.core.ports import CallContext, CallRisk, KeyValue, PreparedCall, Tool, ToolResult
 from retinue.core.text import NOT_JSON, clean, clean_line, name_list
 from retinue.mcp_client.definitions import PREFIX, Pins, ToolDefinition, changes, listed
-from retinue.mcp_client.program import Places, places_of
+from retinue.mcp_client.program import TrustBoundary, boundary_of
 from retinue.mcp_client.server_config import Converse, McpServer
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class McpTools:
         self._opening: dict[tuple[str, WorkspaceRights], asyncio.Lock] = {}
         self._restarted: OrderedDict[tuple[RunId, str], None] = OrderedDict()
         self._reported: set[str] = set()
-        self.max_first_list: float | None = None
+        self.first_list_timeout: float | None = None
         """Seconds for which `load` awaits a server that was never listed; None for as long as its timeout says."""
         self._listing: set[asyncio.Task[dict[str, ToolDefinition]]] = set()
         """Servers that `load` did not wait for; their tools are there when the next process loads them."""
@@ -143,15 +143,15 @@ class McpTools:
         listing = asyncio.get_running_loop().create_task(pin())
         self._listing.add(listing)
         try:
-            done, _ = await asyncio.wait({listing}, timeout=self.max_first_list)
+            done, _ = await asyncio.wait({listing}, timeout=self.first_list_timeout)
         except BaseException:
             listing.cancel()
             raise
         if not done:
             listing.add_done_callback(self._listed_late)
             raise ToolError(
-                f"The MCP server {server.name} has not listed its tools within {self.max_first_list:g} s; once it has, "
-                "they are there from the next start."
+                f"The MCP server {server.name} has not listed its tools within {self.first_list_timeout:g} s; once it "
+                "has, they are there from the next start."
             )
         self._listing.discard(listing)
         return listing.result()
@@ -265,8 +265,8 @@ class McpTools:
             from retinue.mcp_client.connection import Connection
         except ImportError as error:
             raise ToolError("MCP servers need the package mcp: install the extra retinue[mcp].") from error
-        places = await asyncio.to_thread(self._places, rights.workspace)
-        connection = Connection(server, rights, self._converse if self._is_sandboxed(server) else None, places)
+        boundary = await asyncio.to_thread(self._boundary, rights.workspace)
+        connection = Connection(server, rights, self._converse if self._is_sandboxed(server) else None, boundary)
         self._connections[server.name, rights] = connection
         try:
             await connection.open()
@@ -278,8 +278,8 @@ class McpTools:
                 self._report(server, sentence)
         return connection
 
-    def _places(self, workspace: str) -> Places:
-        return places_of(tuple(self._agents_write()), workspace, self._home)
+    def _boundary(self, workspace: str) -> TrustBoundary:
+        return boundary_of(tuple(self._agents_write()), workspace, self._home)
 
     def _count_restart(self, server: McpServer, run_id: RunId, reason: str) -> None:
         if (run_id, server.name) in self._restarted:

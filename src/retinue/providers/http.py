@@ -21,7 +21,7 @@ from retinue.core.messages import Reply, StartDelta
 from retinue.core.model_options import NO_OPTIONS, NO_REQUEST_OPTIONS
 from retinue.core.ports import Publish, Request
 from retinue.core.text import MAX_JSON_VALUES, values_in
-from retinue.core.usage import NO_USAGE, Spent, leave_spent
+from retinue.core.usage import NO_USAGE, Spent, attach_spent
 from retinue.net.encryption import check_encrypted
 from retinue.net.http import CONNECT_SECONDS, Http, ProxyFailed, UnknownProxy
 from retinue.net.http1 import BadResponse, Content, Disconnected, Response
@@ -183,7 +183,7 @@ class Endpoint:
                 failure.cost, failure.is_priced = cost, True
         except asyncio.CancelledError as stopped:
             if (usage := decoder.usage()) is not None:  # it is billed, whether the answer is read to its end or not
-                leave_spent(stopped, Spent(usage, decoder.cost()))
+                attach_spent(stopped, Spent(usage, decoder.cost()))
             raise
         except UnknownProxy as error:
             failure = ProviderError(f"cannot reach {self.info.base_url}: {error}", fault="internal")

@@ -34,7 +34,7 @@ from retinue.core.ports import (
     price_of,
     window_of,
 )
-from retinue.core.usage import MAX_COST, Spent, Usage, add_cost, leave_spent, spent_of
+from retinue.core.usage import MAX_COST, Spent, Usage, add_cost, attach_spent, spent_of
 from retinue.providers.text_calls import with_text_calls
 
 T = TypeVar("T")
@@ -305,7 +305,7 @@ class PricedProvider:
         except BaseException as stopped:  # cancelled; asyncio is not loaded for its name
             spent = spent_of(stopped)
             if spent.usage.total and spent.cost is None:
-                leave_spent(stopped, Spent(spent.usage, self._cost(spent.usage, request, "", in_batch=in_batch)))
+                attach_spent(stopped, Spent(spent.usage, self._cost(spent.usage, request, "", in_batch=in_batch)))
             raise
         if reply.cost is None and reply.usage is not None:
             reply = self._priced(reply, reply.usage, request, in_batch=in_batch)
