@@ -53,7 +53,7 @@ from retinue.providers.catalog import (
     provider_config,
     with_address,
 )
-from retinue.telemetry import exporters, payloads
+from retinue.telemetry import exporters, logs
 from retinue.telemetry.exporters import Telemetry
 from retinue.tools.builtin import BUILTIN, IN_FOLDER, Builtin
 from retinue.tools.dependencies import MemoryTables, NoKeyValue, ToolDependencies, ToolOptions
@@ -145,7 +145,7 @@ def open(
     >>> asyncio.run(main())
     'Hello.'
     """
-    payloads.set_from(os.environ, log.warning)
+    logs.set_payloads_from(os.environ, log.warning)
     check_types(model=model, provider=provider, providers=providers, policy=policy, session=session, agents=agents)
     check_choices(approvals=approvals, durability=durability, lease=lease, dialects=dialects)
     if config is not None:

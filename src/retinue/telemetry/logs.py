@@ -1,4 +1,4 @@
-"""Log lines on stderr: levels of retinue's loggers, as `RETINUE_LOG` sets them, or `RUST_LOG` where that is unset."""
+"""Log lines on stderr: which of them `RETINUE_LOG` or `RUST_LOG` lets through, and whether they have contents."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from contextlib import suppress
 from typing import TextIO
 
 from retinue.core.errors import BadInput
+from retinue.core.log_context import set_payloads
 from retinue.core.text import clean, clean_line
-from retinue.telemetry import log_files, payloads, rust_log
+from retinue.telemetry import log_files, rust_log
 
 VARIABLE = "RETINUE_LOG"
 """Environment variable: a level for all loggers, `target=level` for one, or several of these with commas."""
@@ -72,7 +73,7 @@ def turn_on_from(
         filters = environment.get(rust_log.VARIABLE, "")
         levels, complaints = rust_log.parse(filters, programs()) if filters else ({}, [])
         _write_to(stream, levels, tracebacks=tracebacks, reported=bool(filters))
-    payloads.set_from(environment, lambda notice: _warn(stream, notice))
+    set_payloads_from(environment, lambda notice: _warn(stream, notice))
     for complaint in complaints:
         _warn(stream, complaint)
 
@@ -131,3 +132,24 @@ class _Format(logging.Formatter):
         if self._tracebacks and record.exc_info:
             lines += [f"  {line}" for line in clean(self.formatException(record.exc_info)).split("\n")]
         return "\n".join(lines)
+
+
+PAYLOADS = "RETINUE_LOG_PAYLOADS"
+"""The environment variable that lets contents into the logs."""
+
+PAYLOADS_NOTICE = (
+    f"{PAYLOADS}=1: with RETINUE_LOG=info, prompts, answers, tool arguments and results are logged in plain text; "
+    "unset it to stop"
+)
+
+_announced = False
+
+
+def set_payloads_from(environment: Mapping[str, str], write: Callable[[str], None]) -> None:
+    """Let contents into log lines if the environment asks for them; the notice is written once in a process."""
+    global _announced
+    on = environment.get(PAYLOADS) == "1"
+    set_payloads(on=on)
+    if on and not _announced:
+        _announced = True
+        write(PAYLOADS_NOTICE)
