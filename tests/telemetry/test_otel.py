@@ -9,8 +9,8 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader
 
 from retinue.core.ports import NoMeter
-from retinue.telemetry import otel
-from retinue.telemetry.otel import OtelMeter
+from retinue.telemetry import exporters
+from retinue.telemetry.exporters import OtelMeter
 
 
 def points(reader: InMemoryMetricReader) -> dict[str, list[tuple[dict[str, Any], Any]]]:
@@ -36,7 +36,7 @@ def test_counts_and_measurements_reach_the_sdk(monkeypatch: pytest.MonkeyPatch) 
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader])
     monkeypatch.setattr(metrics, "get_meter", provider.get_meter)
-    meter = otel.meter()
+    meter = exporters.meter()
 
     for status in ("complete", "complete", "incomplete"):
         meter.count("subagent_completions_total", depth="1", status=status)
@@ -60,13 +60,13 @@ def test_counts_and_measurements_reach_the_sdk(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_without_opentelemetry_nothing_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(otel.meter(), OtelMeter)
+    assert isinstance(exporters.meter(), OtelMeter)
 
     for name in [name for name in sys.modules if name.split(".")[0] == "opentelemetry"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "path", [])
     monkeypatch.setattr(sys, "path_importer_cache", {})
-    meter = otel.meter()
+    meter = exporters.meter()
 
     assert isinstance(meter, NoMeter)
     meter.count("a")

@@ -42,7 +42,7 @@ from retinue.dialects.context import DialectContext, WorktreeChanges
 from retinue.engine import PlainOutcomeTexts, Supervisor, plain_log_fields
 from retinue.local.workspaces import FetchedWorkspaces
 from retinue.providers.catalog import ProviderConfig
-from retinue.telemetry import otel
+from retinue.telemetry import exporters
 from retinue.tools.builtin import with_reader
 from retinue.tools.dependencies import Preset
 from retinue.tools.path_walk import Workspaces
@@ -155,7 +155,7 @@ class RunSpecBuilder:
             tool_names=self._tools.names,
             temperature=self._providers.temperature,
             families=RegistryFamilies(self._providers),
-            meter=otel.meter(meter_provider),
+            meter=exporters.meter(meter_provider),
             workspaces=self._workspaces,
             worktree_changes=self._worktree_changes,
             make_output=make_output,

@@ -1,3 +1,3 @@
 """Log output, traces and metrics."""
 
-__all__ = ["exporters", "log_files", "logs", "otel", "rust_log", "spans"]
+__all__ = ["exporters", "log_files", "logs", "rust_log", "spans"]

@@ -1,6 +1,6 @@
-"""Whether and where traces and metrics are exported: arguments, the standard variables of OpenTelemetry, or settings.
+"""The meter of dialects, and traces and metrics that are exported: on request of arguments, variables or settings.
 
-OpenTelemetry is imported only if one of these asks for it.
+The variables are the standard ones of OpenTelemetry, which is imported only if one of these asks for it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from retinue.core.errors import BadInput
 from retinue.core.log_context import logger
+from retinue.core.ports import Meter, NoMeter
 from retinue.version import __version__
 
 if TYPE_CHECKING:
+    from opentelemetry import metrics
+
     from retinue.telemetry.spans import OtelTracing
 
 log = logger("retinue.app")
@@ -238,3 +241,48 @@ def _headers(telemetry: Telemetry, environment: Mapping[str, str], signal: str) 
     if missing := [variable for variable in telemetry.headers.values() if not environment.get(variable)]:
         raise BadInput(f"telemetry: the environment variable {missing[0]} is not set; it has a header of exports")
     return {header: environment[variable] for header, variable in telemetry.headers.items()}
+
+
+NAME = "retinue"
+"""The instrumentation scope of all metrics."""
+
+
+def meter(provider: metrics.MeterProvider | None = None) -> Meter:
+    """A meter for OpenTelemetry, or `NoMeter` if its API is not installed; without `provider`, of the program's own."""
+    return OtelMeter(provider) if _is_installed("opentelemetry.metrics") else NoMeter()
+
+
+class OtelMeter:
+    """A `Meter` that creates each instrument on first use; before that OpenTelemetry is not imported."""
+
+    def __init__(self, provider: metrics.MeterProvider | None = None) -> None:
+        self._provider = provider
+        self._meter: metrics.Meter | None = None
+        self._counters: dict[str, metrics.Counter] = {}
+        self._gauges: dict[str, metrics.UpDownCounter] = {}
+        self._histograms: dict[str, metrics.Histogram] = {}
+
+    def count(self, name: str, **attributes: str) -> None:
+        if name not in self._counters:
+            self._counters[name] = self._otel_meter().create_counter(name)
+        self._counters[name].add(1, attributes)
+
+    def move(self, name: str, change: int, **attributes: str) -> None:
+        if name not in self._gauges:
+            self._gauges[name] = self._otel_meter().create_up_down_counter(name)
+        self._gauges[name].add(change, attributes)
+
+    def measure(self, name: str, value: float, **attributes: str) -> None:
+        if name not in self._histograms:
+            self._histograms[name] = self._otel_meter().create_histogram(
+                name, unit="s" if name.endswith("_seconds") else ""
+            )
+        self._histograms[name].record(value, attributes)
+
+    def _otel_meter(self) -> metrics.Meter:
+        if self._meter is None:
+            from opentelemetry.metrics import get_meter
+
+            provider = self._provider
+            self._meter = get_meter(NAME, __version__) if provider is None else provider.get_meter(NAME, __version__)
+        return self._meter

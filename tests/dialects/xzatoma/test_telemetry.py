@@ -58,7 +58,7 @@ def meter(monkeypatch: pytest.MonkeyPatch) -> Counting:
     def meter_of(*_: object) -> Counting:
         return counting
 
-    monkeypatch.setattr("retinue.telemetry.otel.meter", meter_of)
+    monkeypatch.setattr("retinue.telemetry.exporters.meter", meter_of)
     return counting
 
 
