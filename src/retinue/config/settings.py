@@ -50,6 +50,10 @@ MAX_BYTES = 1 << 20
 MAX_DEPTH = 64
 """Levels of tables and arrays in each other."""
 
+TOP = ""
+"""The section of the keys at the top of a file."""
+
+DEFAULTS = "defaults"
 EMPTY = Document(values={}, line_of=lambda path: None)
 """The document of a folder without a settings file."""
 
@@ -240,8 +244,22 @@ def load(
             return _settings(lenient.document, source, str(path), (*others, ROOT), lenient)
     else:
         document = EMPTY
+        if user is None:
+            return _without_file(sections)
     below = _user_settings(user, sections, check) if user is not None and user != source else None
     return _settings(document, source, str(path or FILE), sections, below=below)
+
+
+def _without_file(sections: Sequence[Section]) -> Settings:
+    """The defaults of all sections. They need no check, which takes most of the time of `_settings`."""
+    fields_of_their_own = (TOOLS.name, MEMORY.name, ROOT.name, TOP, DEFAULTS)
+    return Settings(
+        sections={
+            section.name: section.type()
+            for section in sections
+            if section.named is None and section.name not in fields_of_their_own
+        }
+    )
 
 
 class _UserDocument(Struct, frozen=True):
@@ -373,7 +391,7 @@ def _settings(
     memory = memory if isinstance(memory, MemoryDefaults) else MemoryDefaults()
     root = checked.pop(ROOT.name, None)
     root = root if isinstance(root, RootDefaults) else RootDefaults()
-    top, more = checked.pop("", None), checked.pop("defaults", None)
+    top, more = checked.pop(TOP, None), checked.pop(DEFAULTS, None)
     top = top if isinstance(top, TopSettings) else TopSettings()
     defaults = run_defaults(top, more if isinstance(more, MoreDefaults) else MoreDefaults())
     profiles = _tables(checked.pop("profiles", None), RunDefaults)
@@ -396,7 +414,7 @@ def _settings(
             {section: _names(values, section) for section in (AGENTS.name, RISK_PROFILES.name, RUNTIME_PROFILES.name)},
         )
         issues += default_agent_issues(
-            {("defaults",): defaults.agent, **{("profiles", name): each.agent for name, each in profiles.items()}},
+            {(DEFAULTS,): defaults.agent, **{("profiles", name): each.agent for name, each in profiles.items()}},
             _names(values, AGENTS.name),
         )
         for section in sections:
