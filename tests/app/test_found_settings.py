@@ -12,8 +12,7 @@ import pytest
 from retinue.app.launch.start import default_tools_for, dialects_for
 from retinue.app.settings_file import load_settings, provider_configs, store_in_settings
 from retinue.config.defaults import RunDefaults
-from retinue.config.discovery import user_folder
-from retinue.config.settings import Settings
+from retinue.config.settings import Settings, user_folder
 from retinue.core.errors import ConfigError, UnknownName
 
 Write = Callable[[str, str], Path]

@@ -11,8 +11,8 @@ import pytest
 import retinue
 from retinue.app.launch.start import LaunchOptions, LimitOptions, prepare, settings_for
 from retinue.app.settings_file import load_settings, provider_configs
+from retinue.config.defaults import RootDefaults
 from retinue.config.precedence import Flags
-from retinue.config.root_defaults import RootDefaults
 from retinue.core.errors import ConfigError
 from retinue.core.policy import Autonomy
 from retinue.providers.catalog import WIRES

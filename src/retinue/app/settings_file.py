@@ -16,11 +16,10 @@ from retinue.app.settings_sections import DIALECT_SECTIONS, SECTIONS
 from retinue.app.state_folder import default_home
 from retinue.app.store_url import is_sqlite
 from retinue.config.agent_files.translation import AGENT_FILES, AgentFileSettings
-from retinue.config.discovery import searched_folders, user_file
 from retinue.config.mcp_servers import MCP_SERVERS
 from retinue.config.model_options import model_options_of
 from retinue.config.other_programs import Translate, Translated
-from retinue.config.settings import MAX_BYTES, Settings, load
+from retinue.config.settings import MAX_BYTES, Settings, load, searched_folders, user_file
 from retinue.config.store import STORE, StoreSettings
 from retinue.config.telemetry import TELEMETRY, TelemetrySettings
 from retinue.core.errors import BadInput, ConfigError, Problem

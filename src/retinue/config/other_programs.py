@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol, TypeAlias
 
+from retinue.config.defaults import ROOT
 from retinue.config.error_texts import Document, dotted
-from retinue.config.root_defaults import ROOT
 from retinue.config.validation import NOT_SUPPORTED, Issue
 from retinue.core.errors import Problem
 from retinue.core.key_paths import KeyPath, origin_of

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias, TypeGuard, TypeVar, cast
@@ -12,15 +13,21 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from retinue.config.agents import AGENTS, AgentSettings, default_agent_issues, reference_issues
-from retinue.config.defaults import FileDefaults, MoreDefaults, RunDefaults, TopSettings, run_defaults
-from retinue.config.discovery import project_file
+from retinue.config.defaults import (
+    ROOT,
+    FileDefaults,
+    MoreDefaults,
+    RootDefaults,
+    RunDefaults,
+    TopSettings,
+    run_defaults,
+)
 from retinue.config.error_texts import Document, dotted
 from retinue.config.mcp_servers import MCP_SERVERS, McpServerSettings
 from retinue.config.memory import MEMORY, MemoryDefaults, backend_issues
 from retinue.config.other_programs import LenientDocument, Translate, translated
 from retinue.config.profiles import RISK_PROFILES, RUNTIME_PROFILES, RiskSettings, RuntimeSettings, unsupported_options
 from retinue.config.providers import ProviderSettings
-from retinue.config.root_defaults import ROOT, RootDefaults
 from retinue.config.section_type import Section
 from retinue.config.store import SQLITE, STORE
 from retinue.config.toml import read_toml
@@ -36,11 +43,14 @@ from retinue.config.validation import Issue, check
 from retinue.core.agent import Agent
 from retinue.core.errors import ConfigError, Problem, UnknownName
 from retinue.core.key_paths import KeyPath
+from retinue.core.log_context import logger
 from retinue.core.policy import Policy, Rules
 from retinue.core.settings_file_names import SETTINGS_FILES
 from retinue.tools.dependencies import Preset, ToolOptions
 
 S = TypeVar("S", bound=Struct)
+
+log = logger("retinue.config")
 
 FILE = SETTINGS_FILES[0]
 
@@ -49,6 +59,9 @@ MAX_BYTES = 1 << 20
 
 MAX_DEPTH = 64
 """Levels of tables and arrays in each other."""
+
+USER_FOLDER = "RETINUE_CONFIG_HOME"
+"""The environment variable of the folder with the user's settings."""
 
 TOP = ""
 """The section of the keys at the top of a file."""
@@ -548,3 +561,70 @@ def _sorted_problems(issues: Sequence[Issue], file: str, document: Document) -> 
         for issue, path in ((issue, document.origin(issue.path)) for issue in issues)
     ]
     return sorted(problems, key=lambda problem: problem.line or 0)
+
+
+def user_folder() -> Path:
+    """The folder of the user's settings: `$RETINUE_CONFIG_HOME`, else the platform's folder for settings."""
+    if folder := os.environ.get(USER_FOLDER):
+        return Path(os.path.expanduser(folder)).absolute()
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "retinue"
+    if sys.platform == "win32":
+        return Path(os.environ.get("APPDATA") or Path.home()) / "retinue"
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "retinue"
+
+
+def user_file() -> Path | None:
+    """The user's settings file, or None."""
+    try:
+        folder = user_folder()
+    except RuntimeError:  # a user without a home folder
+        return None
+    name = file_in(folder, prefix=f"{folder}/")
+    return None if name is None else folder / name
+
+
+def searched_folders(cwd: Path, agents_write: Collection[str] = ()) -> list[Path]:
+    """The current folder and those above it up to the root of its repository, the nearest first.
+
+    `agents_write` are the folders in which agents may write.
+    """
+    folders = [cwd, *cwd.parents]
+    ends = [index for index, each in enumerate(folders) if _is_own(each / ".git") or str(each) in agents_write]
+    return folders[: max(ends, default=0) + 1]
+
+
+def project_file(cwd: Path, folders: list[Path]) -> Path | None:
+    """The settings file in the nearest of these folders, or None; relative to `cwd` if it is there.
+
+    A file above the current folder that belongs to another user is ignored with a warning: in a shared folder such as
+    `/tmp`, another user may have put it there.
+    """
+    for folder in folders:
+        name = file_in(folder, prefix="" if folder == cwd else f"{folder}/")
+        if name is None:
+            continue
+        if folder == cwd:
+            return Path(name)
+        if _is_own(folder / name):
+            return folder / name
+        log.warning("%s is ignored: it belongs to another user; --config takes it nevertheless", folder / name)
+    return None
+
+
+def file_in(folder: Path, *, prefix: str = "") -> str | None:
+    """The name of the settings file in a folder, or None; `prefix` is put before names in messages."""
+    existing = [name for name in SETTINGS_FILES if os.path.lexists(folder / name)]
+    if len(existing) > 1:
+        complaint = f"{' and '.join(existing)} both exist; keep one of them"
+        raise ConfigError(Problem(file=f"{prefix}{existing[0]}", complaint=complaint))
+    return existing[0] if existing else None
+
+
+def _is_own(path: Path) -> bool:
+    """Whether something has this path, and belongs to this user or to root."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return False
+    return sys.platform == "win32" or found.st_uid in (os.geteuid(), 0)
