@@ -751,7 +751,27 @@ def folder_of_the_process(trap: Trap) -> list[str]:
     return ["cd sub && git status", "git -C sub diff"]
 
 
+def git_file_with_a_carriage_return(trap: Trap) -> list[str]:
+    """git cuts the carriage return off: the folder that has it in its name is not the repository."""
+    inner = trap.hostile(trap.repository / "sub")
+    (inner / ".git").rename(inner / "g")
+    shutil.copytree(trap.repository / ".git", inner / "g\r")
+    (inner / ".git").write_bytes(b"gitdir: g\r\n")
+    return ["cd sub && git status", "git -C sub diff"]
+
+
+def common_folder_with_a_carriage_return(trap: Trap) -> list[str]:
+    inner = trap.hostile(trap.repository / "sub")
+    shutil.copytree(inner / ".git", inner / "g")
+    shutil.copytree(trap.repository / ".git", inner / "g\r")
+    shutil.copy(trap.repository / ".git" / "config", inner / ".git" / "config")
+    (inner / ".git" / "commondir").write_bytes(b"../g\r\n")
+    return ["cd sub && git status", "git -C sub diff"]
+
+
 PREPARED = (
+    git_file_with_a_carriage_return,
+    common_folder_with_a_carriage_return,
     signed_commit,
     submodule_with_a_monitor,
     summary_of_submodules,

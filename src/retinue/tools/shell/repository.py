@@ -208,7 +208,7 @@ def _may_start(work_tree: str, left: list[int]) -> bool:
         raise _Unknown(work_tree)
     git_folder = _git_folder_of(work_tree)
     try:
-        common = _real(git_folder, _read(os.path.join(git_folder, "commondir"), 4096).decode().rstrip("\n"))
+        common = _real(git_folder, _line(_read(os.path.join(git_folder, "commondir"), 4096)))
     except FileNotFoundError:
         common = git_folder
     settings = ((common, "config"), (common, "config.worktree"), (git_folder, "config.worktree"))
@@ -226,10 +226,18 @@ def _git_folder_of(work_tree: str) -> str:
     path = _real(work_tree, ".git")
     if os.path.isdir(path):
         return path
-    kind, _, target = _read(path, 4096).decode().partition(": ")
+    kind, _, target = _line(_read(path, 4096)).partition(": ")
     if kind != "gitdir":
         raise _Unknown(path)
-    return _real(work_tree, target.rstrip("\n"))
+    return _real(work_tree, target)
+
+
+def _line(content: bytes) -> str:
+    """The path in a file of one line; git also cuts carriage returns off its end, which could belong to a name."""
+    line = content.decode().rstrip("\n")
+    if not line.isprintable():
+        raise _Unknown(line)
+    return line
 
 
 def _submodules(git_folder: str, work_tree: str) -> Iterator[str]:
