@@ -151,6 +151,26 @@ async def test_files_next_to_a_module_are_held_to_the_same_rule(project: Project
     assert not list(project.workspace.rglob("code-of-the-agent-ran"))
 
 
+async def test_a_folder_of_modules_that_became_a_link_is_held_to_the_same_rule(project: Project) -> None:
+    """A folder without a file of its own is a package, too, wherever a link in its place leads."""
+    sub, other = project.workspace / "sub", project.workspace / "other"
+    (sub / "parts").mkdir(parents=True)
+    other.mkdir()
+    (sub / "retinue.toml").write_text(SETTINGS)
+    (sub / "m.py").write_text("import parts.first\n")
+    (sub / "parts" / "first.py").write_text("")
+    (other / "first.py").write_text(MODULE.replace("__file__", repr(str(sub / "m.py"))))
+    project.settings = (sub / "retinue.toml", sub / "m.py")
+    await project.shell("echo begun")
+    (sub / "parts").rename(sub / "kept")
+    (sub / "parts").symlink_to("../other")
+    for loaded in ("parts", "parts.first"):
+        sys.modules.pop(loaded, None)
+
+    assert "agents may write in" in refusal(project, "sub")
+    assert not list(project.workspace.rglob("code-of-the-agent-ran"))
+
+
 async def test_a_compiled_file_next_to_a_module_is_not_used(project: Project) -> None:
     sub = project.workspace / "sub"
     sub.mkdir()

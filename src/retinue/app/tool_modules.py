@@ -29,8 +29,8 @@ class _SiblingFinder(MetaPathFinder):
     def __init__(self) -> None:
         self.folders: dict[str, Path | None] = {}
         """The folders of tool modules, each with the state folder by whose records files in it are accepted."""
-        self.found: set[str] = set()
-        """Names of the modules and packages that were found there."""
+        self.found: dict[str, str] = {}
+        """The modules and packages that were found there, each with that folder."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -48,7 +48,7 @@ class _SiblingFinder(MetaPathFinder):
         spec = PathFinder.find_spec(fullname, path)
         if spec is None:
             return None
-        self.found.add(fullname)
+        self.found[fullname] = folder
         if spec.origin is None:  # a folder without a file of its own
             return spec
         if not isinstance(spec.loader, SourceFileLoader):
@@ -65,14 +65,12 @@ class _SubmoduleFinder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The part of a package that was found next to a tool module, not of one that is installed below its folder."""
-        if path is None or fullname.partition(".")[0] not in _SIBLINGS.found:
-            return None
-        where = [os.path.realpath(entry) for entry in path]
-        for folder in _SIBLINGS.folders:
-            if any(entry.startswith(folder + os.sep) for entry in where):
-                return _SIBLINGS.find_in(fullname, path, folder)
-        return None
+        """The part of a package that was found next to a tool module.
+
+        The path says nothing about that: the folder of a package may be a link that an agent made.
+        """
+        folder = _SIBLINGS.found.get(fullname.rpartition(".")[0])
+        return None if path is None or folder is None else _SIBLINGS.find_in(fullname, path, folder)
 
 
 def _importing_file(frame: FrameType | None) -> str:
@@ -130,14 +128,14 @@ def _import_file(path: Path, home: Path | None) -> ModuleType:
     name = f"retinue_tools_{hashlib.sha256(bytes(path.resolve())).hexdigest()[:16]}"
     loader = _SourceLoader(name, str(path), home) if path.suffix == ".py" else None
     spec = spec_from_file_location(name, path, loader=loader)
-    if spec is None or spec.loader is None:
+    if loader is None or spec is None:
         raise ConfigError(Problem(file=str(path), complaint="not a Python file (.py)"))
     module = module_from_spec(spec)
     allow_sibling_imports(str(path.resolve().parent), home)
     sys.modules[name] = module  # dataclasses and annotations look up their module there
     try:
         with contextlib.redirect_stdout(sys.stderr):  # stdout is for answers
-            spec.loader.exec_module(module)
+            loader.exec_module(module)
     except ConfigError:
         del sys.modules[name]
         raise
