@@ -58,7 +58,7 @@ def answer_pieces(wire: str, line: ScriptedReply) -> Sequence[bytes]:
         case "gemini":
             return gemini.answer_of(line, heard).pieces
         case _:
-            return anthropic.answer_of(line, heard, anthropic.Prompt(total=10)).pieces
+            return anthropic.answer_of(line, heard, anthropic.PromptTokens(total=10)).pieces
 
 
 async def cost_of(wire: str, *, rounds: int) -> WireCost:

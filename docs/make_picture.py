@@ -19,7 +19,7 @@ from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
 from retinue.app.engine_types import RunView
-from retinue.cli.demo.crash_and_resume import READABLE, DemoScreen, Line, Played, play
+from retinue.cli.demo.crash_and_resume import READABLE, DemoScreen, Played, StoryLine, play
 from retinue.cli.output.live import draw
 
 PICTURE = Path(__file__).parent / "images" / "demo.svg"
@@ -81,7 +81,7 @@ class Recorder(DemoScreen):
             file=io.StringIO(), record=True, width=WIDTH, force_terminal=True, color_system="truecolor", highlight=False
         )
         super().__init__(self._console, None)
-        self._lines: list[tuple[Line, float]] = []
+        self._lines: list[tuple[StoryLine, float]] = []
         self._tree: Sequence[RunView] = ()
 
     def say(self, text: str, *, style: str = "") -> None:
@@ -93,7 +93,7 @@ class Recorder(DemoScreen):
             self._print_tree()
         super().say(text, style=style)
 
-    def print_line(self, line: Line, *, since: float) -> None:
+    def print_line(self, line: StoryLine, *, since: float) -> None:
         """Keep a line of the story."""
         self._lines.append((line, since))
 

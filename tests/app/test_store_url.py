@@ -12,7 +12,7 @@ from retinue.app.open import open_read_only
 from retinue.app.store_url import open_url
 from retinue.core.errors import BadInput
 from retinue.core.events import CallReturned
-from retinue.dispatch.cron.jobs import Job, Owner, ShellWork
+from retinue.dispatch.cron.jobs import ClaimOwner, Job, ShellWork
 from retinue.dispatch.cron.schedule import At
 from retinue.dispatch.cron.table import CronTable
 from retinue.providers.scripted import Line, Script, ScriptedProvider, calls, says
@@ -110,7 +110,9 @@ async def test_a_due_job_is_claimed_by_one_of_several_processes(postgres_url: st
     tables = [CronTable(StoreKeyValue(store)) for store in stores]
     await tables[0].add(due)
 
-    claims = [table.claim_due(now=11.0, owner=Owner(f"host{n}", "1"), max_running=9) for n, table in enumerate(tables)]
+    claims = [
+        table.claim_due(now=11.0, owner=ClaimOwner(f"host{n}", "1"), max_running=9) for n, table in enumerate(tables)
+    ]
     verdicts = await asyncio.gather(*(asyncio.to_thread(asyncio.run, claim) for claim in claims))
     found = [each.claims for each in verdicts]
 

@@ -1,6 +1,6 @@
 """Transcripts: the events of a run as readable text."""
 
-from retinue.app.transcript import Entry, entries
+from retinue.app.transcript import TranscriptEntry, entries
 from retinue.core.events import CompactedBy, HistoryCompacted
 from retinue.core.messages import UserMessage
 
@@ -10,7 +10,7 @@ def notes_of(way: CompactedBy, *, model: str = "", before: int = 0, after: int =
         at=0.0, replaced=12, messages=(UserMessage("so far"),), way=way, model=model, before=before, after=after
     )
     (entry,) = entries([event])
-    assert entry == Entry(at="1970-01-01T00:00:00Z", kind="note", text=entry.text)
+    assert entry == TranscriptEntry(at="1970-01-01T00:00:00Z", kind="note", text=entry.text)
     return entry.text
 
 

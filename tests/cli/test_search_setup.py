@@ -16,11 +16,11 @@ from retinue.net.guard import Guard
 from retinue.providers.scripted import Line, calls, says
 from retinue.testing.fake_chat import FakeChat
 from retinue.testing.fake_server import FakeResponse, FakeServer, ReceivedRequest
-from retinue.tools.web.search import NOT_SET_UP, Automatic, Brave, Finding, search_by
+from retinue.tools.web.search import NOT_SET_UP, Automatic, Brave, SearchResult, search_by
 from tests.cli.conftest import Cli
 from tests.cli.stage import open_in_a_thread, serving
 
-POOLS = Finding("Pools", "https://example.org/pools", "How large a pool should be")
+POOLS = SearchResult("Pools", "https://example.org/pools", "How large a pool should be")
 AS_SEARXNG = {"results": [{"title": POOLS.title, "url": POOLS.url, "content": POOLS.description}]}
 AS_BRAVE = {"web": {"results": [{"title": POOLS.title, "url": POOLS.url, "description": POOLS.description}]}}
 
@@ -28,7 +28,7 @@ AS_BRAVE = {"web": {"results": [{"title": POOLS.title, "url": POOLS.url, "descri
 class ManyPools:
     """Stands for ddgs."""
 
-    async def search(self, query: str) -> list[Finding]:
+    async def search(self, query: str) -> list[SearchResult]:
         return [POOLS, POOLS]
 
 

@@ -17,7 +17,7 @@ from retinue.config.agent_files.agent_file import (
 )
 from retinue.config.agent_files.folders import FileError, find_agents
 from retinue.config.agent_files.toml_output import as_toml
-from retinue.config.agent_files.translation import AgentFileSettings, Translation
+from retinue.config.agent_files.translation import AgentFileSettings, FormatTables
 from retinue.config.agents import AgentSettings
 from retinue.core.errors import BadInput
 from retinue.providers.catalog import CLAUDE_MODELS
@@ -25,11 +25,11 @@ from retinue.providers.pricing import list_prices
 from retinue.tools.builtin import BUILTIN
 
 OWN = frozenset(BUILTIN)
-HERE = Translation(own_tools=OWN, providers={"anthropic": "anthropic", "openai-responses": "openai-responses"})
-NO_KEYS = Translation(own_tools=OWN)
+HERE = FormatTables(own_tools=OWN, providers={"anthropic": "anthropic", "openai-responses": "openai-responses"})
+NO_KEYS = FormatTables(own_tools=OWN)
 
 
-def read(text: str, path: str = "reviewer.md", translation: Translation = HERE) -> AgentFile:
+def read(text: str, path: str = "reviewer.md", translation: FormatTables = HERE) -> AgentFile:
     (agent,) = read_agent_file(path, text, translation)
     return agent
 
@@ -150,7 +150,7 @@ def test_tools_of_mcp_servers_keep_their_names_and_patterns() -> None:
 
 def test_tables_of_the_settings_come_before_the_built_in_ones() -> None:
     own = AgentFileSettings(tools={"Bash": ("terminal",), "Teleport": ("fetch",)}, models={"sonnet": "local:qwen3"})
-    translation = Translation(own, own_tools=OWN)
+    translation = FormatTables(own, own_tools=OWN)
 
     agent = read("---\nname: a\ndescription: b\ntools: Bash, Teleport\nmodel: sonnet\n---\nx", translation=translation)
 

@@ -24,8 +24,8 @@ from retinue.engine.rate_limiter import (
     FORGET_SECONDS,
     SHARE_SECONDS,
     SPACE,
-    Report,
-    Share,
+    LimiterReport,
+    LimiterShare,
     SharedLimit,
     Throttling,
     synced,
@@ -183,13 +183,13 @@ def report(
     wanted: int = 0,
     successes: int = 0,
     throttling: Throttling | None = None,
-) -> Report:
-    return Report(driver, at, 1000, seen, wanted, 0, successes, throttling)
+) -> LimiterReport:
+    return LimiterReport(driver, at, 1000, seen, wanted, 0, successes, throttling)
 
 
 def test_the_first_refusal_halves_what_its_process_had_in_flight() -> None:
     row = synced(None, report(wanted=10, throttling=Throttling(10, 2.0)))
-    assert row == SharedLimit(5.0, 0.0, 2.0, 1, {"d": Share(5, 10, 0, 0.0)})
+    assert row == SharedLimit(5.0, 0.0, 2.0, 1, {"d": LimiterShare(5, 10, 0, 0.0)})
 
 
 def test_a_process_that_learns_of_the_refusal_adds_half_of_its_own() -> None:
@@ -209,14 +209,14 @@ def test_refusals_of_one_moment_in_two_processes_narrow_once() -> None:
 
 
 def test_a_refusal_after_the_pause_halves_the_limit_of_all() -> None:
-    row = SharedLimit(10.0, 0.0, 2.0, 1, {"b": Share(5, 5, 5, 3.0)})
+    row = SharedLimit(10.0, 0.0, 2.0, 1, {"b": LimiterShare(5, 5, 5, 3.0)})
     narrowed = synced(row, report("a", 3.0, seen=1, wanted=5, throttling=Throttling(3, 1.0)))
     assert narrowed is not None
     assert (narrowed.limit, narrowed.narrowings, narrowed.narrowed_at) == (4.0, 2, 3.0)
 
 
 def test_a_share_that_is_not_renewed_is_free_again() -> None:
-    row = SharedLimit(10.0, 0.0, 0.0, 1, {"dead": Share(9, 9, 9, 0.0)})
+    row = SharedLimit(10.0, 0.0, 0.0, 1, {"dead": LimiterShare(9, 9, 9, 0.0)})
     before = synced(row, report("d", SHARE_SECONDS - 1, seen=1, wanted=10))
     after = synced(row, report("d", SHARE_SECONDS + 1, seen=1, wanted=10))
     assert before is not None

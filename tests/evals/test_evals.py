@@ -15,7 +15,7 @@ from retinue.core.errors import BadInput, ConfigError
 from retinue.core.run import Outcome
 from retinue.evals import Check, read_suite
 from retinue.evals.checks import failure_of
-from retinue.evals.runner import Budget
+from retinue.evals.runner import DollarBudget
 from retinue.providers.scripted import Line, ScriptedReply
 from retinue.recording.trajectories import MadeCall
 from retinue.testing import FakeChat, Trajectory, calls, hangs, says
@@ -128,14 +128,14 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_a_budget_is_never_exceeded_by_runs_at_once() -> None:
-    budget = Budget(1.0, 4)
+    budget = DollarBudget(1.0, 4)
     allowed = [budget.take(None) for _ in range(4)]
     assert allowed == pytest.approx([0.25] * 4)
     assert sum(each or 0 for each in allowed) <= 1.0
     budget.settle(allowed[0], 0.05)
     assert budget.take(0.1) == pytest.approx(0.1)
     assert budget.spent == pytest.approx(0.05)
-    used_up = Budget(0.1, 1)
+    used_up = DollarBudget(0.1, 1)
     used_up.settle(used_up.take(None), 0.1)
     assert used_up.take(None) == 0.0
 

@@ -16,7 +16,7 @@ from retinue.net.json_rpc import (
     METHOD_NOT_FOUND,
     PARSE_ERROR,
     ConnectionGone,
-    Peer,
+    JsonRpcPeer,
     RpcError,
 )
 
@@ -68,7 +68,9 @@ async def test_requests_are_answered_and_notifications_taken_in_order() -> None:
         {"method": "note"},
         request("x", "nope"),
     ]
-    await Peer(side, side.send).serve(lines([*messages, {"method": "crash"}, request(2, "crash"), b"\n", b" \n"]))
+    await JsonRpcPeer(side, side.send).serve(
+        lines([*messages, {"method": "crash"}, request(2, "crash"), b"\n", b" \n"])
+    )
 
     assert side.noted == [("note", {"n": 1}), ("note", {})]
     assert side.sent == [
@@ -84,7 +86,7 @@ async def test_requests_are_answered_and_notifications_taken_in_order() -> None:
 
 async def test_answers_reach_their_requests_and_the_end_reaches_all() -> None:
     side = Side()
-    peer = Peer(side, side.send)
+    peer = JsonRpcPeer(side, side.send)
     asked = [asyncio.ensure_future(peer.request("m", {"n": n})) for n in range(4)]
     await asyncio.sleep(0)
     answers = [
@@ -109,7 +111,7 @@ async def test_answers_reach_their_requests_and_the_end_reaches_all() -> None:
 async def test_a_strict_side_answers_what_is_no_message() -> None:
     side = Side()
     odd = [b"{\n", [1], {"jsonrpc": "2.0"}, {"id": None, "method": "echo"}, {"id": True, "method": "echo"}, b"[" * 5000]
-    await Peer(side, side.send, strict=True).serve(lines(odd))
+    await JsonRpcPeer(side, side.send, strict=True).serve(lines(odd))
 
     codes = [(each["id"], each["error"]["code"]) for each in side.sent]
     assert codes == [(None, PARSE_ERROR), *[(None, INVALID_REQUEST)] * 4, (None, PARSE_ERROR)]
@@ -117,7 +119,7 @@ async def test_a_strict_side_answers_what_is_no_message() -> None:
 
 async def test_a_lenient_side_skips_some_of_it_and_gives_up_on_much() -> None:
     side = Side()
-    peer = Peer(side, side.send)
+    peer = JsonRpcPeer(side, side.send)
     await peer.serve(
         lines([*[b"noise\n"] * MAX_GARBAGE, request(1, "echo"), *[b"noise\n"] * (MAX_GARBAGE + 1), request(2, "echo")])
     )
@@ -128,7 +130,7 @@ async def test_a_lenient_side_skips_some_of_it_and_gives_up_on_much() -> None:
 
 async def test_only_so_many_requests_are_worked_on_and_none_outlives_the_connection() -> None:
     side = Side()
-    await Peer(side, side.send).serve(lines([request(n, "hold") for n in range(MAX_REQUESTS + 3)]))
+    await JsonRpcPeer(side, side.send).serve(lines([request(n, "hold") for n in range(MAX_REQUESTS + 3)]))
 
     assert [(each["id"], each["error"]["code"]) for each in side.sent] == [
         (MAX_REQUESTS + n, INTERNAL_ERROR) for n in range(3)
@@ -138,7 +140,7 @@ async def test_only_so_many_requests_are_worked_on_and_none_outlives_the_connect
 
 async def test_a_message_of_too_many_values_is_not_decoded() -> None:
     side = Side()
-    peer = Peer(side, side.send, strict=True)
+    peer = JsonRpcPeer(side, side.send, strict=True)
     huge = b'{"method":"note","params":{"x":[' + b"[]," * (MAX_JSON_VALUES // 2) + b"1]}}\n"
 
     await peer.serve(lines([huge, {"method": "note", "params": {"x": 1}}]))

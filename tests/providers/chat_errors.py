@@ -7,20 +7,20 @@ import pytest
 
 from retinue.core.errors import ProviderError, ProviderFault
 from retinue.providers.openai_chat.response import OpenAIChatProvider
-from retinue.testing.contracts.provider import Listener, sample_request
+from retinue.testing.contracts.provider import DeltaListener, sample_request
 from retinue.testing.fake_chat import FakeChat, Playable
 
 KEY = "s3cret-and-long-enough"
 VARIABLE = "FAKE_VENDOR_KEY"
 
 
-async def failure_of(provider: OpenAIChatProvider, listener: Listener | None = None) -> ProviderError:
+async def failure_of(provider: OpenAIChatProvider, listener: DeltaListener | None = None) -> ProviderError:
     with pytest.raises(ProviderError) as failure:
-        await provider.answer(sample_request(), (listener or Listener()).publish)
+        await provider.answer(sample_request(), (listener or DeltaListener()).publish)
     return failure.value
 
 
-async def failure(played: Playable, listener: Listener | None = None) -> ProviderError:
+async def failure(played: Playable, listener: DeltaListener | None = None) -> ProviderError:
     """The error of a request to a server that answers like this; its address is replaced by `VENDOR`."""
     async with FakeChat(played) as vendor, OpenAIChatProvider(vendor.base_url, VARIABLE) as provider:
         with patch.dict(os.environ, {VARIABLE: KEY}):

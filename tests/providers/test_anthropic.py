@@ -27,8 +27,8 @@ from retinue.core.usage import Usage
 from retinue.providers.anthropic.response import AnthropicProvider
 from retinue.providers.pricing import ModelPrices, PricedProvider, Rates
 from retinue.providers.scripted import Line, calls, fails, says, together
-from retinue.testing.contracts.provider import PROMISES, TOOLS, Listener, Promise, sample_request
-from retinue.testing.fake_chat import EVENTS, Prompt
+from retinue.testing.contracts.provider import PROMISES, TOOLS, DeltaListener, Promise, sample_request
+from retinue.testing.fake_chat import EVENTS, PromptTokens
 from retinue.testing.fake_server import FakeResponse, ReceivedRequest
 from tests.providers.fakes.anthropic import FakeAnthropic, answer_of, event, failed, replies
 from tests.providers.fakes.anthropic_rules import signature_of
@@ -258,7 +258,7 @@ async def test_changed_tools_miss_the_cache_and_a_changed_prompt_keeps_tools() -
 
 async def test_thinking_is_published_while_it_streams() -> None:
     async with FakeAnthropic(says("yes", thinking="hm")) as vendor, AnthropicProvider(vendor.base_url) as provider:
-        listener = Listener()
+        listener = DeltaListener()
         await provider.answer(sample_request(), listener.publish)
 
     start, *answers = listener.deltas
@@ -280,7 +280,7 @@ async def test_content_of_the_beginning_is_read() -> None:
     call = {"type": "tool_use", "id": "toolu_1", "name": "search", "input": {"query": "a"}}
     answer = streamed(begun("msg_1", {"type": "text", "text": "Let me look."}, call), *ENDED)
     async with FakeAnthropic(answer) as vendor, AnthropicProvider(vendor.base_url) as provider:
-        listener = Listener()
+        listener = DeltaListener()
         reply = await provider.answer(sample_request(), listener.publish)
 
     assert reply.message == AssistantMessage("Let me look.", (ToolCall("search", '{"query":"a"}', "toolu_1"),))
@@ -300,10 +300,10 @@ async def test_a_second_answer_inside_the_stream_is_an_error() -> None:
 async def test_a_response_without_streaming_is_decoded() -> None:
     line = together(says("Let me look.", thinking="hm"), calls("search", query="a"), calls("list_files"))
     async with (
-        FakeAnthropic(lambda heard: answer_of(line, unstreamed(heard), Prompt(total=1))) as vendor,
+        FakeAnthropic(lambda heard: answer_of(line, unstreamed(heard), PromptTokens(total=1))) as vendor,
         AnthropicProvider(vendor.base_url) as provider,
     ):
-        listener = Listener()
+        listener = DeltaListener()
         reply = await provider.answer(sample_request(), listener.publish)
 
     made = (ToolCall("search", '{"query":"a"}', "toolu_fake_1_0"), ToolCall("list_files", "{}", "toolu_fake_1_1"))

@@ -12,7 +12,7 @@ from retinue.core.usage import NANO
 from retinue.providers.pricing import Rates
 from retinue.testing import says
 from retinue.testing.fake_server import FakeResponse, FakeServer, ReceivedRequest
-from tests.providers.fakes.anthropic import Prompt
+from tests.providers.fakes.anthropic import PromptTokens
 from tests.providers.fakes.anthropic import answer_of as anthropic_answer
 from tests.providers.fakes.batches import Answer, FakeBatches
 
@@ -210,7 +210,7 @@ async def test_children_of_a_run_that_allows_hours_share_a_batch(hours: float | 
         if heard.path != "/v1/messages":
             return None
         at_once.append(text := heard.body["messages"][-1]["content"][-1]["text"])
-        return anthropic_answer(says(str(squares(text))), heard, Prompt(total=10))
+        return anthropic_answer(says(str(squares(text))), heard, PromptTokens(total=10))
 
     vendor = FakeBatches("anthropic", answer, before=before)
     reader = retinue.Agent(name="reader", options=retinue.ModelOptions(batch_hours=hours))

@@ -23,7 +23,7 @@ from retinue.providers.bedrock.response import BedrockProvider, Decoder
 from retinue.providers.bedrock.signature import FoundCredentials
 from retinue.providers.catalog import check_key_address, create_provider, provider_config, vendor_model
 from retinue.providers.scripted import Line, calls, fails, says, together
-from retinue.testing.contracts.provider import PROMISES, TOOLS, Listener, Promise, sample_request
+from retinue.testing.contracts.provider import PROMISES, TOOLS, DeltaListener, Promise, sample_request
 from retinue.testing.fake_server import FakeResponse, ReceivedRequest
 from tests.providers.fakes.anthropic_rules import signature_of
 from tests.providers.fakes.bedrock import FRAMES, FakeBedrock, event, exception, failed
@@ -408,7 +408,7 @@ async def test_a_turn_without_tools_declares_those_of_its_calls() -> None:
 async def test_an_answer_can_come_as_a_whole() -> None:
     line = together(says("Let me look.", thinking="Hm."), calls("search", query="pool"))
     async with FakeBedrock(line) as vendor, BedrockProvider(vendor.base_url) as provider:
-        listener = Listener()
+        listener = DeltaListener()
         request = request_for("m", tools=TOOLS, options=RequestOptions(stream=False))
         reply = await provider.answer(request, listener.publish)
 

@@ -29,7 +29,7 @@ from retinue.providers.catalog import (
 from retinue.providers.openai_responses.request import Spelling
 from retinue.providers.pricing import PricedProvider, Rates
 from retinue.providers.scripted import Script, ScriptedProvider, says
-from retinue.testing.contracts.provider import Listener
+from retinue.testing.contracts.provider import DeltaListener
 from retinue.testing.fake_chat import FakeChat
 from tests.conftest import TrackedConnection
 from tests.providers.fakes.anthropic import FakeAnthropic
@@ -128,7 +128,9 @@ async def ask(where: ProviderConfig, model: str) -> Reply:
     provider = table.find(where.name)
     assert provider is not None
     try:
-        return await provider.answer(Request(model=model, system="", messages=[UserMessage("hi")]), Listener().publish)
+        return await provider.answer(
+            Request(model=model, system="", messages=[UserMessage("hi")]), DeltaListener().publish
+        )
     finally:
         await table.close()
 
@@ -188,7 +190,7 @@ async def test_responses_wire_sets_the_spelling_of_calls(
         table = ProviderRegistry({}, [where])
         provider = table.find("mine")
         assert provider is not None
-        await provider.answer(Request(model="m", system="", messages=history), Listener().publish)
+        await provider.answer(Request(model="m", system="", messages=history), DeltaListener().publish)
         await table.close()
 
     assert vendor.requests[0].body["input"][1]["type"] == written
@@ -210,7 +212,7 @@ async def test_explicit_providers_state_their_defaults() -> None:
             messages: list[Message] = [UserMessage("hi")]
             request = Request(model="gpt-5.1", system="", messages=messages)
             for _ in range(2):
-                messages += [(await provider.answer(request, Listener().publish)).message, UserMessage("more")]
+                messages += [(await provider.answer(request, DeltaListener().publish)).message, UserMessage("more")]
             await provider.close()
 
     assert [heard.body["reasoning_effort"] for heard in chat.requests] == ["none", "none"]

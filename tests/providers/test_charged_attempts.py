@@ -15,7 +15,7 @@ from retinue.events import ReplyReceived, TurnFailed
 from retinue.providers.catalog import create_provider, provider_config
 from retinue.providers.pricing import ModelPrices, PricedProvider, Rates
 from retinue.testing import Script, ScriptedProvider, says
-from retinue.testing.contracts.provider import Listener, sample_request
+from retinue.testing.contracts.provider import DeltaListener, sample_request
 from retinue.testing.fake_chat import DONE, EVENTS, event
 from retinue.testing.fake_server import FakeResponse, FakeServer
 from tests.providers.fakes.bedrock import event as frame_of
@@ -302,7 +302,7 @@ async def test_counts_and_costs_are_read_where_chat_servers_put_them(
     events: Sequence[dict[str, Any]], usage: retinue.Usage | None, cost: int | None
 ) -> None:
     async with FakeServer(lambda _: chat_answer(*events)) as server, PROVIDERS["chat"](server.url) as provider:
-        reply = await provider.answer(sample_request(), Listener().publish)
+        reply = await provider.answer(sample_request(), DeltaListener().publish)
 
     assert (reply.usage, reply.cost) == (usage, cost)
 
@@ -325,6 +325,6 @@ async def test_a_cost_that_a_responses_server_states_is_that_of_the_reply(
         FakeServer(lambda _: FakeResponse(headers=EVENTS, pieces=events)) as server,
         PROVIDERS["responses"](server.url) as provider,
     ):
-        reply = await provider.answer(sample_request(), Listener().publish)
+        reply = await provider.answer(sample_request(), DeltaListener().publish)
 
     assert (reply.usage, reply.cost, reply.message.text) == (retinue.Usage(100, 7), cost, "Yes.")

@@ -17,7 +17,7 @@ from retinue.providers.openai_chat.response import OpenAIChatProvider
 from retinue.providers.openai_responses.response import OpenAIResponsesProvider
 from retinue.providers.scripted import says
 from retinue.testing import fake_chat
-from retinue.testing.contracts.provider import Listener
+from retinue.testing.contracts.provider import DeltaListener
 from retinue.testing.fake_chat import FakeChat, Playable
 from retinue.testing.fake_server import FakeResponse, FakeServer
 from tests.providers.fakes import anthropic, gemini
@@ -67,7 +67,7 @@ QUESTION = Request(model="some-model", system="", messages=[UserMessage("hi")])
 async def error_of(wire: Wire, url: str, variable: str | None = VARIABLE) -> ProviderError:
     async with wire.create_provider(url + wire.base, variable) as provider:
         with pytest.raises(ProviderError) as caught:
-            await provider.answer(QUESTION, Listener().publish)
+            await provider.answer(QUESTION, DeltaListener().publish)
     return caught.value
 
 

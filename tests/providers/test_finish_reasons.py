@@ -5,7 +5,7 @@ import pytest
 import retinue
 from retinue.core.errors import ProviderError
 from retinue.core.ports import Provider
-from retinue.testing.contracts.provider import Listener, sample_request
+from retinue.testing.contracts.provider import DeltaListener, sample_request
 from retinue.testing.fake_server import FakeResponse, FakeServer
 from tests.providers.raw_answers import PROVIDERS, answer
 
@@ -24,7 +24,7 @@ INCOMPLETE = [
 async def failure_of(wire: str, response: FakeResponse) -> ProviderError:
     async with FakeServer(lambda _: response) as server, PROVIDERS[wire](server.url) as provider:
         with pytest.raises(ProviderError) as failed:
-            await provider.answer(sample_request(), Listener().publish)
+            await provider.answer(sample_request(), DeltaListener().publish)
     return failed.value
 
 
@@ -67,7 +67,7 @@ async def test_a_chat_server_that_gave_up_is_tried_again(reason: str) -> None:
 async def test_known_finish_reasons_say_how_an_answer_ended(wire: str, reason: str, stop: str) -> None:
     response = answer(wire, "It is bec", stop=reason)
     async with FakeServer(lambda _: response) as server, PROVIDERS[wire](server.url) as provider:
-        reply = await provider.answer(sample_request(), Listener().publish)
+        reply = await provider.answer(sample_request(), DeltaListener().publish)
 
     assert (reply.message.text, reply.stop) == ("It is bec", stop)
 

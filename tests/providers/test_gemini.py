@@ -14,7 +14,7 @@ from retinue.core.usage import Usage
 from retinue.providers.catalog import create_provider, provider_config
 from retinue.providers.gemini.response import GeminiProvider
 from retinue.providers.scripted import Line, ScriptedReply, calls, fails, says, together
-from retinue.testing.contracts.provider import PROMISES, TOOLS, Listener, Promise
+from retinue.testing.contracts.provider import PROMISES, TOOLS, DeltaListener, Promise
 from retinue.testing.fake_server import FakeResponse, ReceivedRequest
 from tests.providers.fakes.gemini import FakeGemini, failed, retry_in
 
@@ -46,7 +46,7 @@ def asking(*messages: Message, model: str = "gemini-3-pro") -> Request:
 
 
 async def answered(provider: Provider, request: Request) -> AssistantMessage:
-    return (await provider.answer(request, Listener().publish)).message
+    return (await provider.answer(request, DeltaListener().publish)).message
 
 
 def by_turn(*lines: ScriptedReply) -> Any:
@@ -109,7 +109,7 @@ async def test_the_model_is_in_the_url_and_the_key_in_a_header(monkeypatch: pyte
 async def test_usage_has_cached_and_reasoning_tokens() -> None:
     usage = Usage(input=30, output=12, cached=20, reasoning=5)
     async with FakeGemini(says("yes", usage=usage)) as vendor, GeminiProvider(vendor.base_url) as provider:
-        reply = await provider.answer(asking(), Listener().publish)
+        reply = await provider.answer(asking(), DeltaListener().publish)
 
     assert (reply.usage, reply.model, reply.response_id) == (usage, "fake-1", "resp_1")
 

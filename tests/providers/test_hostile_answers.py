@@ -24,7 +24,7 @@ from retinue.providers.openai_chat.response import OpenAIChatProvider
 from retinue.providers.openai_responses.response import Decoder as ResponsesDecoder
 from retinue.providers.openai_responses.response import OpenAIResponsesProvider
 from retinue.providers.stream_decoder import StreamDecoder
-from retinue.testing.contracts.provider import Listener, sample_request
+from retinue.testing.contracts.provider import DeltaListener, sample_request
 
 Event = dict[str, Any]
 
@@ -119,7 +119,7 @@ def as_events(events: list[Event]) -> bytes:
 async def refusal_of(wire: str, server: EndlessServer, *, max_output: int | None) -> str:
     async with WIRES[wire](server.url) as provider:
         with pytest.raises(ProviderError) as refused:
-            await provider.answer(replace(sample_request(), max_output=max_output), Listener().publish)
+            await provider.answer(replace(sample_request(), max_output=max_output), DeltaListener().publish)
     assert refused.value.fault == "internal"
     assert not refused.value.transient
     return str(refused.value)

@@ -18,7 +18,7 @@ from retinue.net.http import Http
 from retinue.providers.openai_chat.request import encode
 from retinue.providers.openai_chat.response import OpenAIChatProvider
 from retinue.providers.scripted import Line, calls, fails, says, streams, together
-from retinue.testing.contracts.provider import PROMISES, Listener, Promise, sample_request
+from retinue.testing.contracts.provider import PROMISES, DeltaListener, Promise, sample_request
 from retinue.testing.fake_chat import DONE, EVENTS, JSON, ChatScript, FakeChat, Playable, event
 from retinue.testing.fake_server import FakeResponse
 from retinue.version import __version__
@@ -53,7 +53,7 @@ GREETED = Reply(AssistantMessage("hello"), usage=None, model="m1", response_id="
 
 async def answer_to(played: Playable, *, path: str = "/v1") -> Reply:
     async with FakeChat(played) as vendor, OpenAIChatProvider(vendor.url + path) as provider:
-        return await provider.answer(sample_request(), Listener().publish)
+        return await provider.answer(sample_request(), DeltaListener().publish)
 
 
 async def test_a_name_that_comes_in_pieces_is_one_call() -> None:
@@ -112,7 +112,7 @@ async def test_an_open_stream_after_its_end_mark_is_not_waited_for() -> None:
 async def test_connections_are_reused() -> None:
     async with FakeChat(says("hello")) as vendor, OpenAIChatProvider(vendor.base_url) as provider:
         for _ in range(3):
-            await provider.answer(sample_request(), Listener().publish)
+            await provider.answer(sample_request(), DeltaListener().publish)
 
         assert len({heard.port for heard in vendor.requests}) == 1
 
@@ -120,7 +120,7 @@ async def test_connections_are_reused() -> None:
 async def test_two_hundred_concurrent_requests_use_two_hundred_connections() -> None:
     loop = asyncio.get_running_loop()
     async with FakeChat(streams("he", "llo", every=60.0)) as vendor, OpenAIChatProvider(vendor.base_url) as provider:
-        asked = (provider.answer(sample_request(), Listener().publish) for _ in range(200))
+        asked = (provider.answer(sample_request(), DeltaListener().publish) for _ in range(200))
         replies = await asyncio.gather(*asked)
 
         assert {reply.message.text for reply in replies} == {"hello"}
@@ -134,7 +134,7 @@ async def test_requests_have_no_identifying_headers() -> None:
         OpenAIChatProvider(vendor.base_url, headers={"X-Title": "retinue"}) as provider,
     ):
         request = sample_request()
-        await provider.answer(request, Listener().publish)
+        await provider.answer(request, DeltaListener().publish)
 
         (heard,) = vendor.requests
         assert (heard.method, heard.path, heard.raw) == ("POST", "/v1/chat/completions", encode(request))
@@ -152,7 +152,7 @@ async def test_requests_have_no_identifying_headers() -> None:
 async def test_a_long_conversation_arrives_whole() -> None:
     long = UserMessage("naïve 🦆 " * 300_000)
     async with FakeChat(says("I see.")) as vendor, OpenAIChatProvider(vendor.base_url) as provider:
-        await provider.answer(Request(model="m", system="", messages=[long]), Listener().publish)
+        await provider.answer(Request(model="m", system="", messages=[long]), DeltaListener().publish)
 
         assert vendor.requests[0].body["messages"] == [{"role": "user", "content": long.text}]
 
@@ -162,7 +162,7 @@ async def test_a_shared_session_is_closed_by_its_owner_only() -> None:
     async with FakeChat(says("hello")) as vendor:
         for _ in range(2):
             async with OpenAIChatProvider(vendor.base_url, http=http) as provider:
-                await provider.answer(sample_request(), Listener().publish)
+                await provider.answer(sample_request(), DeltaListener().publish)
         await http.close()
 
         assert len({heard.port for heard in vendor.requests}) == 1
@@ -216,6 +216,8 @@ async def test_blanks_comments_and_empty_events_report_alive(sign: bytes) -> Non
         OpenAIChatProvider(vendor.base_url) as provider,
     ):
         with pytest.raises(ProviderError):
-            await provider.answer(replace(sample_request(), alive=lambda: signs.append("alive")), Listener().publish)
+            await provider.answer(
+                replace(sample_request(), alive=lambda: signs.append("alive")), DeltaListener().publish
+            )
 
     assert signs == ["alive"]

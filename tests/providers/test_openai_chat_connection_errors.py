@@ -11,7 +11,7 @@ from retinue.core.messages import UserMessage
 from retinue.core.ports import Request
 from retinue.providers.openai_chat.response import OpenAIChatProvider
 from retinue.providers.scripted import says
-from retinue.testing.contracts.provider import Listener
+from retinue.testing.contracts.provider import DeltaListener
 from retinue.testing.fake_chat import DONE, JSON, FakeChat, error_response, event
 from retinue.testing.fake_server import FakeResponse
 from tests.providers.chat_errors import KEY, VARIABLE, facts, failure, failure_of
@@ -188,7 +188,7 @@ WORDS = event(delta_event(content="It is bec"))
 async def test_unusable_answers_are_errors_with_advice(
     answer: FakeResponse, message: str, fault: ProviderFault, partial: str
 ) -> None:
-    listener = Listener()
+    listener = DeltaListener()
     error = await failure(answer, listener)
 
     assert (str(error), error.fault) == (f"VENDOR/v1: {message}", fault)

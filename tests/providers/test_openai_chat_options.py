@@ -11,7 +11,7 @@ from retinue.core.ports import Request
 from retinue.providers.openai_chat.request import encode
 from retinue.providers.openai_chat.response import OpenAIChatProvider
 from retinue.providers.scripted import says
-from retinue.testing.contracts.provider import Listener
+from retinue.testing.contracts.provider import DeltaListener
 from retinue.testing.fake_chat import FakeChat, Playable, error_response
 from retinue.testing.fake_server import ReceivedRequest
 
@@ -70,7 +70,7 @@ def picky(**refusals: str) -> Playable:
 async def bodies(played: Playable, *requests: Request) -> list[dict[str, Any]]:
     async with FakeChat(played) as vendor, OpenAIChatProvider(vendor.base_url) as provider:
         for request in requests:
-            await provider.answer(request, Listener().publish)
+            await provider.answer(request, DeltaListener().publish)
         return [options_of(heard.body) for heard in vendor.requests]
 
 
@@ -124,7 +124,7 @@ async def test_several_rejections_accumulate_per_model() -> None:
     )
     *_, last = await bodies(vendor, request_for("strange"))
     async with FakeChat(says("fine")) as fine, OpenAIChatProvider(fine.base_url) as provider:
-        await provider.answer(request_for("other"), Listener().publish)
+        await provider.answer(request_for("other"), DeltaListener().publish)
         other = options_of(fine.requests[0].body)
 
     assert last == {"orders": "system"}
@@ -144,7 +144,7 @@ async def test_several_rejections_accumulate_per_model() -> None:
 async def test_an_error_that_names_no_sent_option_is_final(status: int, words: str) -> None:
     async with FakeChat(error_response(status, words)) as vendor, OpenAIChatProvider(vendor.base_url) as provider:
         with pytest.raises(ProviderError):
-            await provider.answer(request_for("m"), Listener().publish)
+            await provider.answer(request_for("m"), DeltaListener().publish)
 
         assert len(vendor.requests) == 1
 
@@ -154,6 +154,6 @@ async def test_rejecting_an_omitted_option_ends_the_retries() -> None:
     stubborn = error_response(400, "Unsupported parameter: 'temperature'")
     async with FakeChat(stubborn) as vendor, OpenAIChatProvider(vendor.base_url) as provider:
         with pytest.raises(ProviderError, match="Unsupported parameter"):
-            await provider.answer(request_for("m"), Listener().publish)
+            await provider.answer(request_for("m"), DeltaListener().publish)
 
         assert len(vendor.requests) == 2

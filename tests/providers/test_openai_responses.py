@@ -13,7 +13,7 @@ from retinue.core.usage import Usage
 from retinue.providers.catalog import create_provider, provider_config
 from retinue.providers.openai_responses.response import OpenAIResponsesProvider
 from retinue.providers.scripted import Line, ScriptedReply, calls, fails, says, together
-from retinue.testing.contracts.provider import PROMISES, TOOLS, Listener, Promise
+from retinue.testing.contracts.provider import PROMISES, TOOLS, DeltaListener, Promise
 from retinue.testing.fake_chat import EVENTS, event
 from retinue.testing.fake_server import FakeResponse, ReceivedRequest
 from tests.providers.fakes.responses import FakeResponses
@@ -71,7 +71,7 @@ async def conversed(provider: Provider, *results: str) -> list[Message]:
     given = iter(results)
     while True:
         request = Request(model="m", system="s", messages=history, tools=TOOLS, think=True, memo=memo)
-        reply = await provider.answer(request, Listener().publish)
+        reply = await provider.answer(request, DeltaListener().publish)
         history.append(reply.message)
         if not reply.message.calls:
             return history
@@ -129,7 +129,7 @@ async def test_two_messages_with_phases_stay_two_messages() -> None:
         {"type": "response.completed", "response": {"id": "r1", "output": [commentary, final]}},
     )
     answers: list[FakeResponse | ScriptedReply] = [first, says("Yes.")]
-    listener, history = Listener(), list[Message]([UserMessage("why?")])
+    listener, history = DeltaListener(), list[Message]([UserMessage("why?")])
     async with (
         FakeResponses(lambda _: answers.pop(0)) as vendor,
         OpenAIResponsesProvider(vendor.base_url) as provider,
@@ -164,7 +164,9 @@ async def test_a_finished_item_wins_over_shorter_deltas(streamed_text: str, whol
         {"type": "response.completed", "response": {"id": "r1"}},
     )
     async with FakeResponses(answer) as vendor, OpenAIResponsesProvider(vendor.base_url) as provider:
-        reply = await provider.answer(Request(model="m", system="s", messages=[UserMessage("a")]), Listener().publish)
+        reply = await provider.answer(
+            Request(model="m", system="s", messages=[UserMessage("a")]), DeltaListener().publish
+        )
 
     assert reply.message.text == text
 
@@ -238,7 +240,9 @@ async def test_usage_has_cached_and_reasoning_tokens() -> None:
         FakeResponses(says("yes", usage=usage)) as vendor,
         OpenAIResponsesProvider(vendor.base_url) as provider,
     ):
-        reply = await provider.answer(Request(model="m", system="", messages=[UserMessage("hi")]), Listener().publish)
+        reply = await provider.answer(
+            Request(model="m", system="", messages=[UserMessage("hi")]), DeltaListener().publish
+        )
 
     assert (reply.usage, reply.model, reply.response_id) == (usage, "fake-1", "resp_1")
 

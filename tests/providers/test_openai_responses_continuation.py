@@ -9,7 +9,7 @@ from retinue.core.ports import Provider, Request
 from retinue.providers.openai_responses.request import Spelling
 from retinue.providers.openai_responses.response import Continuation, OpenAIResponsesProvider
 from retinue.providers.scripted import ScriptedReply, calls, says, together
-from retinue.testing.contracts.provider import TOOLS, Listener
+from retinue.testing.contracts.provider import TOOLS, DeltaListener
 from retinue.testing.fake_server import ReceivedRequest
 from tests.providers.fakes.responses import FakeResponses
 from tests.providers.responses_events import decode_reply
@@ -38,7 +38,7 @@ async def conversed(provider: Provider, memo: dict[str, object] | None = None) -
     while True:
         kept = {} if memo is None else memo
         request = Request(model="o3", system="s", messages=history, tools=TOOLS, memo=kept)
-        reply = await provider.answer(request, Listener().publish)
+        reply = await provider.answer(request, DeltaListener().publish)
         history.append(reply.message)
         if not reply.message.calls:
             return history
@@ -122,12 +122,14 @@ async def test_messages_after_the_reply_are_sent_and_a_rewritten_history_whole()
         OpenAIResponsesProvider(vendor.base_url, continues="previous") as provider,
     ):
         history: list[Message] = [UserMessage("why?")]
-        reply = await provider.answer(Request(model="o3", system="", messages=history, memo=memo), Listener().publish)
+        reply = await provider.answer(
+            Request(model="o3", system="", messages=history, memo=memo), DeltaListener().publish
+        )
         history += [reply.message, UserMessage("and?"), UserMessage("a child has news", origin="notice")]
-        await provider.answer(Request(model="o3", system="", messages=history, memo=memo), Listener().publish)
+        await provider.answer(Request(model="o3", system="", messages=history, memo=memo), DeltaListener().publish)
         # A summary replaced the history: the response at the vendor belongs to another conversation.
         rewritten = [UserMessage("In short."), AssistantMessage("ok"), UserMessage("so?")]
-        await provider.answer(Request(model="o3", system="", messages=rewritten, memo=memo), Listener().publish)
+        await provider.answer(Request(model="o3", system="", messages=rewritten, memo=memo), DeltaListener().publish)
 
     texts = [(previous, [item["content"][0]["text"] for item in items]) for previous, items in sent_items(vendor)]
     assert texts == [

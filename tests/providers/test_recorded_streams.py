@@ -15,7 +15,7 @@ from retinue.providers.gemini.response import Decoder as GeminiDecoder
 from retinue.providers.openai_chat.response import Decoder as ChatDecoder
 from retinue.providers.openai_responses.response import Decoder as ResponsesDecoder
 from retinue.providers.stream_decoder import StreamDecoder
-from retinue.testing.contracts.provider import Listener, sample_request
+from retinue.testing.contracts.provider import DeltaListener, sample_request
 from retinue.testing.fake_chat import EVENTS
 from retinue.testing.fake_server import FakeResponse, FakeServer
 from tests.conftest import STRESS
@@ -129,8 +129,8 @@ def test_every_recording_is_replayed() -> None:
     assert sorted(path.stem for path in FOLDER.glob("*.sse")) == sorted(recorded.name for recorded in RECORDINGS)
 
 
-async def replayed(recorded: Recorded, response: FakeResponse) -> tuple[Reply, Listener]:
-    listener = Listener()
+async def replayed(recorded: Recorded, response: FakeResponse) -> tuple[Reply, DeltaListener]:
+    listener = DeltaListener()
     async with FakeServer(lambda _: response) as server, PROVIDERS[recorded.wire](server.url) as provider:
         return await provider.answer(sample_request(), listener.publish), listener
 
@@ -165,7 +165,7 @@ async def test_a_recording_that_breaks_off_is_whole_or_an_error(recorded: Record
             sent = body[:end]
             server.requests.clear()
             try:
-                reply = await provider.answer(sample_request(), Listener().publish)
+                reply = await provider.answer(sample_request(), DeltaListener().publish)
             except ProviderError as error:
                 failures.append((error.fault, error.partial))
             else:

@@ -19,7 +19,7 @@ from retinue.providers.openai_chat.response import OpenAIChatProvider
 from retinue.providers.openai_responses.response import OpenAIResponsesProvider
 from retinue.providers.scripted import says
 from retinue.testing import fake_chat
-from retinue.testing.contracts.provider import Listener
+from retinue.testing.contracts.provider import DeltaListener
 from retinue.testing.fake_chat import FakeChat, Playable
 from retinue.testing.fake_server import FakeServer, ReceivedRequest
 from tests.providers.fakes import anthropic as fake_anthropic
@@ -81,7 +81,7 @@ async def sent(wire: str, messages: Sequence[Message], script: Playable | None =
     vendor_of, create, model = WIRES[wire]
     async with vendor_of(script or says("A window.")) as vendor, create(vendor) as provider:
         request = Request(model=model, system="", messages=messages, tools=(LOOK, LS))
-        reply = await provider.answer(request, Listener().publish)
+        reply = await provider.answer(request, DeltaListener().publish)
         assert reply.message.text == "A window."
         return [heard.body for heard in vendor.requests]
 
@@ -164,7 +164,7 @@ async def test_a_conversation_that_grows_keeps_its_beginning() -> None:
     async with FakeChat(says("A window.")) as vendor, OpenAIChatProvider(vendor.base_url) as provider:
         for _ in range(3):
             request = Request(model="m", system="", messages=messages, tools=(LOOK, LS), memo=memo)
-            await provider.answer(request, Listener().publish)
+            await provider.answer(request, DeltaListener().publish)
             messages += [AssistantMessage("Hm."), UserMessage("And now?")]
         bodies = [heard.body["messages"] for heard in vendor.requests]
 
@@ -198,7 +198,7 @@ async def test_images_of_results_are_left_out_for_a_model_that_takes_none(error:
     async with FakeChat(script) as vendor, OpenAIChatProvider(vendor.base_url) as provider:
         for _ in range(2):
             request = Request(model="m", system="", messages=conversation(PNG), tools=(LOOK, LS))
-            await provider.answer(request, Listener().publish)
+            await provider.answer(request, DeltaListener().publish)
         bodies = [heard.body["messages"] for heard in vendor.requests]
 
     # Refused once, then left out, and left out at once from then on.
@@ -215,7 +215,7 @@ async def test_an_image_that_the_server_cannot_read_is_left_out_of_this_request_
     async with FakeAnthropic(script) as vendor, AnthropicProvider(vendor.base_url) as provider:
         for _ in range(2):
             request = Request(model="m", system="", messages=conversation(PNG), tools=(LOOK, LS))
-            await provider.answer(request, Listener().publish)
+            await provider.answer(request, DeltaListener().publish)
         has_image = [b'"image"' in heard.raw for heard in vendor.requests]
 
     assert has_image == [True, False, True]

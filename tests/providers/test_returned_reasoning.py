@@ -8,7 +8,7 @@ import pytest
 from retinue.core.messages import AssistantMessage, Message, ToolMessage, UserMessage
 from retinue.core.ports import Request
 from retinue.providers.openai_chat.response import OpenAIChatProvider
-from retinue.testing.contracts.provider import TOOLS, Listener
+from retinue.testing.contracts.provider import TOOLS, DeltaListener
 from retinue.testing.fake_chat import DONE, EVENTS, error_response, event
 from retinue.testing.fake_server import FakeResponse, FakeServer, ReceivedRequest
 from tests.providers.chat_events import call_piece, calls_event, delta_event
@@ -39,7 +39,7 @@ async def conversed(
     async with FakeServer(respond) as server, OpenAIChatProvider(f"{server.url}/v1") as provider:
         for _ in answers:
             request = Request(model="m", system="", messages=history, tools=TOOLS, memo=memo)
-            reply = (await provider.answer(request, Listener().publish)).message
+            reply = (await provider.answer(request, DeltaListener().publish)).message
             replies.append(reply)
             history += [reply, *(ToolMessage(call.name, "3 lines", call.id) for call in reply.calls)]
             history += [] if reply.calls else [UserMessage("go on")]

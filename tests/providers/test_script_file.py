@@ -9,7 +9,7 @@ from retinue.core.messages import AssistantMessage, Message, Reply, ToolCall, Us
 from retinue.core.ports import Request
 from retinue.core.usage import Usage
 from retinue.providers.scripted.file import ScriptFileProvider
-from retinue.testing.contracts.provider import Listener
+from retinue.testing.contracts.provider import DeltaListener
 
 
 async def asked(
@@ -17,7 +17,7 @@ async def asked(
 ) -> Reply:
     messages: list[Message] = [UserMessage(task), *(AssistantMessage("so far") for _ in range(turn - 1))]
     request = Request(model=str(file), system="", messages=messages, agent=agent, path=agent, turn=turn)
-    return await provider.answer(request, Listener().publish)
+    return await provider.answer(request, DeltaListener().publish)
 
 
 async def test_lines_are_played_by_agent_task_and_turn(tmp_path: Path) -> None:

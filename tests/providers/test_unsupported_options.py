@@ -20,7 +20,7 @@ from retinue.providers.openai_responses.response import OpenAIResponsesProvider
 from retinue.providers.scripted import says
 from retinue.providers.unsupported_options import rejected_option
 from retinue.testing import fake_chat
-from retinue.testing.contracts.provider import TOOLS, Listener
+from retinue.testing.contracts.provider import TOOLS, DeltaListener
 from retinue.testing.fake_chat import FakeChat, Playable
 from retinue.testing.fake_server import FakeResponse, FakeServer, ReceivedRequest
 from tests.providers.fakes import anthropic as fake_anthropic
@@ -302,7 +302,7 @@ def carried(body: Mapping[str, Any]) -> dict[str, Any]:
 async def test_a_rejected_option_is_left_out_at_once_and_later(name: str) -> None:
     case = CASES[name]
     async with case.vendor(rejecting(case)) as vendor, case.create_provider(vendor) as provider:
-        replies = [await provider.answer(request_for(case), Listener().publish) for _ in range(2)]
+        replies = [await provider.answer(request_for(case), DeltaListener().publish) for _ in range(2)]
         bodies = [heard.body for heard in vendor.requests]
 
     assert [reply.message.text for reply in replies] == ["fine", "fine"]
@@ -321,7 +321,7 @@ async def test_rejecting_an_omitted_option_ends_the_retries(name: str) -> None:
     case = CASES[name]
     async with case.vendor(case.refusal) as vendor, case.create_provider(vendor) as provider:
         with pytest.raises(ProviderError):
-            await provider.answer(request_for(case), Listener().publish)
+            await provider.answer(request_for(case), DeltaListener().publish)
 
     assert len(vendor.requests) <= 4
 
@@ -330,7 +330,7 @@ async def test_rejecting_an_omitted_option_ends_the_retries(name: str) -> None:
 async def test_an_output_format_without_a_field_goes_into_the_prompt(name: str) -> None:
     case = CASES[name]
     async with case.vendor(rejecting(case)) as vendor, case.create_provider(vendor) as provider:
-        await provider.answer(request_for(case), Listener().publish)
+        await provider.answer(request_for(case), DeltaListener().publish)
 
     first, second = (heard.raw.decode() for heard in vendor.requests)
     demand = "Give your final answer as"
@@ -348,7 +348,7 @@ async def test_a_rejected_schema_does_not_disable_other_schemas() -> None:
     strict = Output(mode="json_schema", schema='{"type":"object","additionalProperties":false}')
     async with FakeChat(rejecting(loose)) as vendor, chat(vendor) as provider:
         for output in (SCHEMA, strict):
-            await provider.answer(replace(request_for(loose), output=output), Listener().publish)
+            await provider.answer(replace(request_for(loose), output=output), DeltaListener().publish)
 
     assert [loose.wanted(heard.body) for heard in vendor.requests] == [
         {"type": "object"},
@@ -361,8 +361,8 @@ async def test_a_rejected_schema_does_not_disable_other_schemas() -> None:
 async def test_rejections_are_remembered_per_model(name: str) -> None:
     case = CASES[name]
     async with case.vendor(rejecting(case)) as vendor, case.create_provider(vendor) as provider:
-        await provider.answer(request_for(case), Listener().publish)
-        await provider.answer(request_for(replace(case, model="other")), Listener().publish)
+        await provider.answer(request_for(case), DeltaListener().publish)
+        await provider.answer(request_for(replace(case, model="other")), DeltaListener().publish)
         requests = [(heard.body["model"], case.wanted(heard.body)) for heard in vendor.requests]
 
     assert requests == [("m", 0.5), ("m", None), ("other", 0.5), ("other", None)]
@@ -390,7 +390,7 @@ async def test_conversation_fields_and_values_out_of_range_are_never_omitted(
     question = replace(request_for(CASES["chat: temperature"]), think=True)
     async with vendor(refusal) as server, create_provider(server) as provider:
         with pytest.raises(ProviderError, match="answered 400"):
-            await provider.answer(question, Listener().publish)
+            await provider.answer(question, DeltaListener().publish)
 
         assert len(server.requests) == 1
 

@@ -13,7 +13,7 @@ from retinue.core.agent import Output
 from retinue.core.errors import ProviderError
 from retinue.core.messages import UserMessage
 from retinue.core.ports import Request
-from retinue.testing.contracts.provider import Listener, sample_request
+from retinue.testing.contracts.provider import DeltaListener, sample_request
 from retinue.testing.fake_chat import EVENTS, JSON, error_response, event
 from retinue.testing.fake_server import FakeResponse, FakeServer, ReceivedRequest
 from tests.providers.raw_answers import PROVIDERS, answer
@@ -22,7 +22,7 @@ from tests.providers.raw_answers import PROVIDERS, answer
 async def failure_of(wire: str, response: FakeResponse) -> ProviderError:
     async with FakeServer(lambda _: response) as server, PROVIDERS[wire](server.url) as provider:
         with pytest.raises(ProviderError) as failed:
-            await provider.answer(sample_request(), Listener().publish)
+            await provider.answer(sample_request(), DeltaListener().publish)
     return failed.value
 
 
@@ -142,7 +142,7 @@ async def bodies_of(wire: str, request: Request, reject: Callable[[dict[str, Any
 
     async with FakeServer(respond) as server, PROVIDERS[wire](server.url) as provider:
         for _ in range(2):
-            reply = await provider.answer(request, Listener().publish)
+            reply = await provider.answer(request, DeltaListener().publish)
             assert reply.message.text == "{}"
     return [heard.body for heard in server.requests]
 
@@ -216,7 +216,7 @@ async def test_a_compressed_stream_is_read(wire: str, encoding: str) -> None:
     pieces = tuple(body[start : start + 7] for start in range(0, len(body), 7))
     response = FakeResponse(headers={**(whole.headers or {}), "Content-Encoding": encoding}, pieces=pieces)
     async with FakeServer(lambda _: response) as server, PROVIDERS[wire](server.url) as provider:
-        reply = await provider.answer(sample_request(), Listener().publish)
+        reply = await provider.answer(sample_request(), DeltaListener().publish)
 
     assert reply.message.text == "It was the pool."
 
@@ -226,6 +226,6 @@ async def test_an_answer_with_large_headers_is_read(wire: str) -> None:
     whole = answer(wire, "It was the pool.")
     headers = {**(whole.headers or {}), **{f"X-Trace-{number}": "x" * 6000 for number in range(8)}}
     async with FakeServer(lambda _: replace(whole, headers=headers)) as server, PROVIDERS[wire](server.url) as provider:
-        reply = await provider.answer(sample_request(), Listener().publish)
+        reply = await provider.answer(sample_request(), DeltaListener().publish)
 
     assert reply.message.text == "It was the pool."

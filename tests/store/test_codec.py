@@ -13,8 +13,8 @@ from retinue.core.run import Outcome
 from retinue.store.codec import (
     BLOB_THRESHOLD,
     Codec,
-    Kind,
-    Tree,
+    JsonTree,
+    RecordKind,
     blob_name,
     checked_blob,
     split_large,
@@ -72,11 +72,11 @@ def test_values_of_a_newer_version_are_none_where_the_others_are_read() -> None:
     assert codec.outcome_if_known(b'1{"result":"no such result","reason":"bug"}') is None
 
 
-def upcast_one(kind: Kind, tree: Tree) -> Tree:
+def upcast_one(kind: RecordKind, tree: JsonTree) -> JsonTree:
     return {**tree, "text": tree["words"]} if kind == "item" else tree
 
 
-def upcast_two(kind: Kind, tree: Tree) -> Tree:
+def upcast_two(kind: RecordKind, tree: JsonTree) -> JsonTree:
     return {**tree, "text": tree["text"] + "!"} if kind == "item" else tree
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from retinue.app.store_files import check_store
-from retinue.store.sqlite.work import Work
-from retinue.tools.memory.backend import MemoryUnavailable, Note, Search
+from retinue.store.sqlite.work import LongWork
+from retinue.tools.memory.backend import MemorySearch, MemoryUnavailable, Note
 from retinue.tools.memory.sqlite import FILE, SqliteMemory
 from tests.store.damage import flip, flips, pages
 from tests.store.test_damage import Whole
@@ -32,9 +32,9 @@ def fill(path: Path) -> None:
 def answers(path: Path) -> list[object]:
     memory = SqliteMemory(path)
     agents = ("dig", "look")
-    found: list[object] = [memory.agents(), memory.all(), memory.recall(Search(agents=agents, limit=100))]
+    found: list[object] = [memory.agents(), memory.all(), memory.recall(MemorySearch(agents=agents, limit=100))]
     found += [memory.find(agent, f"key {number}") for agent in agents for number in range(20)]
-    found += [memory.recall(Search(agents=agents, query=word, limit=100)) for word in WORDS]
+    found += [memory.recall(MemorySearch(agents=agents, query=word, limit=100)) for word in WORDS]
     return found
 
 
@@ -56,7 +56,7 @@ def test_a_flipped_byte_of_the_memories_is_found_or_harmless(
     for position, by in flips(whole.bytes, whole.pages[name], 1000 if stress else 25, seed=14):
         damaged = flip(whole.bytes, position, by)
         (tmp_path / FILE).write_bytes(damaged)
-        is_found = not check_store(Work(), home=tmp_path).ok
+        is_found = not check_store(LongWork(), home=tmp_path).ok
         (tmp_path / FILE).write_bytes(damaged)
         try:
             read = "equal" if answers(tmp_path / FILE) == whole.answers else "wrong"

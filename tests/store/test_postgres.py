@@ -31,7 +31,7 @@ from retinue.store.postgres.migrations import STEPS, migrate
 from retinue.store.postgres.transfer import DatabaseInUse
 from retinue.store.sqlite.store import SqliteStore
 from retinue.store.sqlite.transfer import read_rows
-from retinue.store.sqlite.work import Work
+from retinue.store.sqlite.work import LongWork
 from retinue.testing.contracts.store.fixtures import (
     accept,
     commit_one,
@@ -543,7 +543,7 @@ class TestCopy:
 
     @staticmethod
     def rows(path: Path) -> list[tuple[str, dict[str, Any]]]:
-        with read_rows(path, Work()) as rows:
+        with read_rows(path, LongWork()) as rows:
             found = [(name, {key: value for key, value in row.items() if key != "id"}) for name, row in rows]
         return sorted(found, key=lambda named: (named[0], str(named[1].get("run_no", "")), repr(named[1])))
 
@@ -552,13 +552,13 @@ class TestCopy:
     ) -> None:
         back = tmp_path / "back" / "retinue.db"
 
-        there = store_copy.copy_store(f"sqlite:{source}", postgres_url, Work())
+        there = store_copy.copy_store(f"sqlite:{source}", postgres_url, LongWork())
         with closing(PostgresStore(postgres_url)) as moved, closing(SqliteStore(source)) as original:
             assert moved.runs(RunQuery()) == original.runs(RunQuery())
             assert moved.events("root") == original.events("root")
             assert moved.inbox("one") == original.inbox("one")
             assert moved.drivers() == original.drivers()
-        again = store_copy.copy_store(postgres_url, f"sqlite:{back}", Work())
+        again = store_copy.copy_store(postgres_url, f"sqlite:{back}", LongWork())
 
         assert there.rows == again.rows
         assert there.rows["runs"] == 5
@@ -567,7 +567,7 @@ class TestCopy:
         assert SqliteMemory(back.parent / "memory.db").all() == SqliteMemory(source.parent / "memory.db").all()
 
     def test_a_copied_store_goes_on(self, source: Path, postgres_url: str) -> None:
-        store_copy.copy_store(f"sqlite:{source}", postgres_url, Work())
+        store_copy.copy_store(f"sqlite:{source}", postgres_url, LongWork())
 
         with closing(PostgresStore(postgres_url)) as store:
             assert store.commit("alice", [record("root", 3, reply("more"))]) == [None]
@@ -584,9 +584,9 @@ class TestCopy:
         before = self.rows(source)
 
         with pytest.raises(BadInput, match="is not empty: nothing was copied"):
-            store_copy.copy_store(f"sqlite:{source}", postgres_url, Work())
+            store_copy.copy_store(f"sqlite:{source}", postgres_url, LongWork())
         with pytest.raises(BadInput, match="exists: nothing was copied"):
-            store_copy.copy_store(postgres_url, f"sqlite:{source}", Work())
+            store_copy.copy_store(postgres_url, f"sqlite:{source}", LongWork())
 
         assert self.rows(source) == before
 
@@ -594,7 +594,7 @@ class TestCopy:
         target = tmp_path / "retinue.db"
 
         with pytest.raises(DatabaseInUse):
-            store_copy.copy_store(str(store.address), f"sqlite:{target}", Work())
+            store_copy.copy_store(str(store.address), f"sqlite:{target}", LongWork())
 
         assert not target.exists()
 
@@ -604,7 +604,7 @@ class TestCopy:
             connection.commit()
 
         with pytest.raises(StoreCorrupt, match="retinue store repair"):
-            store_copy.copy_store(f"sqlite:{source}", postgres_url, Work())
+            store_copy.copy_store(f"sqlite:{source}", postgres_url, LongWork())
 
         with closing(PostgresStore(postgres_url)) as store:
             assert (store.runs(RunQuery()), store.sessions()) == ([], [])

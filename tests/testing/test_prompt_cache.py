@@ -15,7 +15,7 @@ from retinue.providers.anthropic.response import AnthropicProvider
 from retinue.providers.openai_chat.response import OpenAIChatProvider
 from retinue.providers.openai_responses.response import OpenAIResponsesProvider
 from retinue.providers.scripted import says
-from retinue.testing.contracts.provider import TOOLS, Listener
+from retinue.testing.contracts.provider import TOOLS, DeltaListener
 from retinue.testing.fake_chat import FakeChat, Playable
 from retinue.testing.fake_server import FakeServer
 from tests.providers.fakes.anthropic import FakeAnthropic
@@ -38,7 +38,7 @@ async def cached(name: str, *requests: Request) -> list[int]:
     """The cached tokens of each request."""
     vendor, reach = VENDORS[name]
     async with vendor(says("ok")) as server, reach(server) as provider:
-        usages = [(await provider.answer(request, Listener().publish)).usage or Usage() for request in requests]
+        usages = [(await provider.answer(request, DeltaListener().publish)).usage or Usage() for request in requests]
     return [usage.cached for usage in usages]
 
 

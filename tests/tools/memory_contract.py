@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.tools.memory.backend import Memory, MemoryBackend, Note, Recalled, Search
+from retinue.tools.memory.backend import Memory, MemoryBackend, MemorySearch, Note, Recalled
 
 
 def note(key: str, content: str = "something", *, agent: str = "me", category: str = "core", at: float = 1.0) -> Note:
@@ -17,8 +17,8 @@ def keys(recalled: list[Recalled]) -> list[str]:
     return [each.memory.key for each in recalled]
 
 
-def everything(*agents: str) -> Search:
-    return Search(agents=agents or ("me",), limit=100)
+def everything(*agents: str) -> MemorySearch:
+    return MemorySearch(agents=agents or ("me",), limit=100)
 
 
 class MemoryContract:
@@ -64,8 +64,8 @@ class MemoryContract:
             run_id="r2",
         )
         assert memory.recall(everything()) == [Recalled(second)]
-        assert memory.recall(Search(agents=("me",), query="blue")) == []
-        assert keys(memory.recall(Search(agents=("me",), query="red"))) == ["color"]
+        assert memory.recall(MemorySearch(agents=("me",), query="blue")) == []
+        assert keys(memory.recall(MemorySearch(agents=("me",), query="red"))) == ["color"]
 
     def test_a_note_that_may_have_been_stored_before_does_not_undo_a_later_one(self, memory: MemoryBackend) -> None:
         later = memory.store(note("color", "red", at=2.0))
@@ -81,8 +81,8 @@ class MemoryContract:
         assert memory.recall(everything("you", "you")) == [Recalled(theirs)]
         assert memory.recall(everything("you", "me")) == [Recalled(mine), Recalled(theirs)]
         assert memory.recall(everything("nobody")) == []
-        assert memory.recall(Search(agents=(), query="color")) == []
-        assert [each.memory.agent for each in memory.recall(Search(agents=("you",), query="color"))] == ["you"]
+        assert memory.recall(MemorySearch(agents=(), query="color")) == []
+        assert [each.memory.agent for each in memory.recall(MemorySearch(agents=("you",), query="color"))] == ["you"]
         assert memory.agents() == ["me", "you"]
 
     def test_only_an_agents_own_row_is_forgotten(self, memory: MemoryBackend) -> None:
@@ -93,7 +93,7 @@ class MemoryContract:
         assert memory.forget("me", "shape")
         assert not memory.forget("me", "shape")
         assert memory.recall(everything("me", "you")) == [Recalled(theirs)]
-        assert memory.recall(Search(agents=("me",), query="round")) == []
+        assert memory.recall(MemorySearch(agents=("me",), query="round")) == []
         assert memory.agents() == ["you"]
 
     def test_forget_with_a_time_keeps_later_memories(self, memory: MemoryBackend) -> None:
@@ -109,24 +109,27 @@ class MemoryContract:
         second = memory.store(note("color", "red", at=7.0))
 
         assert (second.id != first.id, second.created_at) == (True, 7.0)
-        assert memory.recall(Search(agents=("me",), query="blue red")) == [Recalled(second, 0.5)]
+        assert memory.recall(MemorySearch(agents=("me",), query="blue red")) == [Recalled(second, 0.5)]
 
     def test_without_a_question_the_newest_come_first(self, memory: MemoryBackend) -> None:
         for key, at in (("b", 1.0), ("a", 1.0), ("c", 3.0), ("d", 2.0)):
             memory.store(note(key, at=at))
 
         assert keys(memory.recall(everything())) == ["c", "d", "a", "b"]
-        assert keys(memory.recall(Search(agents=("me",), limit=2))) == ["c", "d"]
-        assert keys(memory.recall(Search(agents=("me",), query=" *?! ", limit=2))) == ["c", "d"]
+        assert keys(memory.recall(MemorySearch(agents=("me",), limit=2))) == ["c", "d"]
+        assert keys(memory.recall(MemorySearch(agents=("me",), query=" *?! ", limit=2))) == ["c", "d"]
 
     def test_times_and_categories_narrow_every_search(self, memory: MemoryBackend) -> None:
         for key, at, category in (("a", 1.0, "core"), ("b", 2.0, "conversation"), ("c", 3.0, "core"), ("d", 4.0, "x")):
             memory.store(note(key, "same words", at=at, category=category))
 
         for query in ("", "words"):
-            assert set(keys(memory.recall(Search(agents=("me",), query=query, since=2.0, until=3.0)))) == {"b", "c"}
-            assert set(keys(memory.recall(Search(agents=("me",), query=query, since=3.5)))) == {"d"}
-            found = memory.recall(Search(agents=("me",), query=query, without=("conversation", "x")))
+            assert set(keys(memory.recall(MemorySearch(agents=("me",), query=query, since=2.0, until=3.0)))) == {
+                "b",
+                "c",
+            }
+            assert set(keys(memory.recall(MemorySearch(agents=("me",), query=query, since=3.5)))) == {"d"}
+            found = memory.recall(MemorySearch(agents=("me",), query=query, without=("conversation", "x")))
             assert set(keys(found)) == {"a", "c"}
 
     def test_the_best_fitting_come_first_with_scores_that_fall(self, memory: MemoryBackend) -> None:
@@ -134,17 +137,17 @@ class MemoryContract:
         memory.store(note("friday", "On Friday there is cake"))
         memory.store(note("color", "blue"))
 
-        found = memory.recall(Search(agents=("me",), query="When is the Friday deploy?"))
+        found = memory.recall(MemorySearch(agents=("me",), query="When is the Friday deploy?"))
         scores = [each.score or 0.0 for each in found]
 
         assert keys(found) == ["deploy", "friday"]
         assert 1 >= scores[0] > scores[1] > 0
-        assert memory.recall(Search(agents=("me",), query="when Friday", limit=1))[0].score == 0.5
+        assert memory.recall(MemorySearch(agents=("me",), query="when Friday", limit=1))[0].score == 0.5
 
     def test_all_words_of_a_question_in_the_one_row_that_has_them_fit_completely(self, memory: MemoryBackend) -> None:
         row = memory.store(note("naïve_plan", "Größe: 10 km"))
 
-        assert memory.recall(Search(agents=("me",), query="NAIVE grosse?")) == [Recalled(row, 1.0)]
+        assert memory.recall(MemorySearch(agents=("me",), query="NAIVE grosse?")) == [Recalled(row, 1.0)]
 
     @pytest.mark.parametrize(
         ("query", "content"),
@@ -159,13 +162,13 @@ class MemoryContract:
     def test_words_are_found_in_many_forms(self, memory: MemoryBackend, query: str, content: str) -> None:
         memory.store(note("k", content))
 
-        assert keys(memory.recall(Search(agents=("me",), query=query))) == ["k"]
+        assert keys(memory.recall(MemorySearch(agents=("me",), query=query))) == ["k"]
 
     @pytest.mark.parametrize(("query", "content"), [("de", "deployment"), ("ployment", "deployment"), ("no", "yes")])
     def test_parts_of_words_are_not_found(self, memory: MemoryBackend, query: str, content: str) -> None:
         memory.store(note("k", content))
 
-        assert memory.recall(Search(agents=("me",), query=query)) == []
+        assert memory.recall(MemorySearch(agents=("me",), query=query)) == []
 
     @pytest.mark.parametrize(
         "query",
@@ -186,7 +189,7 @@ class MemoryContract:
     def test_a_question_is_words_whatever_it_looks_like(self, memory: MemoryBackend, query: str) -> None:
         row = memory.store(note("k", f"before {query} after"))
 
-        assert [each.memory for each in memory.recall(Search(agents=("me",), query=query))] == [row]
+        assert [each.memory for each in memory.recall(MemorySearch(agents=("me",), query=query))] == [row]
 
     @pytest.mark.parametrize("agent", ["..", "../../etc/passwd", "a/b", "A b", "", "con\0", "x" * 300, "ä", "~0"])
     def test_a_name_is_never_a_path(self, memory: MemoryBackend, tmp_path: Path, agent: str) -> None:

@@ -17,7 +17,7 @@ from retinue.providers.scripted import calls, says
 from retinue.store.sqlite.store import SqliteStore
 from retinue.testing.harness import Harness
 from retinue.tools.dependencies import ToolDependencies
-from retinue.tools.memory.backend import Note, Search
+from retinue.tools.memory.backend import MemorySearch, Note
 from retinue.tools.memory.memory_tools import MAX_CONTENT_CHARACTERS, memory_tools, open_memory, tools
 from tests.tools.tool_calls import FixedClock, HarnessKeyValue, NoSandbox, StoreKeyValue, context, error_of, result_of
 
@@ -186,7 +186,7 @@ async def test_granted_memories_of_other_agents_are_read_only(setup: MemoryTools
     assert await result_of(setup.forget, reader, key="style") == "No memory found with key: style"
     mine = {"key": "style", "content": "mine", "agent": "writer", "identity": "writer"}
     assert await result_of(setup.store, context("r/2/0", memory_from=("writer",)), **mine) == "Stored memory: style"
-    rows = setup.memory.recall(Search(agents=("writer", "researcher", "secret"), limit=9))
+    rows = setup.memory.recall(MemorySearch(agents=("writer", "researcher", "secret"), limit=9))
     assert {(each.memory.agent, each.memory.content) for each in rows} == {
         ("writer", "plain"),
         ("researcher", "mine"),

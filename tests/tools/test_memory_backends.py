@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from retinue.core.errors import ToolError
 from retinue.store.postgres import PostgresMemoryTables, parse_address
-from retinue.tools.memory.backend import Memory, MemoryBackend, MemoryUnavailable, Recalled, Search
+from retinue.tools.memory.backend import Memory, MemoryBackend, MemorySearch, MemoryUnavailable, Recalled
 from retinue.tools.memory.markdown import MarkdownMemory
 from retinue.tools.memory.memory_tools import open_memory
 from retinue.tools.memory.postgres import PostgresMemory
@@ -82,10 +82,10 @@ def test_any_text_is_kept_as_it_is_and_any_question_can_be_asked(
 
     assert (row.key, row.content) == (key, content)
     assert [memory.find("me", each.key) for each in (other, row, last)] == [other, row, last]
-    for memo, score in memory.recall(Search(agents=("me",), query=query)):
+    for memo, score in memory.recall(MemorySearch(agents=("me",), query=query)):
         assert memo in (other, row, last)
         assert score is None or 0 < score <= 1
-    assert row in [each.memory for each in memory.recall(Search(agents=("me",), query=f"{key} {content}"))]
+    assert row in [each.memory for each in memory.recall(MemorySearch(agents=("me",), query=f"{key} {content}"))]
     assert memory.forget("me", key)
     assert {each.memory for each in memory.recall(everything())} == {other, last}
 
@@ -103,7 +103,7 @@ def test_two_processes_write_side_by_side_and_nothing_is_lost(kind: str, tmp_pat
 
     found = open_memory(kind, tmp_path, folder=tmp_path).recall(everything())
     assert sorted(keys(found)) == ["anna-29", "ben-29", "shared"]
-    searched = open_memory(kind, tmp_path, folder=tmp_path).recall(Search(agents=("me",), query="words of anna"))
+    searched = open_memory(kind, tmp_path, folder=tmp_path).recall(MemorySearch(agents=("me",), query="words of anna"))
     assert searched[0].memory.key == "anna-29"
 
 
@@ -131,9 +131,9 @@ def test_processes_with_and_without_full_text_share_a_file(tmp_path: Path) -> No
     plain.forget("me", "b")
     last = plain.store(note("c", "fresh"))
 
-    assert indexed.recall(Search(agents=("me",), query="old other")) == []
-    assert keys(indexed.recall(Search(agents=("me",), query="new"))) == ["a"]
-    assert indexed.recall(Search(agents=("me",), query="fresh")) == [Recalled(last, 1.0)]
+    assert indexed.recall(MemorySearch(agents=("me",), query="old other")) == []
+    assert keys(indexed.recall(MemorySearch(agents=("me",), query="new"))) == ["a"]
+    assert indexed.recall(MemorySearch(agents=("me",), query="fresh")) == [Recalled(last, 1.0)]
 
 
 def test_only_the_owner_can_read_the_file(tmp_path: Path) -> None:
@@ -278,8 +278,10 @@ def test_a_file_that_was_written_by_hand_is_recalled_and_kept(tmp_path: Path) ->
         ("lunch", "soup", "daily"),
     }
     assert len(memory.recall(everything("me", "you"))) == len(found), "each line once"
-    assert keys(memory.recall(Search(agents=("you",), query="measure", since=1e9))) == ["MEMORY:11"], "it has no time"
-    assert keys(memory.recall(Search(agents=("me",), query="soup", since=1.9e9))) == []
+    assert keys(memory.recall(MemorySearch(agents=("you",), query="measure", since=1e9))) == ["MEMORY:11"], (
+        "it has no time"
+    )
+    assert keys(memory.recall(MemorySearch(agents=("me",), query="soup", since=1.9e9))) == []
     assert memory.agents() == ["me", "you"]
     assert memory.find("me", "MEMORY:11") is None, "lines have numbers that change"
     assert not memory.forget("me", "MEMORY:11")

@@ -24,7 +24,7 @@ from retinue.testing.fake_server import FakeResponse, FakeServer
 from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.web.extract import MISSING, UnreadablePage, decoded, readable
 from retinue.tools.web.page_to_text import IMPORT_PATH, indented_size
-from retinue.tools.web.search import Finding
+from retinue.tools.web.search import SearchResult
 from retinue.tools.web.web_tools import tools
 from tests.tools.tool_calls import FixedClock, NoSandbox, StoreKeyValue, error_of, result_of
 
@@ -60,12 +60,12 @@ See [the other page](SERVER/more) for **numbers** and `max_size`.
 
 
 def web(
-    server: FakeServer | None = None, bounds: Bounds | None = None, found: list[Finding] | None = None
+    server: FakeServer | None = None, bounds: Bounds | None = None, found: list[SearchResult] | None = None
 ) -> Mapping[str, Tool]:
     """The tools by name, with this server as the only one."""
 
-    async def search(query: str) -> list[Finding]:
-        return [*(found or []), Finding("you asked", "https://example.org/", query)]
+    async def search(query: str) -> list[SearchResult]:
+        return [*(found or []), SearchResult("you asked", "https://example.org/", query)]
 
     guard = Guard(trusted=[server.url] if server else [])
     return {tool.spec.name: tool for tool in tools(DEPENDENCIES, fetcher=Fetcher(guard, bounds), search=search)}

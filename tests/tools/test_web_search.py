@@ -21,15 +21,15 @@ from retinue.tools.web.search import (
     Ddgs,
     Engine,
     EngineStrayed,
-    Finding,
     OneHost,
+    SearchResult,
     engine_of_ddgs,
     findings,
     search_by,
 )
 
 JSON = {"Content-Type": "application/json"}
-POOLS = Finding("Pools", "https://example.org/pools", "How large a pool should be")
+POOLS = SearchResult("Pools", "https://example.org/pools", "How large a pool should be")
 
 DUCKDUCKGO = """<html><body><div class="links_main result__body"><h2><a>Pools</a></h2>
 <a href="https://example.org/pools">How large a pool should be</a></div></body></html>"""
@@ -293,8 +293,8 @@ def test_findings_are_few_short_and_each_there_once() -> None:
 
     first, *rest = findings(found)
 
-    assert first == Finding("A title", "https://example.org/1", "x" * 500)
-    assert rest == [Finding(f"{n}", f"https://example.org/{n}", "") for n in range(2, 11)]
+    assert first == SearchResult("A title", "https://example.org/1", "x" * 500)
+    assert rest == [SearchResult(f"{n}", f"https://example.org/{n}", "") for n in range(2, 11)]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from retinue.config.precedence import Flags
 from retinue.config.settings import Settings
 from retinue.dispatch.cron.daemon import jobs_on_request
 from retinue.dispatch.cron.table import CronTable
-from retinue.web.access import Tokens
+from retinue.web.access import AccessTokens
 from retinue.web.server import application, listen, serve
 from retinue.web.service import Service
 
@@ -163,7 +163,7 @@ async def site(
             client=ReadOnlyClient(retinue.supervisor), settings=settings, retinue=retinue, launch=launch, stopping=stop
         )
         async with jobs_on_request(CronTable(service.client.key_value), lambda _: None) as run_job:
-            app = application(replace(service, run_job=run_job), Tokens(ACT, READ), host=host, public=public)
+            app = application(replace(service, run_job=run_job), AccessTokens(ACT, READ), host=host, public=public)
             serving = asyncio.create_task(serve(app, listener, stop))
             try:
                 yield Site(listener.getsockname()[1], retinue, settings, session)

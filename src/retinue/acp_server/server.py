@@ -17,7 +17,14 @@ from retinue.core.run import CHAT
 from retinue.core.text import clean_line, rfc3339
 from retinue.local.protocol_streams import MAX_LINE, LineStreams, PrivateStreams
 from retinue.mcp_client import McpServer
-from retinue.net.json_rpc import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, Peer, RpcError
+from retinue.net.json_rpc import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    JsonRpcPeer,
+    RpcError,
+)
 from retinue.tools.path_walk import change_to
 from retinue.version import __version__
 
@@ -36,21 +43,21 @@ SETTLE_SECONDS = 5.0
 """Time for open prompts to end after the editor has closed its end."""
 
 
-OpenSession = Callable[[str, tuple[McpServer, ...], Approver], Awaitable[OpenedSession]]
+SessionOpener = Callable[[str, tuple[McpServer, ...], Approver], Awaitable[OpenedSession]]
 """Makes the retinue of a session, by its name, the MCP servers of the editor, and the approver."""
 
 
 class AcpServer:
     """Serves one editor."""
 
-    def __init__(self, open_session: OpenSession, open_store: Callable[[], ReadOnlyClient]) -> None:
+    def __init__(self, open_session: SessionOpener, open_store: Callable[[], ReadOnlyClient]) -> None:
         self._open_session = open_session
         self._open_store = open_store
         self._sessions: dict[str, AcpSession] = {}
         self._folder = ""
         """The folder of all sessions, once there is one: this process has changed to it."""
         self._opening = asyncio.Lock()
-        self.peer: Peer
+        self.peer: JsonRpcPeer
 
     # What the editor sends
 
@@ -196,7 +203,7 @@ async def serve(server: AcpServer, stop: asyncio.Event) -> None:
     """Serve the editor on stdin and stdout until it closes its end, or until `stop` is set."""
     with PrivateStreams() as (incoming, outgoing):
         wire = LineStreams(incoming, outgoing)
-        server.peer = peer = Peer(server, wire.send, strict=True)
+        server.peer = peer = JsonRpcPeer(server, wire.send, strict=True)
         loop = asyncio.get_running_loop()
         serving = loop.create_task(peer.serve(_lines(wire, peer, server)))
         stopping = loop.create_task(stop.wait())
@@ -211,7 +218,7 @@ async def serve(server: AcpServer, stop: asyncio.Event) -> None:
             wire.close()
 
 
-async def _lines(wire: LineStreams, peer: Peer, server: AcpServer) -> AsyncGenerator[bytes]:
+async def _lines(wire: LineStreams, peer: JsonRpcPeer, server: AcpServer) -> AsyncGenerator[bytes]:
     while (line := await wire.receive()) is not None:
         if line:
             yield line

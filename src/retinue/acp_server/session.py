@@ -24,7 +24,7 @@ from retinue.core.model_options import EFFORTS
 from retinue.core.run import Approval, Outcome
 from retinue.core.text import clean_line
 from retinue.core.usage import NO_USAGE, Usage
-from retinue.net.json_rpc import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, ConnectionGone, Peer, RpcError
+from retinue.net.json_rpc import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, ConnectionGone, JsonRpcPeer, RpcError
 from retinue.tools.todo import plan_of
 
 ASK, ALLOW, DENY = "ask", "allow", "deny"
@@ -63,7 +63,7 @@ class OpenedSession(Struct, frozen=True):
 class AcpSession:
     """A session. Prompts are answered one at a time."""
 
-    def __init__(self, name: str, peer: Peer) -> None:
+    def __init__(self, name: str, peer: JsonRpcPeer) -> None:
         self.name = name
         self._peer = peer
         self._resources = AsyncExitStack()

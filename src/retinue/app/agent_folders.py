@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from retinue.app.state_folder import default_home
 from retinue.config.agent_files.folders import FoundAgents, find_agents
-from retinue.config.agent_files.translation import AGENT_FILES, AgentFileSettings, Translation
+from retinue.config.agent_files.translation import AGENT_FILES, AgentFileSettings, FormatTables
 from retinue.config.settings import Settings
 from retinue.core.log_context import logger
 from retinue.core.text import plural
@@ -29,7 +29,7 @@ MAX_PROTECTED = 100
 """Agent files that programs of agents see as read-only; of more, the folder itself is protected."""
 
 
-def translation_for(settings: Settings, environ: Mapping[str, str] | None = None) -> Translation:
+def translation_for(settings: Settings, environ: Mapping[str, str] | None = None) -> FormatTables:
     """The tables of the settings, with the providers that have a key, or need none."""
     environ = os.environ if environ is None else environ
     usable = {
@@ -40,7 +40,7 @@ def translation_for(settings: Settings, environ: Mapping[str, str] | None = None
     for name, provider in reversed(tuple(settings.providers.items())):
         usable |= {provider.wire: name, name: name}
     section = settings.section(AGENT_FILES.name, AgentFileSettings)
-    return Translation(section, own_tools=frozenset(BUILTIN), providers=usable)
+    return FormatTables(section, own_tools=frozenset(BUILTIN), providers=usable)
 
 
 def configured_folders(settings: Settings) -> list[str]:

@@ -31,7 +31,7 @@ class PatternTooSlow(Exception):
     """A search that was not finished in time."""
 
 
-class Deadline:
+class SearchDeadline:
     """The time that is left for the slow searches of one validation."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Deadline:
 class BoundedPattern:
     """A compiled pattern with the two methods that a validator uses; they return whether there is a match."""
 
-    def __init__(self, pattern: re.Pattern[str], deadline: Deadline) -> None:
+    def __init__(self, pattern: re.Pattern[str], deadline: SearchDeadline) -> None:
         self._pattern = pattern
         self._deadline = deadline
         self._repeats = repeats_of(pattern.pattern)
@@ -99,7 +99,7 @@ def _repeats(parsed: Iterable[Any], *, inside: bool) -> int | None:
     return total
 
 
-def _search_apart(pattern: str, text: str, deadline: Deadline) -> bool:
+def _search_apart(pattern: str, text: str, deadline: SearchDeadline) -> bool:
     begin = time.monotonic()
     try:
         if deadline.left <= 0:

@@ -24,7 +24,7 @@ MAX_CELLS = 20_000_000
 CONTEXT = 3
 """Unchanged lines around each change of a diff."""
 
-Arguments: TypeAlias = Mapping[str, Any]
+CallArguments: TypeAlias = Mapping[str, Any]
 
 
 def readable(tool: str, arguments: str, workspace: str = "") -> str:
@@ -53,17 +53,17 @@ def readable(tool: str, arguments: str, workspace: str = "") -> str:
         return arguments
 
 
-def _command(given: Arguments, workspace: str) -> Iterator[str]:
+def _command(given: CallArguments, workspace: str) -> Iterator[str]:
     yield from _lines("$ ", _string(given, "command"))
     yield from _rest(given, "command")
 
 
-def _code(given: Arguments, workspace: str) -> Iterator[str]:
+def _code(given: CallArguments, workspace: str) -> Iterator[str]:
     yield from _lines("| ", _string(given, "code"))
     yield from _rest(given, "code")
 
 
-def _edit(given: Arguments, workspace: str) -> Iterator[str]:
+def _edit(given: CallArguments, workspace: str) -> Iterator[str]:
     names = ("path", "old_string", "new_string")
     path, old, new = (_string(given, name) for name in names)
     yield f"path: {_json(path)}"
@@ -71,7 +71,7 @@ def _edit(given: Arguments, workspace: str) -> Iterator[str]:
     yield from _rest(given, *names)
 
 
-def _write(given: Arguments, workspace: str) -> Iterator[str]:
+def _write(given: CallArguments, workspace: str) -> Iterator[str]:
     path, content = _string(given, "path"), _string(given, "content")
     before, note = _content(workspace, path)
     yield f"path: {_json(path)}{note}"
@@ -79,7 +79,7 @@ def _write(given: Arguments, workspace: str) -> Iterator[str]:
     yield from _rest(given, "path", "content")
 
 
-_TOOLS: Mapping[str, Callable[[Arguments, str], Iterator[str]]] = {
+_TOOLS: Mapping[str, Callable[[CallArguments, str], Iterator[str]]] = {
     "shell": _command,
     "terminal": _command,
     "python_execute": _code,
@@ -128,7 +128,7 @@ def _split(text: str) -> list[str]:
     return text.removesuffix("\n").split("\n")
 
 
-def _rest(given: Arguments, *names: str) -> Iterator[str]:
+def _rest(given: CallArguments, *names: str) -> Iterator[str]:
     for name, value in given.items():
         if name not in names:
             yield f"{_json(name).strip(chr(34))}: {_json(value)}"
@@ -138,7 +138,7 @@ def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _string(given: Arguments, name: str) -> str:
+def _string(given: CallArguments, name: str) -> str:
     value = given[name]
     if not isinstance(value, str):
         raise TypeError(name)

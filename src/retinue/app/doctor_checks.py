@@ -16,7 +16,7 @@ from retinue.app.launch.model_choice import ModelChoice, choose_model
 from retinue.app.model_lists import AskedProvider, ask_provider, ask_providers
 from retinue.app.open import STORE, default_home, open_read_only, writable_folders
 from retinue.app.settings_file import load_settings, provider_configs
-from retinue.app.store_files import Work, WorkStopped, check_store
+from retinue.app.store_files import LongWork, WorkStopped, check_store
 from retinue.app.store_url import chosen_url, shown_url
 from retinue.app.tool_modules import load_tools
 from retinue.app.validation import unknown_in_settings
@@ -144,7 +144,7 @@ async def _named_store(url: str) -> list[Finding]:
 def _store_check(home: Path) -> Finding:
     """The quick part of `retinue store check`, for a bounded time."""
     try:
-        checked = check_store(Work(seconds=CHECK_SECONDS), quick=True, home=home)
+        checked = check_store(LongWork(seconds=CHECK_SECONDS), quick=True, home=home)
     except WorkStopped:
         found = f"not checked within {CHECK_SECONDS:g} s: it is large; retinue store check takes its time"
         return Finding("store", found)

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from retinue.app.engine_types import RunView
 from retinue.app.read_only import ReadOnlyClient
-from retinue.app.transcript import Entry, entries
+from retinue.app.transcript import TranscriptEntry, entries
 from retinue.core.commands import RunQuery
 from retinue.core.errors import StoreError
 from retinue.core.ids import RunId
@@ -29,7 +29,7 @@ AROUND = 80
 
 HITS_OF_A_RUN = 3
 
-Place = tuple[float, RunId]
+SearchPosition = tuple[float, RunId]
 """Start and id of the last run that was read."""
 
 
@@ -37,19 +37,21 @@ class Hit(Struct, frozen=True, kw_only=True):
     """An entry of a conversation that has all words; `excerpt` is the text around the first of them."""
 
     view: RunView
-    entry: Entry
+    entry: TranscriptEntry
     excerpt: str
 
 
-class Found(Struct, frozen=True, kw_only=True):
+class SearchPage(Struct, frozen=True, kw_only=True):
     """The hits, the number of runs that were read, and where the next search goes on; None at the end."""
 
     hits: tuple[Hit, ...]
     runs_read: int
-    before: Place | None
+    before: SearchPosition | None
 
 
-async def search(client: ReadOnlyClient, words: Sequence[str], *, before: Place | None, limit: int) -> Found:
+async def search(
+    client: ReadOnlyClient, words: Sequence[str], *, before: SearchPosition | None, limit: int
+) -> SearchPage:
     """Up to about `limit` entries that have all the words, in any order and case."""
     wanted = [word.lower() for word in words]
     began = time.monotonic()
@@ -62,9 +64,9 @@ async def search(client: ReadOnlyClient, words: Sequence[str], *, before: Place 
             read += 1
             before = (view.started_at, view.run_id)
             if len(hits) >= limit or read >= MAX_RUNS or time.monotonic() - began > SECONDS:
-                return Found(hits=tuple(hits[:limit]), runs_read=read, before=before)
+                return SearchPage(hits=tuple(hits[:limit]), runs_read=read, before=before)
         if len(views) < STEP:
-            return Found(hits=tuple(hits), runs_read=read, before=None)
+            return SearchPage(hits=tuple(hits), runs_read=read, before=None)
 
 
 async def _of_run(client: ReadOnlyClient, view: RunView, wanted: Sequence[str]) -> list[Hit]:

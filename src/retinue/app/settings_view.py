@@ -24,7 +24,7 @@ _PUBLIC_NAME = re.compile(r"(_env$|^env$|tokens|max_|token_limit|context)", re.I
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
-class SettingsSection(Struct, frozen=True, kw_only=True):
+class SectionView(Struct, frozen=True, kw_only=True):
     """A section with the keys that differ from their defaults; values are JSON without secrets."""
 
     name: str
@@ -35,14 +35,14 @@ class SettingsView(Struct, frozen=True, kw_only=True):
     """The files that were read, and their sections."""
 
     files: tuple[str, ...]
-    sections: tuple[SettingsSection, ...]
+    sections: tuple[SectionView, ...]
     warnings: tuple[str, ...]
 
 
 def settings_view(settings: Settings, environ: Mapping[str, str]) -> SettingsView:
     """The settings without secrets; `environ` says which variables are set."""
     files = tuple(str(path) for path in (settings.source, settings.user_source) if path is not None)
-    sections = [SettingsSection(name=name, values=values) for name, values in _sections(settings, environ) if values]
+    sections = [SectionView(name=name, values=values) for name, values in _sections(settings, environ) if values]
     return SettingsView(
         files=files, sections=tuple(sections), warnings=tuple(str(warning) for warning in settings.warnings)
     )

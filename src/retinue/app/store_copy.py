@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from retinue.app.store_url import checked_url, is_postgres, is_sqlite, postgres_address, shown_url, sqlite_path
 from retinue.core.errors import BadInput
-from retinue.store.sqlite.work import Work
+from retinue.store.sqlite.work import LongWork
 
 if TYPE_CHECKING:
     from retinue.tools.memory.postgres import PostgresMemory
@@ -26,7 +26,7 @@ class CopyReport(Struct, frozen=True):
     rows: dict[str, int]
 
 
-def copy_store(source: str, target: str, work: Work) -> CopyReport:
+def copy_store(source: str, target: str, work: LongWork) -> CopyReport:
     """Copy a whole store to an empty one, runs and memories; raises `BadInput` if the target has content.
 
     No process may use the source meanwhile. Rows are copied in one transaction, so a target is complete or empty.
@@ -54,7 +54,7 @@ def _check_target(target: str) -> None:
 
 
 @contextmanager
-def _rows_of(source: str, work: Work) -> Generator[Iterator[tuple[str, dict[str, Any]]]]:
+def _rows_of(source: str, work: LongWork) -> Generator[Iterator[tuple[str, dict[str, Any]]]]:
     if is_postgres(source):
         from retinue.store.postgres import transfer as postgres
 
@@ -67,7 +67,7 @@ def _rows_of(source: str, work: Work) -> Generator[Iterator[tuple[str, dict[str,
             yield rows
 
 
-def _reported(rows: Iterator[tuple[str, dict[str, Any]]], work: Work) -> Iterator[tuple[str, dict[str, Any]]]:
+def _reported(rows: Iterator[tuple[str, dict[str, Any]]], work: LongWork) -> Iterator[tuple[str, dict[str, Any]]]:
     for number, (name, row) in enumerate(rows):
         if number % 500 == 0:
             work.report(name)

@@ -1,7 +1,7 @@
 """The databases of the state folder as files: check, backup, restore, repair and compact, for every front end.
 
 They are the store (`retinue.db`) and the memories of agents (`memory.db`). Every function blocks, and stops when its
-`Work` is stopped.
+`LongWork` is stopped.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from retinue.store.sqlite.check import CheckReport, Damage, check, check_structu
 from retinue.store.sqlite.repair import RepairReport, copy_readable, repair
 from retinue.store.sqlite.replace import check_unused, replace_file, temporary_beside
 from retinue.store.sqlite.space import Space, compact, free_space
-from retinue.store.sqlite.work import Work, WorkStopped
+from retinue.store.sqlite.work import LongWork, WorkStopped
 
 __all__ = [
     "CheckReport",
     "Damage",
     "DamagedStore",
+    "LongWork",
     "RepairReport",
     "Space",
     "StoreCheck",
-    "Work",
     "WorkStopped",
     "backup_store",
     "check_store",
@@ -55,7 +55,7 @@ class StoreCheck(Struct, frozen=True):
         return all(report.ok for report in self.reports)
 
 
-def check_store(work: Work, *, quick: bool = False, home: Path | None = None) -> StoreCheck:
+def check_store(work: LongWork, *, quick: bool = False, home: Path | None = None) -> StoreCheck:
     """Check the databases of a state folder. A store that does not exist is fine: nothing is stored yet."""
     store, memories = _files(home)
     reports: list[CheckReport] = []
@@ -66,7 +66,7 @@ def check_store(work: Work, *, quick: bool = False, home: Path | None = None) ->
     return StoreCheck(tuple(reports))
 
 
-def backup_store(target: Path, work: Work, *, replace: bool = False, home: Path | None = None) -> CheckReport:
+def backup_store(target: Path, work: LongWork, *, replace: bool = False, home: Path | None = None) -> CheckReport:
     """Write a backup of the databases of a state folder into one file; see `store.sqlite.backup.backup`."""
     store, memories = _files(home)
     if _exists(memories.path):
@@ -76,13 +76,13 @@ def backup_store(target: Path, work: Work, *, replace: bool = False, home: Path 
     return backup(store, target, work, attached=(memories,), replace=replace)
 
 
-def restore_store(source: Path, work: Work, *, home: Path | None = None) -> dict[Path, Path | None]:
+def restore_store(source: Path, work: LongWork, *, home: Path | None = None) -> dict[Path, Path | None]:
     """Replace the databases of a state folder by those of a backup; returns where the old files are kept."""
     store, memories = _files(home)
     return restore(store, source, work, attached=(memories,))
 
 
-def repair_store(work: Work, *, home: Path | None = None) -> list[RepairReport]:
+def repair_store(work: LongWork, *, home: Path | None = None) -> list[RepairReport]:
     """Repair the databases of a state folder that are damaged; a report about each of them."""
     store, memories = _files(home)
     reports: list[RepairReport] = []
@@ -93,7 +93,7 @@ def repair_store(work: Work, *, home: Path | None = None) -> list[RepairReport]:
     return reports
 
 
-def compact_store(work: Work, *, home: Path | None = None) -> Space:
+def compact_store(work: LongWork, *, home: Path | None = None) -> Space:
     """Give the free pages of the store back to the disk, while no other process uses it."""
     return compact(_files(home)[0], work)
 
@@ -140,7 +140,7 @@ def _memories(home: Path) -> Attached:
     )
 
 
-def _check_memories(memories: Attached, work: Work, *, quick: bool) -> CheckReport:
+def _check_memories(memories: Attached, work: LongWork, *, quick: bool) -> CheckReport:
     from retinue.tools.memory import sqlite
 
     damages: list[Damage] = []
@@ -189,7 +189,7 @@ def _readable(connection: sqlite3.Connection, memories: Attached) -> str:
     return ", ".join(column if column in there else f"NULL AS {column}" for column in memories.columns)
 
 
-def _repair_memories(memories: Attached, work: Work) -> RepairReport:
+def _repair_memories(memories: Attached, work: LongWork) -> RepairReport:
     """Save the memories that match their checksums into a new file; their index is made again when it is needed."""
     from retinue.tools.memory import sqlite
 

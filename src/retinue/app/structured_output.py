@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, cast
 import msgspec
 from msgspec.structs import replace
 
-from retinue.app.bounded_patterns import MAX_PATTERN, SECONDS, BoundedPattern, Deadline, PatternTooSlow
+from retinue.app.bounded_patterns import MAX_PATTERN, SECONDS, BoundedPattern, PatternTooSlow, SearchDeadline
 from retinue.core.agent import Output, ValidatedOutput
 from retinue.core.errors import BadInput
 from retinue.core.run import Outcome
@@ -209,7 +209,7 @@ def _validator(schema: str) -> Callable[[object], str]:
     )
 
     names = cast("dict[str, Any]", getattr(validate, "__globals__", {}))
-    calls, deadline = _Calls(), Deadline()
+    calls, deadline = _Calls(), SearchDeadline()
     patterns: dict[str, Any] = names.get("REGEX_PATTERNS", {})
     patterns.update({name: BoundedPattern(pattern, deadline) for name, pattern in patterns.items()})
     for name, function in list(names.items()):

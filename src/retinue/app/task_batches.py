@@ -40,7 +40,7 @@ KEPT = 90 * 86_400.0
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _LABEL = "batch:"
 
-Amount = Annotated[int, Meta(ge=1, le=1_000_000_000)]
+Count = Annotated[int, Meta(ge=1, le=1_000_000_000)]
 Dollars = Annotated[float, Meta(gt=0, le=1_000_000_000)]
 Seconds = Annotated[float, Meta(gt=0, le=1_000_000_000)]
 
@@ -53,8 +53,8 @@ class BatchTask(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, o
     agent: str | None = None
     model: str | None = None
     system: str | None = None
-    max_turns: Amount | None = None
-    max_tokens: Amount | None = None
+    max_turns: Count | None = None
+    max_tokens: Count | None = None
     max_cost: Dollars | None = None
     timeout: Seconds | None = None
 
@@ -169,7 +169,7 @@ async def find_batch(supervisor: Supervisor, name: str) -> TaskBatch:
     raise UnknownName("batch", name, tuple(batch.name for batch in found[:20]))
 
 
-State: TypeAlias = Literal["ended", "working", "waiting"]
+BatchState: TypeAlias = Literal["ended", "working", "waiting"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ class BatchProgress:
         return len(self.batch.ids) - len(self.runs)
 
     @property
-    def state(self) -> State:
+    def state(self) -> BatchState:
         """`working` while a process drives runs of it; `waiting` while only the vendor works on it."""
         unfinished = self.unfinished
         if not unfinished and not self.missing:

@@ -16,7 +16,7 @@ from retinue.core.ids import RunId
 SpanKind: TypeAlias = Literal["model", "tool", "wait", "approval"]
 
 
-class Span(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TimelineSpan(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A part of a run's time. `end` is None for what is still in progress; times are Unix seconds.
 
     A `wait` is a tool call that began runs which worked for it, a pause without input, or time without a process.
@@ -42,7 +42,7 @@ class TimedRun(Struct, frozen=True, kw_only=True):
     events: Sequence[Event]
 
 
-def timeline(runs: Sequence[TimedRun]) -> list[Span]:
+def timeline(runs: Sequence[TimedRun]) -> list[TimelineSpan]:
     """The spans of all runs, those on the critical path marked; the first run is the root of the tree.
 
     The critical path goes back from the end of the root: a shorter span on it would have ended the tree sooner.
@@ -60,7 +60,7 @@ def timeline(runs: Sequence[TimedRun]) -> list[Span]:
     ]
 
 
-def _spans(run: TimedRun) -> Iterator[Span]:
+def _spans(run: TimedRun) -> Iterator[TimelineSpan]:
     """The spans of one run in the order of their ends, those in progress last."""
     run_id = run.run_id
     calls: dict[tuple[int, int], tuple[str, float]] = {}
@@ -72,11 +72,13 @@ def _spans(run: TimedRun) -> Iterator[Span]:
     for event in run.events:
         match event:
             case events.ReplyReceived(at=at, turn=turn, reply=reply):
-                yield Span(run_id=run_id, kind="model", start=min(free_since, at), end=at, turn=turn)
+                yield TimelineSpan(run_id=run_id, kind="model", start=min(free_since, at), end=at, turn=turn)
                 calls |= {(turn, index): (call.name, at) for index, call in enumerate(reply.message.calls)}
                 free_since = at
             case events.TurnFailed(at=at, turn=turn):
-                yield Span(run_id=run_id, kind="model", start=min(free_since, at), end=at, turn=turn, failed=True)
+                yield TimelineSpan(
+                    run_id=run_id, kind="model", start=min(free_since, at), end=at, turn=turn, failed=True
+                )
                 free_since = at
             case events.CallParked(at=at, turn=turn, index=index):
                 parked[turn, index] = at
@@ -85,9 +87,11 @@ def _spans(run: TimedRun) -> Iterator[Span]:
                 start = max(asked, at - event.duration) if event.duration is not None else asked
                 if (waited := parked.pop((turn, index), None)) is not None:
                     answered = start if event.duration is not None else at
-                    yield Span(run_id=run_id, kind="approval", start=waited, end=max(waited, answered), name=name)
+                    yield TimelineSpan(
+                        run_id=run_id, kind="approval", start=waited, end=max(waited, answered), name=name
+                    )
                     start = max(start, answered)
-                yield Span(run_id=run_id, kind="tool", start=start, end=at, name=name, turn=turn, failed=failed)
+                yield TimelineSpan(run_id=run_id, kind="tool", start=start, end=at, name=name, turn=turn, failed=failed)
                 free_since = at
             case events.ExchangeEnded(at=at):
                 idle_since = at
@@ -95,41 +99,43 @@ def _spans(run: TimedRun) -> Iterator[Span]:
                 left_since = at
             case events.RunAdopted(at=at):
                 if left_since is not None:
-                    yield Span(run_id=run_id, kind="wait", start=left_since, end=at, name="no process")
+                    yield TimelineSpan(run_id=run_id, kind="wait", start=left_since, end=at, name="no process")
                 left_since, free_since = None, at
             case events.MailTaken(at=at):
                 if idle_since is not None:
-                    yield Span(run_id=run_id, kind="wait", start=idle_since, end=at, name="no input")
+                    yield TimelineSpan(run_id=run_id, kind="wait", start=idle_since, end=at, name="no input")
                     idle_since, free_since = None, at
             case events.HistoryCompacted(at=at):
-                yield Span(run_id=run_id, kind="model", start=min(free_since, at), end=at, name="compaction")
+                yield TimelineSpan(run_id=run_id, kind="model", start=min(free_since, at), end=at, name="compaction")
                 free_since = at
             case events.RunEnded(at=at, outcome=outcome):
                 for (turn, _), (name, asked) in calls.items():  # cut off
-                    yield Span(run_id=run_id, kind="tool", start=asked, end=at, name=name, turn=turn, failed=True)
+                    yield TimelineSpan(
+                        run_id=run_id, kind="tool", start=asked, end=at, name=name, turn=turn, failed=True
+                    )
                 if not outcome.ok and not calls and idle_since is None and at > free_since:
-                    yield Span(run_id=run_id, kind="model", start=free_since, end=at, failed=True)
+                    yield TimelineSpan(run_id=run_id, kind="model", start=free_since, end=at, failed=True)
             case _:
                 pass
     if run.ended_at is None:
         if left_since is not None or idle_since is not None:
             since = left_since if left_since is not None else idle_since or free_since
             name = "no process" if left_since is not None else "no input"
-            yield Span(run_id=run_id, kind="wait", start=since, end=None, name=name)
+            yield TimelineSpan(run_id=run_id, kind="wait", start=since, end=None, name=name)
         elif calls:
             for place, (name, asked) in calls.items():
                 kind: SpanKind = "approval" if place in parked else "tool"
                 start = parked.get(place, asked)
-                yield Span(run_id=run_id, kind=kind, start=start, end=None, name=name, turn=place[0])
+                yield TimelineSpan(run_id=run_id, kind=kind, start=start, end=None, name=name, turn=place[0])
         else:
-            yield Span(run_id=run_id, kind="model", start=free_since, end=None)
+            yield TimelineSpan(run_id=run_id, kind="model", start=free_since, end=None)
 
 
-def _delegations(spans: list[Span], children: Iterable[TimedRun]) -> list[Span]:
+def _delegations(spans: list[TimelineSpan], children: Iterable[TimedRun]) -> list[TimelineSpan]:
     """Tool calls in which a child worked for most of the time, to its end, are waits: the time belongs to the child."""
     working = [(child.started_at, child.ended_at) for child in children]
 
-    def is_wait(span: Span) -> bool:
+    def is_wait(span: TimelineSpan) -> bool:
         if span.kind != "tool" or span.failed:
             return False
         if span.end is None:
@@ -144,7 +150,7 @@ def _delegations(spans: list[Span], children: Iterable[TimedRun]) -> list[Span]:
 
 
 def _critical(
-    root: TimedRun, spans: Mapping[RunId, Sequence[Span]], below: Mapping[RunId, Sequence[TimedRun]]
+    root: TimedRun, spans: Mapping[RunId, Sequence[TimelineSpan]], below: Mapping[RunId, Sequence[TimedRun]]
 ) -> set[tuple[RunId, int]]:
     """Run and place of each span on the critical path. A stack and no recursion: a tree may be very deep."""
     marked: set[tuple[RunId, int]] = set()
@@ -170,7 +176,7 @@ def _critical(
     return marked
 
 
-def _end(span: Span) -> float:
+def _end(span: TimelineSpan) -> float:
     return float("inf") if span.end is None else span.end
 
 

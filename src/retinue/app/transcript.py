@@ -15,27 +15,27 @@ from retinue.core.run import Outcome
 from retinue.core.text import clean_line, plural, rfc3339
 from retinue.core.usage import count, money, tokens
 
-Kind = Literal["task", "words", "thinking", "reply", "call", "result", "note", "error", "end"]
+EntryKind = Literal["task", "words", "thinking", "reply", "call", "result", "note", "error", "end"]
 
 
-class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TranscriptEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One entry of the conversation; `name` is the tool of a call, or the author of a message."""
 
     at: str
-    kind: Kind
+    kind: EntryKind
     text: str = ""
     name: str = ""
     turn: int | None = None
     failed: bool = False
 
 
-class Conversation:
+class RunEntries:
     """The entries of one run, made from its events in their order."""
 
     def __init__(self) -> None:
         self._calls: dict[tuple[int, int], ToolCall] = {}
 
-    def entries(self, event: events.Event) -> list[Entry]:
+    def entries(self, event: events.Event) -> list[TranscriptEntry]:
         """The entries of the next event."""
         return list(_entries(event, self._calls))
 
@@ -43,58 +43,60 @@ class Conversation:
 CALLS_IN_TEXT = "the model wrote its calls as text; they were recognised"
 
 
-def entries(history: Iterable[events.Event]) -> list[Entry]:
-    conversation = Conversation()
+def entries(history: Iterable[events.Event]) -> list[TranscriptEntry]:
+    conversation = RunEntries()
     return [entry for event in history for entry in conversation.entries(event)]
 
 
-def _entries(event: events.Event, calls: dict[tuple[int, int], ToolCall]) -> Iterator[Entry]:
+def _entries(event: events.Event, calls: dict[tuple[int, int], ToolCall]) -> Iterator[TranscriptEntry]:
     at = rfc3339(event.at)
     match event:
         case events.RunAccepted(task=task, attachments=attachments):
-            yield Entry(at=at, kind="task", text=with_labels(task, attachments))
+            yield TranscriptEntry(at=at, kind="task", text=with_labels(task, attachments))
         case events.ReplyReceived(turn=turn, reply=reply):
             thoughts = "\n".join(thinking.text for thinking in reply.message.thinking if thinking.text)
             if thoughts:
-                yield Entry(at=at, kind="thinking", turn=turn, text=thoughts)
+                yield TranscriptEntry(at=at, kind="thinking", turn=turn, text=thoughts)
             if reply.message.text or not reply.message.calls:
-                yield Entry(at=at, kind="reply", turn=turn, text=reply.message.text)
+                yield TranscriptEntry(at=at, kind="reply", turn=turn, text=reply.message.text)
             if reply.server_tools or reply.message.citations:
-                yield Entry(at=at, kind="note", turn=turn, text=_sources(reply))
+                yield TranscriptEntry(at=at, kind="note", turn=turn, text=_sources(reply))
             if reply.calls_in_text:
-                yield Entry(at=at, kind="note", turn=turn, text=CALLS_IN_TEXT)
+                yield TranscriptEntry(at=at, kind="note", turn=turn, text=CALLS_IN_TEXT)
             for index, call in enumerate(reply.message.calls):
                 calls[turn, index] = call
-                yield Entry(at=at, kind="call", turn=turn, name=call.name, text=call.readable)
+                yield TranscriptEntry(at=at, kind="call", turn=turn, name=call.name, text=call.readable)
         case events.CallReturned(turn=turn, index=index, failed=failed):
             name = calls[turn, index].name if (turn, index) in calls else ""
             text = with_labels(event.text, event.attachments)
-            yield Entry(at=at, kind="result", turn=turn, name=name, text=text, failed=failed)
+            yield TranscriptEntry(at=at, kind="result", turn=turn, name=name, text=text, failed=failed)
         case events.MailTaken(items=items):
             for item in items:
                 yield from _mail(at, item)
         case events.TurnFailed(fault="stopped", turn=turn, error=error):
-            yield Entry(at=at, kind="note", turn=turn, text=f"the model call was {error}")
+            yield TranscriptEntry(at=at, kind="note", turn=turn, text=f"the model call was {error}")
         case events.TurnFailed(turn=turn, error=error, partial=partial):
             if partial:
-                yield Entry(at=at, kind="reply", turn=turn, text=partial, failed=True)
-            yield Entry(at=at, kind="error", turn=turn, text=error)
+                yield TranscriptEntry(at=at, kind="reply", turn=turn, text=partial, failed=True)
+            yield TranscriptEntry(at=at, kind="error", turn=turn, text=error)
         case events.CallParked(turn=turn, tool=tool, reason=reason):
-            yield Entry(at=at, kind="note", turn=turn, text=f"{tool} waits for a person: {reason or 'needs approval'}")
+            yield TranscriptEntry(
+                at=at, kind="note", turn=turn, text=f"{tool} waits for a person: {reason or 'needs approval'}"
+            )
         case events.WrapUpAsked(text=text) | events.RepairAsked(text=text) | events.AdviceGiven(text=text):
-            yield Entry(at=at, kind="words", name="retinue", text=text)
+            yield TranscriptEntry(at=at, kind="words", name="retinue", text=text)
         case events.ExchangeEnded(exchange=exchange):
-            yield Entry(at=at, kind="note", text=f"exchange {exchange.result} ({exchange.reason})")
+            yield TranscriptEntry(at=at, kind="note", text=f"exchange {exchange.result} ({exchange.reason})")
         case events.RunLeft():
-            yield Entry(at=at, kind="note", text="its process went away; the run can go on later")
+            yield TranscriptEntry(at=at, kind="note", text="its process went away; the run can go on later")
         case events.RunAdopted():
-            yield Entry(at=at, kind="note", text="another process went on with the run")
+            yield TranscriptEntry(at=at, kind="note", text="another process went on with the run")
         case events.HistoryCompacted():
-            yield Entry(at=at, kind="note", text=_compaction(event))
+            yield TranscriptEntry(at=at, kind="note", text=_compaction(event))
         case events.AgentChanged(agent=agent):
-            yield Entry(at=at, kind="note", text=f"handed over to the agent {agent}")
+            yield TranscriptEntry(at=at, kind="note", text=f"handed over to the agent {agent}")
         case events.ResultCollected(run_id=run_id):
-            yield Entry(at=at, kind="note", text=f"collected the result of run {run_id}")
+            yield TranscriptEntry(at=at, kind="note", text=f"collected the result of run {run_id}")
         case events.RunEnded(outcome=outcome):
             yield _end(at, outcome)
         case _:
@@ -138,31 +140,33 @@ def _compaction(event: events.HistoryCompacted) -> str:
     return f"to make room, {what}{sizes}"
 
 
-def _mail(at: str, item: inbox.Item) -> Iterator[Entry]:
+def _mail(at: str, item: inbox.Item) -> Iterator[TranscriptEntry]:
     match item:
         case inbox.TextMessage(text=text, origin=origin) | inbox.Input(text=text, origin=origin):
-            yield Entry(at=at, kind="words", name=origin, text=with_labels(text, item.attachments))
+            yield TranscriptEntry(at=at, kind="words", name=origin, text=with_labels(text, item.attachments))
         case inbox.ChildEnded(notice=notice, run_id=run_id, result=result):
-            yield Entry(at=at, kind="words", name="notice", text=notice or f"run {run_id} {result}")
+            yield TranscriptEntry(at=at, kind="words", name="notice", text=notice or f"run {run_id} {result}")
         case inbox.Cancel(reason=reason, note=note):
-            yield Entry(at=at, kind="note", text=f"cancelled: {note or reason}")
+            yield TranscriptEntry(at=at, kind="note", text=f"cancelled: {note or reason}")
         case inbox.Deadline(seconds=seconds):
-            yield Entry(at=at, kind="note", text=f"its {seconds:g} seconds are over")
+            yield TranscriptEntry(at=at, kind="note", text=f"its {seconds:g} seconds are over")
         case inbox.ApprovalAnswer(allow=allow, note=note):
-            yield Entry(
+            yield TranscriptEntry(
                 at=at, kind="note", text=f"a person said {'yes' if allow else 'no'}{f': {note}' if note else ''}"
             )
         case inbox.DependencyEnded(name=name, ok=ok):
-            yield Entry(at=at, kind="note", text=f"{name}, which it waited for, has {'completed' if ok else 'failed'}")
+            yield TranscriptEntry(
+                at=at, kind="note", text=f"{name}, which it waited for, has {'completed' if ok else 'failed'}"
+            )
         case inbox.Close():
-            yield Entry(at=at, kind="note", text="no more input comes")
+            yield TranscriptEntry(at=at, kind="note", text="no more input comes")
         case _:
             assert_never(item)
 
 
-def _end(at: str, outcome: Outcome) -> Entry:
+def _end(at: str, outcome: Outcome) -> TranscriptEntry:
     facts = f"{outcome.result} ({outcome.reason})"
     spent = f"{plural(outcome.usage.input, 'token')} in, {outcome.usage.output} out"
     cost = "" if outcome.cost in (None, 0) else f", {money(outcome.cost)}"
     error = f": {outcome.error}" if outcome.error else ""
-    return Entry(at=at, kind="end", text=f"{facts}{error}, {spent}{cost}", failed=not outcome.ok)
+    return TranscriptEntry(at=at, kind="end", text=f"{facts}{error}, {spent}{cost}", failed=not outcome.ok)

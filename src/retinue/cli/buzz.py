@@ -17,7 +17,7 @@ from retinue.cli.output.terminal import INTERRUPTED, printable, say, stdout_for_
 from retinue.cli.prompt import prompt_text
 
 if TYPE_CHECKING:
-    from retinue.cli.output.sse import Kind
+    from retinue.cli.output.sse import SseKind
     from retinue.dispatch.one_call import OneCall
 
 DONE = "=== [ DONE ] ==="
@@ -139,13 +139,13 @@ class PlainText:
         self._at_line_start = True
         self._failed = False
 
-    def __call__(self, kind: Kind, delta: str = "", id: str = "") -> str:
+    def __call__(self, kind: SseKind, delta: str = "", id: str = "") -> str:
         text = self._text(kind, delta)
         if text:
             self._at_line_start = text.removesuffix(RESET).endswith("\n")
         return text
 
-    def _text(self, kind: Kind, delta: str) -> str:
+    def _text(self, kind: SseKind, delta: str) -> str:
         line_end = "" if self._at_line_start else "\n"
         match kind:
             case "response_start" | "restarted":

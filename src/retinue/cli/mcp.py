@@ -107,7 +107,7 @@ async def _serve(
     from retinue.config.mcp import MCP as SECTION
     from retinue.config.mcp import McpSettings
     from retinue.core.run import MCP_HOST
-    from retinue.mcp_server import SAMPLING, Connection, SamplingProvider, adopt_orphans, serve_stdio
+    from retinue.mcp_server import SAMPLING, ClientConnection, SamplingProvider, adopt_orphans, serve_stdio
 
     if http is not None:
         from retinue.mcp_server.http import HttpAddress, check_access
@@ -121,7 +121,7 @@ async def _serve(
         retinue.mcp_tools.first_list_timeout = FIRST_LIST_SECONDS
     orphans: asyncio.Task[None] | None = None
 
-    async def connect(session: str | None = None, *, identified: bool = True) -> Connection:
+    async def connect(session: str | None = None, *, identified: bool = True) -> ClientConnection:
         nonlocal orphans
         surface = await host(
             retinue,
@@ -135,12 +135,12 @@ async def _serve(
             identified=identified,
         )
         orphans = orphans or asyncio.get_running_loop().create_task(adopt_orphans(retinue))
-        return Connection(retinue, surface, max_wait=max_wait, sampling=sampling)
+        return ClientConnection(retinue, surface, max_wait=max_wait, sampling=sampling)
 
     with interrupts() as stop:
         async with AsyncExitStack() as opened:
 
-            async def open_and_connect() -> Connection:
+            async def open_and_connect() -> ClientConnection:
                 # The client waits for the handshake already, and opening may mean to start MCP servers.
                 await opened.enter_async_context(retinue)
                 return await connect()

@@ -35,12 +35,12 @@ MaybeAgentArgument = Annotated[
 @app.command("list", epilog="Example: retinue memory list researcher --json")
 def list_memories(agent: MaybeAgentArgument = None, config: ConfigFlag = None, json: JsonFlag = False) -> int:
     """List memories of agents, newest first."""
-    from retinue.tools.memory import Search, newest_first
+    from retinue.tools.memory import MemorySearch, newest_first
 
     rows: list[Memory] = []
     for backend in _backends(config):
         agents = (agent,) if agent is not None else tuple(backend.agents())
-        rows += [each.memory for each in backend.recall(Search(agents=agents, limit=1_000_000))]
+        rows += [each.memory for each in backend.recall(MemorySearch(agents=agents, limit=1_000_000))]
     rows = newest_first(rows)
     if json:
         answer_json([_as_json(row) for row in rows])

@@ -400,16 +400,16 @@ class OutputOptions:
         return "json" if self.json else "sse" if self.sse else "text"
 
 
-Mode: TypeAlias = Literal["ask", "wait", "deny"]
+ApprovalsMode: TypeAlias = Literal["ask", "wait", "deny"]
 
-MODES: tuple[Mode, ...] = ("ask", "wait", "deny")
+MODES: tuple[ApprovalsMode, ...] = ("ask", "wait", "deny")
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovalOptions:
     """How calls are handled that need approval."""
 
-    mode: Mode
+    mode: ApprovalsMode
     yes: bool = False
 
     @property

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from retinue.app.launch.start import LaunchOptions
     from retinue.app.retinue import Retinue
     from retinue.config.settings import Settings
-    from retinue.web.access import Tokens
+    from retinue.web.access import AccessTokens
     from retinue.web.service import Service
 
 MISSING = "the server needs the packages starlette and uvicorn: install the extra retinue[web-ui]"
@@ -60,7 +60,7 @@ def serve(
         raise BadInput(MISSING)
     from retinue.web.access import public_origin
 
-    address = Address(host, port, "" if public_url is None else public_origin(public_url))
+    address = ServeAddress(host, port, "" if public_url is None else public_origin(public_url))
     settings = settings_for(config, agent=None, profile=profile, agent_folders=agents or ())
     dialects = dialects_for(None, settings)
     launch_options = LaunchOptions(
@@ -74,7 +74,7 @@ def serve(
     return perform(_serve(settings, launch_options, address, token_env, read_token_env, adopt=adopt))
 
 
-class Address(NamedTuple):
+class ServeAddress(NamedTuple):
     """Where the server listens, and the origin at which browsers reach it, if that is another one."""
 
     host: str
@@ -95,7 +95,7 @@ class Address(NamedTuple):
 async def _serve(
     settings: Settings,
     launch_options: LaunchOptions,
-    address: Address,
+    address: ServeAddress,
     token_env: str | None,
     read_token_env: str | None,
     *,
@@ -132,24 +132,24 @@ async def _serve(
     return 0
 
 
-def _tokens(token_env: str | None, read_token_env: str | None) -> tuple[Tokens, str | None]:
+def _tokens(token_env: str | None, read_token_env: str | None) -> tuple[AccessTokens, str | None]:
     """The tokens, and the one that belongs into the printed link."""
     from retinue.app.state_folder import default_home, secure_state_folder
-    from retinue.web.access import Tokens, stored_token, token_from
+    from retinue.web.access import AccessTokens, stored_token, token_from
 
     read = None if read_token_env is None else token_from(read_token_env)
     if token_env is not None:
-        return Tokens(token_from(token_env), read), None
+        return AccessTokens(token_from(token_env), read), None
     home = default_home()
     secure_state_folder(home)
     token = stored_token(home)
-    return Tokens(token, read), token
+    return AccessTokens(token, read), token
 
 
 async def _run(
     service: Service,
-    tokens: Tokens,
-    address: Address,
+    tokens: AccessTokens,
+    address: ServeAddress,
     listener: socket.socket,
     stop: asyncio.Event,
     token: str | None,

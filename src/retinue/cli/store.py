@@ -15,7 +15,7 @@ from retinue.cli.output.terminal import INTERRUPTED, answer_json, answer_lines, 
 from retinue.core.text import plural
 
 if TYPE_CHECKING:
-    from retinue.app.store_files import CheckReport, Damage, RepairReport, Work
+    from retinue.app.store_files import CheckReport, Damage, LongWork, RepairReport
 
 T = TypeVar("T")
 
@@ -180,7 +180,7 @@ def compact() -> int:
     return _perform(compact_store, finish)
 
 
-def _perform(work: Callable[[Work], T], finish: Callable[[T], int]) -> int:
+def _perform(work: Callable[[LongWork], T], finish: Callable[[T], int]) -> int:
     """Run long work in a thread, with lines about its progress; Ctrl-C stops it. The exit code."""
     from retinue.app import store_files
 
@@ -188,7 +188,7 @@ def _perform(work: Callable[[Work], T], finish: Callable[[T], int]) -> int:
         import asyncio
 
         with interrupts() as stop:
-            long_work = store_files.Work(_reporter())
+            long_work = store_files.LongWork(_reporter())
             task = asyncio.ensure_future(asyncio.to_thread(work, long_work))
             stopping = asyncio.ensure_future(stop.wait())
             await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)

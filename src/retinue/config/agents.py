@@ -144,11 +144,11 @@ class AgentSettings(Struct, frozen=True, kw_only=True):
         Name | None, Meta(description="How it works: the name of a [runtime_profiles] table.", examples=["patient"])
     ] = None
     think: Annotated[bool, Meta(description="Whether it reasons, if its model can.", examples=[False])] = False
-    effort: keys.Effort = None
+    effort: keys.EffortValue = None
     max_output_tokens: keys.MaxOutputTokens = None
     temperature: keys.Temperature = None
     top_p: keys.TopP = None
-    stop: keys.Stop = ()
+    stop: keys.StopTexts = ()
     seed: keys.Seed = None
     service_tier: keys.ServiceTier = None
     tool_choice: keys.ToolChoice = None

@@ -18,13 +18,13 @@ from retinue.core.model_options import (
 from retinue.core.model_options import Effort as EffortName
 
 ReplyTokens: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_REPLY_TOKENS)]
-Word: TypeAlias = Annotated[
+OneWord: TypeAlias = Annotated[
     str,
     Meta(pattern=r"\A[A-Za-z0-9_.:-]{1,100}\Z", extra={"expected": "letters, digits and the characters _ . : -"}),
 ]
 _StopText: TypeAlias = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARS)]
 
-Effort: TypeAlias = Annotated[
+EffortValue: TypeAlias = Annotated[
     EffortName | None, Meta(description="How much the model thinks; none switches thinking off.", examples=["medium"])
 ]
 MaxOutputTokens: TypeAlias = Annotated[
@@ -34,7 +34,7 @@ Temperature: TypeAlias = Annotated[
     Annotated[float, Meta(ge=0, le=2)] | None, Meta(description="From 0 to 2.", examples=[0.2])
 ]
 TopP: TypeAlias = Annotated[Annotated[float, Meta(ge=0, le=1)] | None, Meta(description="From 0 to 1.", examples=[0.9])]
-Stop: TypeAlias = Annotated[
+StopTexts: TypeAlias = Annotated[
     Annotated[tuple[_StopText, ...], Meta(max_length=MAX_STOPS)],
     Meta(description="Texts that end a reply.", examples=[["END"]]),
 ]
@@ -42,9 +42,9 @@ Seed: TypeAlias = Annotated[
     Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None,
     Meta(description="A number for repeatable sampling.", examples=[7]),
 ]
-ServiceTier: TypeAlias = Annotated[Word | None, Meta(description="The vendor's tier of service.", examples=["flex"])]
+ServiceTier: TypeAlias = Annotated[OneWord | None, Meta(description="The vendor's tier of service.", examples=["flex"])]
 ToolChoice: TypeAlias = Annotated[
-    Word | None,
+    OneWord | None,
     Meta(
         description="auto, none, required or a tool's name; the last two hold for the first reply.", examples=["auto"]
     ),
@@ -58,7 +58,7 @@ CacheTtl: TypeAlias = Annotated[
 Stream: TypeAlias = Annotated[
     bool | None, Meta(description="false asks for whole answers in place of streams.", examples=[True])
 ]
-Betas: TypeAlias = Annotated[tuple[Word, ...], Meta(description="Beta features of Anthropic's API.", examples=[[]])]
+Betas: TypeAlias = Annotated[tuple[OneWord, ...], Meta(description="Beta features of Anthropic's API.", examples=[[]])]
 BatchHours: TypeAlias = Annotated[
     Annotated[float, Meta(ge=0, le=MAX_BATCH_HOURS)] | None,
     Meta(description="Hours that each reply may take in the vendor's batches, at half the price.", examples=[24]),

@@ -62,7 +62,7 @@ class SourcedValue(Struct, frozen=True):
     rank: int
 
 
-Source: TypeAlias = Mapping[Option, SourcedValue]
+OptionSource: TypeAlias = Mapping[Option, SourcedValue]
 
 
 def resolve(
@@ -120,12 +120,12 @@ def resolve(
     )
 
 
-def _flags(flags: Flags) -> Source:
+def _flags(flags: Flags) -> OptionSource:
     given: dict[Option, str] = {option: value for option in VARIABLES if (value := getattr(flags, option)) is not None}
     return {option: SourcedValue(value, f"--{option.replace('_', '-')}", FLAGS) for option, value in given.items()}
 
 
-def _environment(environ: Mapping[str, str]) -> Source:
+def _environment(environ: Mapping[str, str]) -> OptionSource:
     given: dict[Option, str] = {option: name for option, name in VARIABLES.items() if environ.get(name)}
     return {option: SourcedValue(environ[name], name, ENVIRONMENT) for option, name in given.items()}
 
@@ -158,18 +158,18 @@ def _of_defaults(
     return source
 
 
-def _canonical(source: Source, canonical: Callable[[str], str]) -> Source:
+def _canonical(source: OptionSource, canonical: Callable[[str], str]) -> OptionSource:
     provider = source.get("provider")
     return source if provider is None else {**source, "provider": replace(provider, value=canonical(provider.value))}
 
 
-def _agent(settings: Settings, agent: str | None) -> Source:
+def _agent(settings: Settings, agent: str | None) -> OptionSource:
     configured = settings.agents.get(agent) if agent is not None else None
     model = configured.qualified_model if configured is not None else ""
     return {"model": SourcedValue(model, f"[agents.{agent}]", FILE)} if model else {}
 
 
-def _provider(settings: Settings, provider: SourcedValue | None) -> Source:
+def _provider(settings: Settings, provider: SourcedValue | None) -> OptionSource:
     configured = settings.providers.get(provider.value) if provider is not None else None
     if provider is None or configured is None:
         return {}
@@ -178,7 +178,7 @@ def _provider(settings: Settings, provider: SourcedValue | None) -> Source:
     return {option: SourcedValue(value, origin, FILE) for option, value in given.items() if value is not None}
 
 
-def _first(option: Option, *sources: Source) -> SourcedValue | None:
+def _first(option: Option, *sources: OptionSource) -> SourcedValue | None:
     return next((source[option] for source in sources if option in source), None)
 
 
@@ -196,12 +196,12 @@ def _split(
     return SourcedValue(name, model.origin, model.rank), provider
 
 
-def _applies_to(source: Source, provider: SourcedValue | None) -> bool:
+def _applies_to(source: OptionSource, provider: SourcedValue | None) -> bool:
     """Whether a source sets the selected provider, or none in particular."""
     return "provider" not in source or (provider is not None and source["provider"].value == provider.value)
 
 
-def _has_key_for(base_url: SourcedValue | None, source: Source) -> bool:
+def _has_key_for(base_url: SourcedValue | None, source: OptionSource) -> bool:
     if (key := source.get("api_key_env")) is None:
         return False
     if base_url is None or key.rank <= base_url.rank:

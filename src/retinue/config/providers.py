@@ -61,11 +61,11 @@ class ProviderSettings(Struct, frozen=True, kw_only=True):
         Annotated[str, Meta(min_length=1)] | None,
         Meta(description="Its model where none is named.", examples=["qwen3"]),
     ] = None
-    effort: keys.Effort = None
+    effort: keys.EffortValue = None
     max_output_tokens: keys.MaxOutputTokens = None
     temperature: keys.Temperature = None
     top_p: keys.TopP = None
-    stop: keys.Stop = ()
+    stop: keys.StopTexts = ()
     seed: keys.Seed = None
     service_tier: keys.ServiceTier = None
     tool_choice: keys.ToolChoice = None

@@ -55,17 +55,17 @@ class Section:
     unsupported: Sequence[str] = ()
 
 
-Tree: TypeAlias = dict[str, "Section | Tree"]
+SectionTree: TypeAlias = dict[str, "Section | SectionTree"]
 """Sections nested by the parts of their dotted names."""
 
 
-def tree_of(sections: Sequence[Section]) -> Tree:
+def tree_of(sections: Sequence[Section]) -> SectionTree:
     """The sections as nested tables; raises `ValueError` for duplicate or overlapping names.
 
     >>> list(tree_of([Section(name="agent.subagent", type=Struct, about="")])["agent"])
     ['subagent']
     """
-    tree: Tree = {}
+    tree: SectionTree = {}
     for section in sections:
         if not section.name:
             continue

@@ -13,7 +13,7 @@ from msgspec import Struct, inspect
 
 from retinue.config import error_texts
 from retinue.config.error_texts import dotted
-from retinue.config.section_type import Section, Tree, tree_of
+from retinue.config.section_type import Section, SectionTree, tree_of
 from retinue.core.key_paths import KeyPath
 
 Mismatch: TypeAlias = Literal["kind", "form", "too_small", "too_large"]
@@ -104,7 +104,7 @@ def expected_type(declared: inspect.Type) -> ExpectedType:
 
 def _written_sections(
     values: Mapping[str, object],
-    tree: Tree,
+    tree: SectionTree,
     above: KeyPath,
     known: Sequence[str],
     issues: _Issues,

@@ -21,7 +21,7 @@ RunFields: TypeAlias = Mapping[str, str]
 """The fields of a run as they stand in a line, by the dialect that names them so; empty for no dialect."""
 
 
-class Span:
+class LogScope:
     """The fields of everything that is done for one purpose; `fields` may change when more is known."""
 
     def __init__(self, fields: str) -> None:
@@ -32,7 +32,7 @@ REPORTED = {"is_reported": True}
 """`extra` of a line about what front ends show by themselves: not shown where no log lines were asked for."""
 
 _named: set[str] = set()
-_span: ContextVar[Span | None] = ContextVar("retinue_log_span", default=None)
+_span: ContextVar[LogScope | None] = ContextVar("retinue_log_span", default=None)
 _run: ContextVar[Callable[[], RunFields] | None] = ContextVar("retinue_log_run", default=None)
 
 
@@ -61,9 +61,9 @@ def run_log(fields: RunFields) -> Generator[None]:
 
 
 @contextmanager
-def log_span(fields: str) -> Generator[Span]:
+def log_span(fields: str) -> Generator[LogScope]:
     """Let the lines inside of the block, and of tasks and threads that are started in it, begin with these fields."""
-    span = Span(fields)
+    span = LogScope(fields)
     token = _span.set(span)
     try:
         yield span

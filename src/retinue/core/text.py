@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-Unit = Literal["characters", "bytes"]
+TextUnit = Literal["characters", "bytes"]
 
 NOT_JSON = (msgspec.DecodeError, UnicodeError, RecursionError)
 """Exceptions of decoding invalid or unexpected JSON, including lone surrogates and too deep nesting."""
@@ -68,7 +68,7 @@ class Cut(NamedTuple):
         return self.kept < self.size
 
 
-def cut(text: str, limit: int, notice: str, *, unit: Unit = "characters") -> Cut:
+def cut(text: str, limit: int, notice: str, *, unit: TextUnit = "characters") -> Cut:
     """The longest prefix of `text` that fits into `limit`, followed by `notice` if a part is missing.
 
     The notice does not count towards the limit. A character is never split, so less than the limit may be kept.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from retinue.core.run import Outcome
     from retinue.core.state import Run
     from retinue.dialects.context import DialectContext, ProviderHost
-    from retinue.dialects.settings_translation import Translation
+    from retinue.dialects.settings_translation import SettingsTranslation
     from retinue.engine import RunView, Supervisor
 
 T = TypeVar("T")
@@ -151,7 +151,7 @@ class ProgramSettings(Struct, frozen=True, kw_only=True):
     """Its name; a file of another name is not translated."""
     own_keys: tuple[str, ...] = ()
     """Keys and sections, dotted, that tell it from a file of the same name of another program."""
-    translate: Deferred[Callable[[Mapping[str, object], Mapping[str, str]], Translation]]
+    translate: Deferred[Callable[[Mapping[str, object], Mapping[str, str]], SettingsTranslation]]
     """Called with the values of a file and the environment, for the variables in which that program looks for keys."""
 
     def count_own_keys(self, values: Mapping[str, object]) -> int:

@@ -10,10 +10,10 @@ from retinue.core.errors import BadInput
 from retinue.core.key_paths import KeyPath, origin_of
 from retinue.providers.catalog import provider_config
 
-Table: TypeAlias = dict[str, object]
+SettingsTable: TypeAlias = dict[str, object]
 
 
-class Translation:
+class SettingsTranslation:
     """The values of a file in retinue's layout, at first those that have the same place in both.
 
     >>> translation = Translation({"provider": {"ollama": {"model": "qwen3"}}, "tools": {"network": True}})
@@ -25,7 +25,7 @@ class Translation:
     """
 
     def __init__(self, values: Mapping[str, object]) -> None:
-        self.values: Table = {name: _copied(value) for name, value in values.items()}
+        self.values: SettingsTable = {name: _copied(value) for name, value in values.items()}
         self.origins: dict[KeyPath, KeyPath] = {}
         self.ignored: list[tuple[KeyPath, str]] = []
         self.errors: list[tuple[KeyPath, str]] = []
@@ -40,7 +40,7 @@ class Translation:
             value = table[str(name)]
         return value
 
-    def table(self, path: KeyPath) -> Table:
+    def table(self, path: KeyPath) -> SettingsTable:
         """The table at a path of `values`; empty if there is none."""
         return as_table(self.find(path)) or {}
 
@@ -123,8 +123,8 @@ def vendor_variable(wire: str, base_url: object) -> str:
         return ""
 
 
-def as_table(value: object) -> Table | None:
-    return cast("Table", value) if isinstance(value, dict) else None
+def as_table(value: object) -> SettingsTable | None:
+    return cast("SettingsTable", value) if isinstance(value, dict) else None
 
 
 def with_version(address: object, version: str = "/v1") -> object:

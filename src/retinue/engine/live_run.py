@@ -44,7 +44,7 @@ CatchUp = Callable[[int], Awaitable[list[tuple[int, Event]]]]
 """Reads from the store the events after a sequence number."""
 
 
-class Reader:
+class EventReader:
     """The queue of one reader; `seq` is the number of the last event it has read.
 
     A reader that has lost a delta gets no more deltas of that attempt: what it gets of an attempt is always a prefix.
@@ -159,9 +159,9 @@ class Subscriptions:
             self.publish_delta(DiscardDelta())
             self._has_deltas = False
 
-    def join(self, seq: int) -> Reader:
+    def join(self, seq: int) -> EventReader:
         """A new reader that has read the events up to `seq`."""
-        reader = Reader(seq, self._capacity)
+        reader = EventReader(seq, self._capacity)
         self.add(reader)
         return reader
 
@@ -188,8 +188,8 @@ GRACE = 0.05
 """Seconds that cancelled calls have to stop, before they are abandoned and reported as not stopped."""
 
 
-Work: TypeAlias = Coroutine[None, None, None]
-NextWork: TypeAlias = "Callable[[LiveRun, EngineContext], tuple[int, Work] | None]"
+RunWork: TypeAlias = Coroutine[None, None, None]
+NextWork: TypeAlias = "Callable[[LiveRun, EngineContext], tuple[int, RunWork] | None]"
 """The next call for a task that has finished one; None when the loop has to decide."""
 
 
@@ -541,11 +541,11 @@ class LiveRun:
 
     # Calls in flight
 
-    def start(self, index: int, work: Work, next_work: NextWork) -> None:
+    def start(self, index: int, work: RunWork, next_work: NextWork) -> None:
         """Start a tool call, or with MODEL the model call; the task continues with what `next_work` returns."""
         self.in_flight[index] = self._engine.timeouts.loop.create_task(self._perform(index, work, next_work))
 
-    async def _perform(self, index: int, work: Work, next_work: NextWork) -> None:
+    async def _perform(self, index: int, work: RunWork, next_work: NextWork) -> None:
         """Do the work, then what follows, until the loop has to decide: most turns need no second task."""
         task = asyncio.current_task(self._engine.timeouts.loop)
         assert task is not None

@@ -48,7 +48,7 @@ from retinue.engine.compaction import compact
 from retinue.engine.context import EngineContext
 from retinue.engine.foreign_errors import repr_of
 from retinue.engine.journal_writer import CommitFuture
-from retinue.engine.live_run import LiveRun, ToolSet, Work, are_payloads_logged, log_first_payload
+from retinue.engine.live_run import LiveRun, RunWork, ToolSet, are_payloads_logged, log_first_payload
 from retinue.engine.model_call import ask
 from retinue.engine.registry import EndedRun, PlacedRun, RunRegistry
 from retinue.engine.run_view import view_of_row
@@ -274,7 +274,7 @@ def _take(live: LiveRun, items: tuple[Item, ...], engine: EngineContext) -> None
         arm_deadline(live, engine)
 
 
-def _next_work(live: LiveRun, engine: EngineContext) -> tuple[int, Work] | None:
+def _next_work(live: LiveRun, engine: EngineContext) -> tuple[int, RunWork] | None:
     """The next model or tool call, if the task of the last one can go on with it: a step like any other, but without
     waking the loop and without a new task. Most turns of most runs are of this kind.
     """

@@ -313,7 +313,7 @@ FORGET_SECONDS: Final = 600.0
 """Seconds after the last narrowing from which on a limit that is not used up is removed."""
 
 
-class Share(Struct, frozen=True, gc=False):
+class LimiterShare(Struct, frozen=True, gc=False):
     """The permits that a process has leased, how many it could use, its most in flight, and when it said so."""
 
     permits: int
@@ -332,14 +332,14 @@ class SharedLimit(Struct, frozen=True):
     narrowed_at: float
     pause: float
     narrowings: int = 1
-    shares: dict[DriverId, Share] = {}
+    shares: dict[DriverId, LimiterShare] = {}
 
     def pause_left(self, now: float) -> float:
         """Seconds until attempts may start; at most the whole pause, because the clocks of machines differ."""
         return max(0.0, min(self.pause, self.narrowed_at + self.pause - now))
 
 
-class Report(Struct, frozen=True, gc=False):
+class LimiterReport(Struct, frozen=True, gc=False):
     """What a process tells about its rate limiter: the last narrowing that it knows, its use, and its refusals."""
 
     driver_id: DriverId
@@ -352,7 +352,7 @@ class Report(Struct, frozen=True, gc=False):
     throttling: Throttling | None = None
 
 
-def synced(row: SharedLimit | None, report: Report) -> SharedLimit | None:
+def synced(row: SharedLimit | None, report: LimiterReport) -> SharedLimit | None:
     """The row after a report, with the share of the reporting process; None if no limit is needed."""
     if row is None:
         if report.throttling is None:
@@ -367,11 +367,11 @@ def synced(row: SharedLimit | None, report: Report) -> SharedLimit | None:
     shares = {name: each for name, each in row.shares.items() if name != report.driver_id}
     if report.wanted:
         permits = _share_of(int(row.limit), report.wanted, list(shares.values()))
-        shares[report.driver_id] = Share(permits, report.wanted, report.peak, report.at)
+        shares[report.driver_id] = LimiterShare(permits, report.wanted, report.peak, report.at)
     return replace(row, shares=shares)
 
 
-def _reported(row: SharedLimit, report: Report) -> SharedLimit:
+def _reported(row: SharedLimit, report: LimiterReport) -> SharedLimit:
     shares = {name: each for name, each in row.shares.items() if abs(report.at - each.at) < SHARE_SECONDS}
     limit = row.limit
     is_known = report.seen == row.narrowings
@@ -395,7 +395,7 @@ def _reported(row: SharedLimit, report: Report) -> SharedLimit:
     )
 
 
-def _share_of(total: int, wanted: int, others: list[Share]) -> int:
+def _share_of(total: int, wanted: int, others: list[LimiterShare]) -> int:
     """A fair share: each process gets what it wants while there are enough, and the rest is divided evenly.
 
     Permits that others still hold are not given away; they learn of their smaller share when they renew it.
@@ -433,7 +433,7 @@ class SharedRateLimits:
         if not used or self._journal.broken is not None:
             return
         rows = await self._journal.peek(self._store.key_value, SPACE)
-        reports: dict[str, Report] = {}
+        reports: dict[str, LimiterReport] = {}
         for name, rate_limiter in used.items():
             is_throttled = rate_limiter.throttling is not None
             if is_throttled or name in self._leased or (name in rows and rate_limiter.wanted):
@@ -460,13 +460,13 @@ class SharedRateLimits:
 
         return (Change(space=SPACE, decide=decide),)
 
-    def _report(self, name: str, rate_limiter: RateLimiter) -> Report:
+    def _report(self, name: str, rate_limiter: RateLimiter) -> LimiterReport:
         throttling, rate_limiter.throttling = rate_limiter.throttling, None
         successes = rate_limiter.successes
         before = self._successes.get(name, successes)
         self._successes[name] = successes
         assert self._journal.driver_id is not None
-        return Report(
+        return LimiterReport(
             self._journal.driver_id,
             self._clock.now(),
             rate_limiter.ceiling,
@@ -477,7 +477,7 @@ class SharedRateLimits:
             throttling,
         )
 
-    async def _send(self, used: Mapping[str, RateLimiter], reports: Mapping[str, Report]) -> None:
+    async def _send(self, used: Mapping[str, RateLimiter], reports: Mapping[str, LimiterReport]) -> None:
         def decide(content: Mapping[str, bytes]) -> Decision:
             rows = {name: synced(_decoded(content.get(name)), report) for name, report in reports.items()}
             puts = {name: msgspec.json.encode(row) for name, row in rows.items() if row is not None}

@@ -3,17 +3,17 @@
 from retinue.evals.checks import CheckFailure
 from retinue.evals.report import Attempt, CaseResult, Report, junit
 from retinue.evals.runner import EvalRun
-from retinue.evals.suite import Case, Check, RunOptions, Suite, read_suite
+from retinue.evals.suite import Case, CaseOptions, Check, Suite, read_suite
 
 __all__ = [
     "Attempt",
     "Case",
+    "CaseOptions",
     "CaseResult",
     "Check",
     "CheckFailure",
     "EvalRun",
     "Report",
-    "RunOptions",
     "Suite",
     "junit",
     "read_suite",

@@ -6,7 +6,7 @@ import re
 
 from msgspec import Struct
 
-from retinue.app.bounded_patterns import BoundedPattern, Deadline, PatternTooSlow
+from retinue.app.bounded_patterns import BoundedPattern, PatternTooSlow, SearchDeadline
 from retinue.app.structured_output import make_output, validate_output
 from retinue.core.run import Outcome
 from retinue.evals.suite import Check
@@ -36,7 +36,7 @@ def _answer_reason(check: Check, text: str) -> str:
         return f"the answer contains it: {_short(text)}"
     if check.equals is not None and text.strip() != check.equals.strip():
         return f"the answer is another one: {_short(text)}"
-    if check.matches is not None and not BoundedPattern(re.compile(check.matches), Deadline()).search(text):
+    if check.matches is not None and not BoundedPattern(re.compile(check.matches), SearchDeadline()).search(text):
         return f"the answer does not match: {_short(text)}"
     if check.schema is not None and (error := validate_output(make_output(check.schema), text).error):
         return error

@@ -21,7 +21,7 @@ from retinue.core.run import Limits, Outcome
 from retinue.core.usage import NANO
 from retinue.evals.checks import CheckFailure, failure_of
 from retinue.evals.report import Attempt, Report
-from retinue.evals.suite import Case, Check, RunOptions, Suite
+from retinue.evals.suite import Case, CaseOptions, Check, Suite
 from retinue.recording import Trajectory, trajectory_of
 
 VERDICT = {
@@ -44,7 +44,7 @@ NO_BUDGET = "the budget of the eval is used up"
 STOPPED = "the eval was interrupted"
 
 
-class Budget:
+class DollarBudget:
     """Dollars for several runs at once. What a run may use is held until it has ended, so that no sum exceeds them."""
 
     def __init__(self, dollars: float | None, slots: int) -> None:
@@ -91,10 +91,10 @@ class EvalRun:
         self._report_attempt = report_attempt
         self._stop = stop or asyncio.Event()
         self._unpriced_ok = unpriced_ok
-        self._budget = Budget(suite.max_cost, suite.concurrency)
-        self._judge_budget = Budget(suite.judge.max_cost, suite.concurrency)
+        self._budget = DollarBudget(suite.max_cost, suite.concurrency)
+        self._judge_budget = DollarBudget(suite.judge.max_cost, suite.concurrency)
         self._slots = asyncio.Semaphore(suite.concurrency)
-        self._launches: dict[tuple[str, RunOptions], Launch] = {}
+        self._launches: dict[tuple[str, CaseOptions], Launch] = {}
         self._judges: dict[str, tuple[Launch, Retinue]] = {}
 
     async def run(self) -> Report:
@@ -127,7 +127,7 @@ class EvalRun:
         attempts.sort(key=lambda attempt: attempt.number)
         return Report.of(self._suite, names, attempts, self._judge_budget.spent)
 
-    def _options(self, case: Case) -> RunOptions:
+    def _options(self, case: Case) -> CaseOptions:
         return case.run.over(self._suite.run)
 
     async def _launch(self, model: str, case: Case) -> Launch:

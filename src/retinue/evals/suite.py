@@ -23,10 +23,10 @@ Text = Annotated[str, Meta(min_length=1, max_length=100_000)]
 Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 Dollars = Annotated[float, Meta(gt=0, le=1_000_000)]
 Seconds = Annotated[float, Meta(gt=0, le=1_000_000)]
-Share = Annotated[float, Meta(ge=0, le=1)]
+UnitInterval = Annotated[float, Meta(ge=0, le=1)]
 
 
-class RunOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CaseOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How the runs of cases are started; a case's own options go before those of the file."""
 
     agent: str | None = None
@@ -38,13 +38,13 @@ class RunOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_cost: Dollars | None = None
     timeout: Seconds | None = None
 
-    def over(self, base: RunOptions) -> RunOptions:
+    def over(self, base: CaseOptions) -> CaseOptions:
         """These options, with those of `base` where one is not set."""
         own = {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not None}
         return msgspec.structs.replace(base, **own)
 
 
-class Bounds(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TreeBounds(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The most that a whole tree may use; `cost` is in dollars."""
 
     turns: Count | None = None
@@ -73,7 +73,7 @@ class Check(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     exactly: tuple[str, ...] | None = None
     not_called: tuple[str, ...] | None = None
     delegated: tuple[str, str] | None = None
-    within: Bounds | None = None
+    within: TreeBounds | None = None
 
     @property
     def kind(self) -> str:
@@ -92,9 +92,9 @@ class Case(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: Annotated[str, Meta(min_length=1, max_length=200)]
     task: Text
     checks: Annotated[tuple[Check, ...], Meta(min_length=1)]
-    run: RunOptions = RunOptions()
+    run: CaseOptions = CaseOptions()
     repeat: Annotated[int, Meta(ge=1, le=1000)] | None = None
-    pass_rate: Share | None = None
+    pass_rate: UnitInterval | None = None
 
 
 class Judge(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -112,9 +112,9 @@ class Suite(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     repeat: Annotated[int, Meta(ge=1, le=1000)] = 1
     concurrency: Annotated[int, Meta(ge=1, le=256)] = 4
     max_cost: Dollars | None = None
-    pass_rate: Share = 1.0
+    pass_rate: UnitInterval = 1.0
     judge: Judge = Judge()
-    run: RunOptions = RunOptions()
+    run: CaseOptions = CaseOptions()
 
     def attempts_of(self, case: Case) -> int:
         return case.repeat or self.repeat

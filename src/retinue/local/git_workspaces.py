@@ -22,7 +22,14 @@ from msgspec import Struct
 
 from retinue.core.workspace import GitRef, WorkspaceUnavailable, Worktree, branch_of
 from retinue.local.programs import find_program, trusted_path
-from retinue.local.workspace_folders import MAX_BYTES, MAX_ENTRIES, MAX_LISTING, Fetched, Place, entries
+from retinue.local.workspace_folders import (
+    MAX_BYTES,
+    MAX_ENTRIES,
+    MAX_LISTING,
+    FetchedWorkspace,
+    WorkspacePlace,
+    entries,
+)
 
 SECONDS: Final = 600
 """Deadline of one git command."""
@@ -203,14 +210,14 @@ def _check_listing(listing: IO[bytes]) -> None:
 class GitSource:
     """A commit of a repository; the changes go to a branch of it."""
 
-    def __init__(self, workspace: GitRef | Worktree, place: Place, program: GitProgram) -> None:
+    def __init__(self, workspace: GitRef | Worktree, place: WorkspacePlace, program: GitProgram) -> None:
         self._workspace = workspace
         self._place = place
         self._program = program
         self._git = Git(program, place.repository)
         self._branch = branch_of(place.name)
 
-    def fetch(self) -> Fetched:
+    def fetch(self) -> FetchedWorkspace:
         place = self._place
         self._git.run("init", "--quiet", "--bare", str(place.repository), bare=False)
         # Files are what the repository has, byte by byte: no filter, no other ends of lines.
@@ -221,9 +228,9 @@ class GitSource:
         self._git.fetch(*served, "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules", "--", url, ref)
         commit = self._git.run("rev-parse", "--verify", "FETCH_HEAD^{commit}").strip()
         self._check_out(commit, place.folder)
-        return Fetched("", commit)
+        return FetchedWorkspace("", commit)
 
-    def check_out_again(self, known: Fetched) -> bool:
+    def check_out_again(self, known: FetchedWorkspace) -> bool:
         return False
 
     def _origin(self) -> tuple[str, str]:
@@ -244,7 +251,7 @@ class GitSource:
         self._git.run("config", "--file", str(folder / ".git" / "config"), "core.bare", "false", bare=False)
         self._git.run("update-ref", "--no-deref", "HEAD", commit, where=folder / ".git")
 
-    def hand_back(self, known: Fetched) -> str | None:
+    def hand_back(self, known: FetchedWorkspace) -> str | None:
         if not self._commit(known):
             return None
         assert isinstance(self._workspace, GitRef)
@@ -253,7 +260,7 @@ class GitSource:
         self._git.run("push", *served, "--quiet", "--force", "--", url, f"{RESULT}:refs/heads/{self._branch}")
         return f"git+{url}@{self._branch}"
 
-    def _commit(self, known: Fetched) -> int:
+    def _commit(self, known: FetchedWorkspace) -> int:
         """Make a commit of what differs from the beginning; the number of files."""
         # git lists names and reads no file: a link that an agent puts on a path leads nowhere else.
         listed = self._git.listing(

@@ -9,7 +9,7 @@ import msgspec
 
 from retinue.core.errors import BadInput
 from retinue.core.workspace import ObjectPrefix, WorkspaceUnavailable
-from retinue.local.workspace_folders import MAX_BYTES, MAX_FILES, Fetched, Place, entries
+from retinue.local.workspace_folders import MAX_BYTES, MAX_FILES, FetchedWorkspace, WorkspacePlace, entries
 
 _DELETED: Final = ".retinue-deleted.json"
 """Among handed-back objects: the names of those that the tree has deleted."""
@@ -29,7 +29,7 @@ class _FileSystem(Protocol):
 class ObjectSource:
     """Objects below a prefix; those that a tree changed go to the prefix with `.retinue/ROOT` behind it."""
 
-    def __init__(self, workspace: ObjectPrefix, place: Place) -> None:
+    def __init__(self, workspace: ObjectPrefix, place: WorkspacePlace) -> None:
         self._workspace = workspace
         self._place = place
         self._results = f"{workspace.url}.retinue/{place.name}"
@@ -41,7 +41,7 @@ class ObjectSource:
         except (ValueError, ImportError) as error:
             raise BadInput(f"the workspace {workspace.url}: {error}") from error
 
-    def fetch(self) -> Fetched:
+    def fetch(self) -> FetchedWorkspace:
         self._place.folder.mkdir(mode=0o700)
         self._download(self._prefix)
         digests = {each.path: _digest(each.read()) for each in entries(self._place.folder)}
@@ -52,12 +52,12 @@ class ObjectSource:
         if self._system.exists(deleted):
             for name in msgspec.json.decode(self._system.cat_file(deleted), type=list[str]):
                 (self._place.folder / _checked(name)).unlink(missing_ok=True)
-        return Fetched("", "", digests)
+        return FetchedWorkspace("", "", digests)
 
-    def check_out_again(self, known: Fetched) -> bool:
+    def check_out_again(self, known: FetchedWorkspace) -> bool:
         return False
 
-    def hand_back(self, known: Fetched) -> str | None:
+    def hand_back(self, known: FetchedWorkspace) -> str | None:
         deleted = set(known.digests)
         changed = 0
         for entry in entries(self._place.folder):

@@ -237,7 +237,7 @@ def _replace(name: str, text: bytes, place: int, mode: int = 0o644) -> None:
 # ---- files of a folder that changes are applied to -------------------------------------------------------------------
 
 
-class Entry(Struct, frozen=True):
+class TreeEntry(Struct, frozen=True):
     """A file or link in a folder: its mode as git writes it, and its content or target."""
 
     mode: str
@@ -253,7 +253,7 @@ def is_repository(name: str) -> bool:
     return name.lower() == ".git"
 
 
-def read_entry(top: int, path: str, *, longest: int) -> Entry | None:
+def read_entry(top: int, path: str, *, longest: int) -> TreeEntry | None:
     """What is at a relative path, not through links; raises `OSError` for a folder, a link above it or a repository."""
     *above, name = path.split("/")
     if any(part in ("", ".", "..") or is_repository(part) for part in (*above, name)):
@@ -262,7 +262,7 @@ def read_entry(top: int, path: str, *, longest: int) -> Entry | None:
         with _below(top, above) as place:
             found = os.stat(name, dir_fd=place, follow_symlinks=False)
             if stat.S_ISLNK(found.st_mode):
-                return Entry("120000", os.fsencode(os.readlink(name, dir_fd=place)))
+                return TreeEntry("120000", os.fsencode(os.readlink(name, dir_fd=place)))
             with open(os.open(name, _READ, dir_fd=place), "rb") as file:
                 if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                     raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), path)
@@ -271,7 +271,7 @@ def read_entry(top: int, path: str, *, longest: int) -> Entry | None:
         return None
     if len(content) > longest:
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
-    return Entry("100755" if found.st_mode & stat.S_IXUSR else "100644", content)
+    return TreeEntry("100755" if found.st_mode & stat.S_IXUSR else "100644", content)
 
 
 @contextmanager
@@ -287,7 +287,7 @@ def _below(top: int, above: list[str]) -> Generator[int]:
         os.close(descriptor)
 
 
-def write_entry(top: int, path: str, entry: Entry | None) -> None:
+def write_entry(top: int, path: str, entry: TreeEntry | None) -> None:
     """Put a file or link at a relative path, or remove what is there; not through links."""
     *above, name = path.split("/")
     if entry is None:

@@ -27,7 +27,7 @@ MAX_BYTES: Final = 4 * 1024**3
 MAX_FILE_BYTES: Final = 512 * 1024**2
 
 
-class Fetched(Struct):
+class FetchedWorkspace(Struct):
     """What is remembered of a fetched workspace: its address, how it looked, and the changes of a worktree."""
 
     workspace: str
@@ -42,20 +42,20 @@ class Fetched(Struct):
 class WorkspaceSource(Protocol):
     """Where the files of a workspace come from and go to."""
 
-    def fetch(self) -> Fetched:
+    def fetch(self) -> FetchedWorkspace:
         """Fetch the files into the folder."""
         ...
 
-    def check_out_again(self, known: Fetched) -> bool:
+    def check_out_again(self, known: FetchedWorkspace) -> bool:
         """Make the folder anew with what was handed back; False where it has to be fetched."""
         ...
 
-    def hand_back(self, known: Fetched) -> str | None:
+    def hand_back(self, known: FetchedWorkspace) -> str | None:
         """The address of the changes, None without changes."""
         ...
 
 
-class Place:
+class WorkspacePlace:
     """The folder of a tree's workspace, and beside it what only this process may write."""
 
     def __init__(self, home: Path, name: str) -> None:
@@ -65,13 +65,13 @@ class Place:
         known = self.known()
         self.folder = Path(f"{home}-workspaces") / ((known and known.folder) or name)
 
-    def known(self) -> Fetched | None:
+    def known(self) -> FetchedWorkspace | None:
         try:
-            return msgspec.json.decode(self.record.read_bytes(), type=Fetched)
+            return msgspec.json.decode(self.record.read_bytes(), type=FetchedWorkspace)
         except (FileNotFoundError, msgspec.MsgspecError):
             return None
 
-    def remember(self, fetched: Fetched) -> None:
+    def remember(self, fetched: FetchedWorkspace) -> None:
         """Written last: it means that the folder is complete."""
         half = self.record.with_suffix(".new")
         half.write_bytes(msgspec.json.encode(fetched))

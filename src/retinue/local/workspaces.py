@@ -31,7 +31,7 @@ from retinue.core.workspace import (
     is_allowed,
     parse_workspace,
 )
-from retinue.local.workspace_folders import Place, WorkspaceSource
+from retinue.local.workspace_folders import WorkspacePlace, WorkspaceSource
 
 if TYPE_CHECKING:
     from retinue.local.git_workspaces import GitProgram
@@ -163,10 +163,12 @@ class FetchedWorkspaces:
         self._kept.discard(name)
         return result
 
-    def _place(self, name: str) -> Place:
-        return Place(self.home, name if _PLAIN_ID.fullmatch(name) else hashlib.sha256(name.encode()).hexdigest())
+    def _place(self, name: str) -> WorkspacePlace:
+        return WorkspacePlace(
+            self.home, name if _PLAIN_ID.fullmatch(name) else hashlib.sha256(name.encode()).hexdigest()
+        )
 
-    def _source(self, workspace: object, place: Place) -> WorkspaceSource:
+    def _source(self, workspace: object, place: WorkspacePlace) -> WorkspaceSource:
         # Most trees work in a folder of this machine: the modules of fetched workspaces are imported for those alone.
         match workspace:
             case GitRef():

@@ -26,7 +26,7 @@ from retinue.core.log_context import logger
 from retinue.core.workspace import WorkspaceUnavailable, Worktree, branch_of, parse_workspace
 from retinue.local.git_workspaces import RESULT, Git, GitProgram, GitSource
 from retinue.local.repository_files import (
-    Entry,
+    TreeEntry,
     opened_folder,
     put_branch,
     read_entry,
@@ -34,7 +34,7 @@ from retinue.local.repository_files import (
     take_over,
     write_entry,
 )
-from retinue.local.workspace_folders import Fetched, Place
+from retinue.local.workspace_folders import FetchedWorkspace, WorkspacePlace
 
 log = logger("retinue.local")
 
@@ -51,7 +51,7 @@ _DIFF: Final = ("--no-renames", "--no-ext-diff", "--no-textconv", "--no-color", 
 class WorktreeSource(GitSource):
     """The last commit of the repository in a folder; the changes become a branch there, and are kept here, too."""
 
-    def fetch(self) -> Fetched:
+    def fetch(self) -> FetchedWorkspace:
         try:
             return super().fetch()
         finally:
@@ -70,7 +70,7 @@ class WorktreeSource(GitSource):
     def _taken_over(self) -> Path:
         return self._place.repository.with_suffix(".source")
 
-    def check_out_again(self, known: Fetched) -> bool:
+    def check_out_again(self, known: FetchedWorkspace) -> bool:
         commit = self._git.run("rev-parse", "--verify", RESULT if known.changed else known.commit).strip()
         (self._place.repository / "index").unlink(missing_ok=True)
         # Another folder than before: a path that leads to another folder all at once is not trusted.
@@ -82,7 +82,7 @@ class WorktreeSource(GitSource):
         self._place.remember(msgspec.structs.replace(known, folder=name))
         return True
 
-    def hand_back(self, known: Fetched) -> str | None:
+    def hand_back(self, known: FetchedWorkspace) -> str | None:
         changed = self._commit(known)
         if changed != known.changed:
             self._place.remember(msgspec.structs.replace(known, changed=changed))
@@ -159,7 +159,7 @@ class Worktrees:
         known = self._known(name)
         if known is None:
             return None
-        place, parsed = Place(self._home, name), parse_workspace(known.workspace)
+        place, parsed = WorkspacePlace(self._home, name), parse_workspace(known.workspace)
         is_there = place.folder.is_dir()
         return WorktreeView(
             name=name,
@@ -172,8 +172,8 @@ class Worktrees:
             changed_at=place.record.stat().st_mtime,
         )
 
-    def _known(self, name: str) -> Fetched | None:
-        return Place(self._home, name).known() if _NAME.fullmatch(name) else None
+    def _known(self, name: str) -> FetchedWorkspace | None:
+        return WorkspacePlace(self._home, name).known() if _NAME.fullmatch(name) else None
 
     def find(self, name: str) -> WorktreeView:
         """The worktree of that name, of its branch, or with a name that begins so; raises `BadInput`."""
@@ -195,7 +195,7 @@ class Worktrees:
         """Remove what the state folder has of a worktree; a branch in the repository stays."""
         if view.folder and not force:
             raise BadInput(f"{view.name} has a folder, {view.folder}: a run may work there; --force removes it")
-        Place(self._home, view.name).clear()
+        WorkspacePlace(self._home, view.name).clear()
 
     def apply(self, view: WorktreeView, folder: Path) -> Applied:
         """Apply the changes to the files of a folder (its real path): all of them, or none if one is in the way.
@@ -203,7 +203,7 @@ class Worktrees:
         A file that has changed in both places is merged if it is text. git is not started in the folder. Raises
         `BadInput` for changes that are too large.
         """
-        plan: dict[str, Entry | None] = {}
+        plan: dict[str, TreeEntry | None] = {}
         size = 0
         conflicts: list[str] = []
         with opened_folder(folder) as top:
@@ -229,22 +229,22 @@ class Worktrees:
                 write_entry(top, path, entry)
         return Applied(tuple(plan), ())
 
-    def _changes(self, view: WorktreeView) -> Iterator[tuple[str, Entry | None, Entry | None]]:
+    def _changes(self, view: WorktreeView) -> Iterator[tuple[str, TreeEntry | None, TreeEntry | None]]:
         """Each changed path with what was there, and what is there now."""
         words = self._run(view, "diff-tree", "-r", "-z", "--raw", "--no-renames", view.base, RESULT).split("\0")
         for facts, path in zip(words[0::2], words[1::2], strict=False):
             mode_before, mode_after, before, after, _ = facts.lstrip(":").split(" ")
             yield path, self._entry(view, path, mode_before, before), self._entry(view, path, mode_after, after)
 
-    def _entry(self, view: WorktreeView, path: str, mode: str, name: str) -> Entry | None:
+    def _entry(self, view: WorktreeView, path: str, mode: str, name: str) -> TreeEntry | None:
         if not name.strip("0"):
             return None
         content = self._run(view, "cat-file", "blob", name, longest=MAX_APPLIED + 1).encode("utf-8", "surrogateescape")
         if len(content) > MAX_APPLIED:
             raise _too_large(view, f"{readable_text(path)} has")
-        return Entry(mode, content)
+        return TreeEntry(mode, content)
 
-    def _merged(self, before: Entry | None, now: Entry | None, after: Entry | None) -> Entry | None:
+    def _merged(self, before: TreeEntry | None, now: TreeEntry | None, after: TreeEntry | None) -> TreeEntry | None:
         """A file with the changes of both; None if they are in the way of each other."""
         if before is None or now is None or after is None or len({before.mode, now.mode, after.mode}) > 1:
             return None
@@ -261,7 +261,7 @@ class Worktrees:
                 env={"PATH": os.defpath, "GIT_CEILING_DIRECTORIES": scratch, "GIT_CONFIG_NOSYSTEM": "1"},
                 timeout=60,
             )
-        return Entry(now.mode, ended.stdout) if ended.returncode == 0 else None
+        return TreeEntry(now.mode, ended.stdout) if ended.returncode == 0 else None
 
     def _run(self, view: WorktreeView, *words: str, longest: int | None = None) -> str:
-        return Git(self._git, Place(self._home, view.name).repository).run(*words, longest=longest)
+        return Git(self._git, WorkspacePlace(self._home, view.name).repository).run(*words, longest=longest)

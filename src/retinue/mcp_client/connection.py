@@ -66,7 +66,7 @@ class _Pipes(Struct, frozen=True):
     stderr: asyncio.StreamReader
 
 
-class Connection:
+class ServerConnection:
     """An open connection to a server for runs with these rights; `client` is the SDK's.
 
     `converse` runs the server's program in the sandbox; without it the program has all rights of this process.

@@ -29,7 +29,7 @@ from retinue.mcp_client.program import TrustBoundary, boundary_of
 from retinue.mcp_client.server_config import Converse, McpServer
 
 if TYPE_CHECKING:
-    from retinue.mcp_client.connection import Connection
+    from retinue.mcp_client.connection import ServerConnection
 
 log = logger("retinue.mcp")
 
@@ -44,7 +44,7 @@ MAX_RUNS = 10_000
 
 T = TypeVar("T")
 
-Work = Callable[["Connection"], Awaitable[T]]
+ServerWork = Callable[["ServerConnection"], Awaitable[T]]
 
 
 class McpTools:
@@ -77,7 +77,7 @@ class McpTools:
         self._policy = policy or Policy()
         self._definitions: dict[str, dict[str, ToolDefinition]] = {}
         self._tools: dict[str, Tool] = {}
-        self._connections: dict[tuple[str, WorkspaceRights], Connection] = {}
+        self._connections: dict[tuple[str, WorkspaceRights], ServerConnection] = {}
         self._opening: dict[tuple[str, WorkspaceRights], asyncio.Lock] = {}
         self._restarted: OrderedDict[tuple[RunId, str], None] = OrderedDict()
         self._reported: set[str] = set()
@@ -185,7 +185,7 @@ class McpTools:
             pinned = await self._pins.add(server, now)
         return ServerReport(server.name, _tools_of(self, server, pinned), changes=tuple(changes(pinned, now)))
 
-    async def _listed(self, connection: Connection) -> dict[str, ToolDefinition]:
+    async def _listed(self, connection: ServerConnection) -> dict[str, ToolDefinition]:
         server = connection.server
         try:
             tools = await self._answered(connection, lambda it: it.tools())
@@ -204,7 +204,7 @@ class McpTools:
 
     # Connections
 
-    async def use(self, server_name: str, context: CallContext, work: Work[T], *, repeatable: bool) -> T:
+    async def use(self, server_name: str, context: CallContext, work: ServerWork[T], *, repeatable: bool) -> T:
         """Do something on the connection to a server, which is opened and after a crash reopened once for each run.
 
         Raises `ToolError`. Work that is not `repeatable` is not done again after a crash: it may have had its effect.
@@ -224,7 +224,7 @@ class McpTools:
                 ) from lost
         raise AssertionError
 
-    async def _answered(self, connection: Connection, work: Work[T]) -> T:
+    async def _answered(self, connection: ServerConnection, work: ServerWork[T]) -> T:
         from anyio import BrokenResourceError, ClosedResourceError
         from httpx2 import HTTPError
         from mcp.shared.exceptions import MCPError
@@ -243,7 +243,7 @@ class McpTools:
         except (ValidationError, RuntimeError) as error:
             raise ToolError(f"The MCP server {connection.server.name} gave an answer that is not valid.") from error
 
-    async def _connection(self, server: McpServer, rights: WorkspaceRights, run_id: RunId) -> Connection:
+    async def _connection(self, server: McpServer, rights: WorkspaceRights, run_id: RunId) -> ServerConnection:
         """The connection for these rights: a server in the sandbox serves no run of others, which may be less."""
         if not self._is_sandboxed(server):
             rights = replace(rights, policy=self._policy)  # it has all rights in any case
@@ -260,13 +260,13 @@ class McpTools:
     def _is_sandboxed(self, server: McpServer) -> bool:
         return server.sandbox and self._converse is not None
 
-    async def _open(self, server: McpServer, rights: WorkspaceRights) -> Connection:
+    async def _open(self, server: McpServer, rights: WorkspaceRights) -> ServerConnection:
         try:
-            from retinue.mcp_client.connection import Connection
+            from retinue.mcp_client.connection import ServerConnection
         except ImportError as error:
             raise ToolError("MCP servers need the package mcp: install the extra retinue[mcp].") from error
         boundary = await asyncio.to_thread(self._boundary, rights.workspace)
-        connection = Connection(server, rights, self._converse if self._is_sandboxed(server) else None, boundary)
+        connection = ServerConnection(server, rights, self._converse if self._is_sandboxed(server) else None, boundary)
         self._connections[server.name, rights] = connection
         try:
             await connection.open()
@@ -439,16 +439,16 @@ def _left_out(media: _Media | None, base64: str, name: str = "") -> str:
     return NOT_SHOWN if media is None else media.add(base64, name)
 
 
-Server = Annotated[str, Meta(description="Name of the MCP server.")]
+ServerName = Annotated[str, Meta(description="Name of the MCP server.")]
 
 
 class _ResourceArguments(Struct, forbid_unknown_fields=True):
-    server: Server
+    server: ServerName
     uri: Annotated[str | None, Meta(description="Its address; leave it out for a list of resources.")] = None
 
 
 class _PromptArguments(Struct, forbid_unknown_fields=True):
-    server: Server
+    server: ServerName
     name: Annotated[str | None, Meta(description="Its name; leave it out for a list of prompts.")] = None
     arguments: Annotated[dict[str, str] | None, Meta(description="Values for the prompt.")] = None
 

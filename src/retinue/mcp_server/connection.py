@@ -33,7 +33,7 @@ LOOK_SECONDS = 1.0
 SCHEME = "retinue://runs/"
 MAX_LISTED, MAX_WATCHED, MAX_PAUSED = 50, 100, 100
 
-Report = Callable[[float, str], Awaitable[None]]
+ReportProgress = Callable[[float, str], Awaitable[None]]
 """Sends a progress notification: seconds since the begin of the call, and a sentence."""
 
 
@@ -46,7 +46,7 @@ Ask = Callable[[Approval], Awaitable[bool | None]]
 """Asks a person whether a tool call may be made; None if there is no answer."""
 
 
-class Pause(NamedTuple):
+class PausedCall(NamedTuple):
     """A call that waits for answers of a person; the token continues it."""
 
     token: str
@@ -60,7 +60,7 @@ class _PausedCall(Struct, frozen=True):
     asked: frozenset[str] = frozenset()
 
 
-class Connection:
+class ClientConnection:
     """What one client can ask for. Errors about its requests are `BadInput`."""
 
     def __init__(
@@ -98,12 +98,18 @@ class Connection:
         return answers.tool_list(self._surface)
 
     async def call(
-        self, name: str, arguments: Mapping[str, Any], report: Report, *, ask: Ask | None = None, pauses: bool = False
-    ) -> dict[str, Any] | Pause:
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        report: ReportProgress,
+        *,
+        ask: Ask | None = None,
+        pauses: bool = False,
+    ) -> dict[str, Any] | PausedCall:
         """Make a call, with a progress notification every two seconds.
 
         - `ask`: asks the person at the client about a tool call that waits for approval; None if the client cannot.
-        - `pauses`: return such questions instead, as a `Pause`; `resume` goes on with the call.
+        - `pauses`: return such questions instead, as a `PausedCall`; `resume` goes on with the call.
 
         When this is cancelled, so are the runs that the call waits for. They are stopped by a task of their own: the
         cancelled one may not wait for anything any more.
@@ -113,7 +119,9 @@ class Connection:
         call.add_done_callback(self._ending.discard)
         return await self._waited(_PausedCall(name, call), report, ask=ask, pauses=pauses)
 
-    async def resume(self, token: str, given: Mapping[str, bool | None], report: Report) -> dict[str, Any] | Pause:
+    async def resume(
+        self, token: str, given: Mapping[str, bool | None], report: ReportProgress
+    ) -> dict[str, Any] | PausedCall:
         """Go on with a call that was paused: answer its questions, and wait for its result."""
         paused = self._paused.pop(token, None)
         if paused is None:
@@ -124,8 +132,8 @@ class Connection:
         return await self._waited(replace(paused, questions=()), report, ask=None, pauses=True)
 
     async def _waited(
-        self, paused: _PausedCall, report: Report, *, ask: Ask | None, pauses: bool
-    ) -> dict[str, Any] | Pause:
+        self, paused: _PausedCall, report: ReportProgress, *, ask: Ask | None, pauses: bool
+    ) -> dict[str, Any] | PausedCall:
         call, loop = paused.call, asyncio.get_running_loop()
         asking = None if ask is None else loop.create_task(self._ask(ask))
         began, reported = loop.time(), 0.0
@@ -152,13 +160,13 @@ class Connection:
 
     # Approvals
 
-    def _pause(self, paused: _PausedCall, questions: list[Approval]) -> Pause:
+    def _pause(self, paused: _PausedCall, questions: list[Approval]) -> PausedCall:
         token = secrets.token_urlsafe(16)
         asked = paused.asked | {question.id for question in questions}
         self._paused[token] = replace(paused, questions=tuple(questions), asked=asked)
         while len(self._paused) > MAX_PAUSED:
             self._paused.pop(next(iter(self._paused)))
-        return Pause(token, tuple(questions))
+        return PausedCall(token, tuple(questions))
 
     async def _new_questions(self, asked: Set[str]) -> list[Approval]:
         return [question for question in await self._surface.questions() if question.id not in asked]

@@ -30,7 +30,7 @@ from starlette.responses import PlainTextResponse
 
 from retinue.core.errors import BadInput, RetinueError
 from retinue.local.protocol_streams import MAX_LINE
-from retinue.mcp_server.connection import Connection
+from retinue.mcp_server.connection import ClientConnection
 from retinue.mcp_server.sdk import Context, make_server
 from retinue.net.loopback import is_localhost
 
@@ -59,7 +59,7 @@ ANONYMOUS = ""
 class Connect(Protocol):
     """Opens a connection in a retinue session; one that is not `identified` is for several clients."""
 
-    def __call__(self, session: str, *, identified: bool) -> Awaitable[Connection]: ...
+    def __call__(self, session: str, *, identified: bool) -> Awaitable[ClientConnection]: ...
 
 
 class HttpAddress(NamedTuple):
@@ -120,7 +120,7 @@ async def serve_http(
     listener = _listen(address)
     async with _Clients(connect).closing() as clients:
 
-        async def find(context: Context) -> Connection:
+        async def find(context: Context) -> ClientConnection:
             identity: str = ANONYMOUS if context.request is None else context.request.scope["retinue.client"]
             if identity == ANONYMOUS and context.method == "tools/call" and not shares:
                 raise MCPError(types.INVALID_REQUEST, "send a bearer token: it tells this client from others")
@@ -239,7 +239,7 @@ class _Client:
     """The connection of one client, and its use."""
 
     def __init__(self, now: float) -> None:
-        self.opening: asyncio.Task[Connection] | None = None
+        self.opening: asyncio.Task[ClientConnection] | None = None
         self.requests = 0
         self.last_used = now
 
@@ -276,7 +276,7 @@ class _Clients:
             if client.opening is None and not client.requests:  # a session id that is not valid, for example
                 self._clients.pop(identity, None)
 
-    async def connection(self, identity: str) -> Connection:
+    async def connection(self, identity: str) -> ClientConnection:
         """The connection of a client, opened at its first request that needs one."""
         client = self._clients.setdefault(identity, _Client(self._loop.time()))
         if client.opening is None:
@@ -313,7 +313,7 @@ class _Clients:
                     await self.close(identity)
 
 
-async def _opened(opening: Awaitable[Connection]) -> Connection:
+async def _opened(opening: Awaitable[ClientConnection]) -> ClientConnection:
     return await opening
 
 

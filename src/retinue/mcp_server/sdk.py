@@ -1,4 +1,4 @@
-"""The official MCP SDK around a `Connection`; importing this module imports the SDK, which takes most of a second."""
+"""The MCP SDK around a `ClientConnection`; importing this module imports the SDK, which takes about a second."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from pydantic import BaseModel
 from retinue.core.errors import BadInput, ProviderError
 from retinue.core.run import Approval
 from retinue.mcp_server import answers
-from retinue.mcp_server.connection import RUN, Ask, Connection, Pause
+from retinue.mcp_server.connection import RUN, Ask, ClientConnection, PausedCall
 from retinue.version import __version__
 
 Context = ServerRequestContext[Any, Any]
-Find = Callable[[Context], Awaitable[Connection]]
+Find = Callable[[Context], Awaitable[ClientConnection]]
 """The connection of the client that sent a request."""
 
 M = TypeVar("M", bound=BaseModel)
@@ -62,7 +62,7 @@ def make_server(find: Find) -> Server[Any]:
             arguments = params.arguments or {}
             pauses = is_modern and _can_ask(context)
             found = await connection.call(params.name, arguments, report, ask=_asker(context), pauses=pauses)
-        if isinstance(found, Pause):
+        if isinstance(found, PausedCall):
             requests: types.InputRequests = {each.id: _question(each) for each in found.questions}
             return types.InputRequiredResult(input_requests=requests, request_state=found.token)
         level, data = answers.call_log(params.name, found, asyncio.get_running_loop().time() - began)
@@ -197,7 +197,7 @@ def _need_tasks(context: Context) -> None:
         )
 
 
-async def _log(connection: Connection, context: Context, level: str, data: dict[str, Any]) -> None:
+async def _log(connection: ClientConnection, context: Context, level: str, data: dict[str, Any]) -> None:
     """Send a log message if the client asked for its level: once by `logging/setLevel`, or with this request."""
     if context.protocol_version in MODERN_PROTOCOL_VERSIONS:
         least = (context.meta or {}).get(types.LOG_LEVEL_META_KEY)
@@ -209,7 +209,7 @@ async def _log(connection: Connection, context: Context, level: str, data: dict[
         await context.session.send_notification(message, related_request_id=context.request_id)
 
 
-def _offer_sampling(connection: Connection, context: Context) -> None:
+def _offer_sampling(connection: ClientConnection, context: Context) -> None:
     """Let runs use the model of the client, if it offers that."""
     session, capabilities = context.session, context.session.client_capabilities
     sampling = None if capabilities is None else capabilities.sampling

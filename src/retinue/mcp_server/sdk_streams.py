@@ -9,20 +9,20 @@ import anyio
 import mcp_types as types
 from mcp.shared.message import SessionMessage
 
-from retinue.mcp_server.connection import Connection
+from retinue.mcp_server.connection import ClientConnection
 from retinue.mcp_server.sdk import Context, make_server
 
 Deliver = Callable[[dict[str, Any] | None], Awaitable[None]]
 
 
 async def serve(
-    connection: Connection,
+    connection: ClientConnection,
     begin: Callable[[Deliver], Coroutine[Any, Any, None]],
     send: Callable[[object, bytes], None],
 ) -> None:
     """Serve one client: `begin` is called with a function that takes its messages, `send` with each answer."""
 
-    async def find(context: Context) -> Connection:
+    async def find(context: Context) -> ClientConnection:
         return connection
 
     server = make_server(find)

@@ -17,7 +17,7 @@ from retinue.core.log_context import logger
 from retinue.core.text import NOT_JSON
 from retinue.local.protocol_streams import MAX_LINE, LineStreams, PrivateStreams
 from retinue.mcp_server import answers
-from retinue.mcp_server.connection import Connection
+from retinue.mcp_server.connection import ClientConnection
 
 log = logger("retinue.mcp")
 
@@ -26,7 +26,7 @@ LOAD_SECONDS, SETTLE_SECONDS = 6.0, 2.0
 
 PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND = -32700, -32600, -32601
 
-Connect = Callable[[], Awaitable[Connection]]
+Connect = Callable[[], Awaitable[ClientConnection]]
 """Opens the connection of the one client; called once, after `initialize` was answered."""
 
 
@@ -58,7 +58,7 @@ class _Session:
 
     def __init__(self, wire: LineStreams) -> None:
         self._wire = wire
-        self._connection: Connection | None = None
+        self._connection: ClientConnection | None = None
         self._opened = asyncio.Event()
         self._is_legacy = False
         """Whether the client began with `initialize`."""

@@ -18,7 +18,7 @@ from urllib.request import getproxies_environment, proxy_bypass
 from yarl import URL
 
 from retinue.core.errors import RetinueError
-from retinue.net.http1 import KEEPALIVE_SECONDS, BadResponse, Content, Disconnected, Pool, Response
+from retinue.net.http1 import KEEPALIVE_SECONDS, BadResponse, Disconnected, Pool, Response, ResponseBody
 from retinue.net.loopback import is_loopback
 from retinue.version import __version__
 
@@ -141,7 +141,7 @@ class _ProxiedResponse:
         self.reason = response.reason
         self.headers: Mapping[str, str] = response.headers
         self.content_type = response.content_type
-        self.content: Content = self
+        self.content: ResponseBody = self
         self._content = response.content
 
     def at_eof(self) -> bool:

@@ -42,7 +42,7 @@ _HEX: Final = b"0123456789abcdefABCDEF"
 _NO_BODY: Final = frozenset((204, 304))
 _MAX_HEADS: Final = 256
 
-Place: TypeAlias = tuple[str, str, int]
+Origin: TypeAlias = tuple[str, str, int]
 """Scheme, host and port."""
 
 
@@ -54,7 +54,7 @@ class BadResponse(RetinueError):
     """The server did not answer in HTTP."""
 
 
-class Content(Protocol):
+class ResponseBody(Protocol):
     """The body of a response."""
 
     async def readany(self) -> bytes:
@@ -78,7 +78,7 @@ class Response(Protocol):
     @property
     def content_type(self) -> str: ...
     @property
-    def content(self) -> Content: ...
+    def content(self) -> ResponseBody: ...
 
 
 class _Answer:
@@ -98,7 +98,7 @@ class _Answer:
         "status",
     )
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: HttpConnection) -> None:
         self.status = 0
         self.reason = ""
         self.content_type = ""
@@ -206,7 +206,7 @@ class _Inflate:
             raise BadResponse(f"the compressed answer is damaged: {error}") from None
 
 
-class Connection(asyncio.BufferedProtocol):
+class HttpConnection(asyncio.BufferedProtocol):
     """One connection to a server: sends a request, and parses the answer into `_Answer` while it arrives.
 
     All connections of a pool receive into one buffer, from which each piece is copied at once. A plain protocol gets
@@ -228,7 +228,7 @@ class Connection(asyncio.BufferedProtocol):
         "place",
     )
 
-    def __init__(self, pool: Pool, place: Place) -> None:
+    def __init__(self, pool: Pool, place: Origin) -> None:
         self.place = place
         self.loop = pool.loop
         self.idle_since = 0.0
@@ -506,8 +506,8 @@ class Pool:
     def __init__(self, *, connect_seconds: float, headers: Mapping[str, str]) -> None:
         self._connect_seconds = connect_seconds
         self._default_headers = headers
-        self._idle: dict[Place, dict[Connection, None]] = {}
-        self._open: set[Connection] = set()
+        self._idle: dict[Origin, dict[HttpConnection, None]] = {}
+        self._open: set[HttpConnection] = set()
         self._addresses: dict[tuple[str, int], tuple[float, Sequence[_AddressInfo]]] = {}
         self._lookups: dict[tuple[str, int], asyncio.Task[Sequence[_AddressInfo]]] = {}
         self._heads: dict[tuple[str, URL, tuple[tuple[str, str], ...]], bytes] = {}
@@ -515,13 +515,13 @@ class Pool:
         self.loop = asyncio.get_running_loop()
         self.buffer = memoryview(bytearray(RECEIVE_BYTES))
 
-    def post(self, url: URL, body: bytes, headers: Mapping[str, str]) -> Exchange:
+    def post(self, url: URL, body: bytes, headers: Mapping[str, str]) -> HttpExchange:
         """Send `body`; the `async with` block has the response, and leaving it early closes the connection."""
-        return Exchange(self, url, b"%s%d\r\n\r\n%s" % (self._head("POST", url, headers), len(body), body))
+        return HttpExchange(self, url, b"%s%d\r\n\r\n%s" % (self._head("POST", url, headers), len(body), body))
 
-    def get(self, url: URL, headers: Mapping[str, str]) -> Exchange:
+    def get(self, url: URL, headers: Mapping[str, str]) -> HttpExchange:
         """Request a URL; the block is as that of `post`."""
-        return Exchange(self, url, b"%s0\r\n\r\n" % self._head("GET", url, headers))
+        return HttpExchange(self, url, b"%s0\r\n\r\n" % self._head("GET", url, headers))
 
     def _head(self, method: str, url: URL, headers: Mapping[str, str]) -> bytes:
         known = (method, url, tuple(headers.items()))
@@ -532,7 +532,7 @@ class Pool:
             head = self._heads[known] = _head(method, url, self._default_headers, headers)
         return head
 
-    async def connection(self, url: URL) -> Connection:
+    async def connection(self, url: URL) -> HttpConnection:
         """An idle connection, or a new one."""
         place = (url.scheme, url.raw_host or "", url.port or 0)
         idle = self._idle.get(place)
@@ -542,13 +542,13 @@ class Pool:
                 return connection
         return await self._connect(place)
 
-    def keep(self, connection: Connection) -> None:
+    def keep(self, connection: HttpConnection) -> None:
         connection.idle_since = self.loop.time()
         self._idle.setdefault(connection.place, {})[connection] = None
         if self._timer is None:
             self._timer = self.loop.call_later(KEEPALIVE_SECONDS, self._close_old)
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: HttpConnection) -> None:
         self._open.discard(connection)
         idle = self._idle.get(connection.place)
         if idle is not None:
@@ -581,7 +581,7 @@ class Pool:
         if any(self._idle.values()):
             self._timer = self.loop.call_at(oldest + KEEPALIVE_SECONDS, self._close_old)
 
-    async def _connect(self, place: Place) -> Connection:
+    async def _connect(self, place: Origin) -> HttpConnection:
         import aiohappyeyeballs
 
         scheme, host, port = place
@@ -592,7 +592,7 @@ class Pool:
             )
             try:
                 _, connection = await self.loop.create_connection(
-                    lambda: Connection(self, place),
+                    lambda: HttpConnection(self, place),
                     sock=server,
                     ssl=tls_context() if scheme == "https" else None,
                     server_hostname=host.rstrip(".") if scheme == "https" else None,
@@ -630,7 +630,7 @@ _AddressInfo: TypeAlias = tuple[
 ]
 
 
-class Exchange:
+class HttpExchange:
     """One request and its response, as an `async with` block."""
 
     __slots__ = ("_connection", "_pool", "_request", "_url")
@@ -639,7 +639,7 @@ class Exchange:
         self._pool = pool
         self._url = url
         self._request = request
-        self._connection: Connection | None = None
+        self._connection: HttpConnection | None = None
 
     async def __aenter__(self) -> _Answer:
         connection = self._connection = await self._pool.connection(self._url)

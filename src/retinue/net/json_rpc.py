@@ -52,7 +52,7 @@ class ConnectionGone(Exception):
     """The connection ended before the answer came; the text says why."""
 
 
-class Handler(Protocol):
+class JsonRpcHandler(Protocol):
     """What this end does with messages of the other side."""
 
     async def requested(self, method: str, params: dict[str, Any]) -> object:
@@ -64,7 +64,7 @@ class Handler(Protocol):
         ...
 
 
-class Peer:
+class JsonRpcPeer:
     """One end of a connection. `send` takes a line without its end; `drain` waits until the other side has read enough.
 
     A line that is no message is skipped, or answered with an error if this end is `strict`.
@@ -72,7 +72,7 @@ class Peer:
 
     def __init__(
         self,
-        handler: Handler,
+        handler: JsonRpcHandler,
         send: Callable[[bytes], None],
         drain: Callable[[], Awaitable[None]] | None = None,
         *,

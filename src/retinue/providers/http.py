@@ -24,7 +24,7 @@ from retinue.core.text import MAX_JSON_VALUES, values_in
 from retinue.core.usage import NO_USAGE, Spent, attach_spent
 from retinue.net.encryption import check_encrypted
 from retinue.net.http import CONNECT_SECONDS, Http, ProxyFailed, UnknownProxy
-from retinue.net.http1 import BadResponse, Content, Disconnected, Response
+from retinue.net.http1 import BadResponse, Disconnected, Response, ResponseBody
 from retinue.net.sse import MAX_EVENT_BYTES, EventReader, EventTooLarge
 from retinue.providers.http_errors import (
     SLIP_CHARS,
@@ -270,7 +270,7 @@ class Endpoint:
         *,
         query: str = "",
         body: bytes = b"",
-    ) -> AsyncGenerator[Content]:
+    ) -> AsyncGenerator[ResponseBody]:
         key = self._key()
         url = self._base.with_path(self._base.path.rstrip("/") + path, keep_query=True)
         url = url.update_query(query) if query else url
@@ -346,7 +346,7 @@ class _BoundedContent:
 
     __slots__ = ("_content", "_left", "_limit")
 
-    def __init__(self, content: Content, limit: int) -> None:
+    def __init__(self, content: ResponseBody, limit: int) -> None:
         self._content = content
         self._limit = self._left = limit
 
@@ -366,7 +366,7 @@ class _BoundedContent:
 
 
 async def _read(
-    content: Content,
+    content: ResponseBody,
     response: Response,
     decoder: StreamDecoder,
     publish: Publish,
@@ -437,7 +437,7 @@ def _not_a_stream(content_type: str, beginning: bytes, info: EndpointInfo, secre
     )
 
 
-async def _rest(content: Content, beginning: bytes) -> bytes:
+async def _rest(content: ResponseBody, beginning: bytes) -> bytes:
     pieces, size = [beginning], len(beginning)
     while piece := await content.readany():
         pieces.append(piece)
@@ -455,7 +455,7 @@ def _check_values(payload: bytes) -> None:
         raise ProviderError(f"a part of the answer has more than {MAX_JSON_VALUES} values", fault="internal")
 
 
-async def _drain(content: Content) -> None:
+async def _drain(content: ResponseBody) -> None:
     try:
         async with asyncio.timeout(DRAIN_SECONDS):
             while not content.at_eof():

@@ -126,7 +126,7 @@ def sends_result_media(request: Request) -> bool:
     return any(isinstance(each, MessageEncoder) and each.has_result_media for each in request.memo.values())
 
 
-Role: TypeAlias = Literal["user", "assistant"]
+MessageRole: TypeAlias = Literal["user", "assistant"]
 
 
 class PendingCall:
@@ -264,7 +264,7 @@ class MessageEncoder(ABC):
         """An id for call `index` of a reply, which is counted from 1."""
         return f"{self.id_prefix}_{reply}_{index}"
 
-    def append(self, role: Role, pieces: Iterable[bytes]) -> None:
+    def append(self, role: MessageRole, pieces: Iterable[bytes]) -> None:
         for piece in pieces:
             if self.encoded:
                 self.encoded += b","

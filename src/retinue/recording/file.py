@@ -191,7 +191,7 @@ class MessagesUntil(NamedTuple):
         return self.messages[: self.length]
 
 
-class Conversation:
+class RunMessages:
     """The messages of one run, put together from its facts; recorder and player use the same rules."""
 
     def __init__(self) -> None:

@@ -27,7 +27,6 @@ from retinue.core.run import Approval
 from retinue.core.state import Run
 from retinue.dialects import registry
 from retinue.recording.file import (
-    Conversation,
     FactKey,
     MessagesUntil,
     RecordedFact,
@@ -38,6 +37,7 @@ from retinue.recording.file import (
     RecordedResult,
     RecordedSpec,
     Recording,
+    RunMessages,
     Scrubber,
     key_of,
     placeholders,
@@ -101,7 +101,7 @@ class Player:
         self._ids: dict[str, str] = {}
 
     def _read(self, facts: Sequence[RecordedFact]) -> None:
-        conversations: defaultdict[str, Conversation] = defaultdict(Conversation)
+        conversations: defaultdict[str, RunMessages] = defaultdict(RunMessages)
         for fact in facts:
             match fact:
                 case RecordedRequest():

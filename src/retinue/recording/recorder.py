@@ -42,7 +42,6 @@ from retinue.recording.file import (
     HOME,
     SESSION,
     WORKSPACE,
-    Conversation,
     RecordedEnd,
     RecordedFact,
     RecordedFailure,
@@ -54,6 +53,7 @@ from retinue.recording.file import (
     RecordedSpec,
     RecordedTree,
     Recording,
+    RunMessages,
     placeholders,
     rewritten,
     run_placeholder,
@@ -152,7 +152,7 @@ class _Maker:
         above = "" if accepted.parent_id is None else self._paths[accepted.parent_id]
         start = RecordedRun(run=path, agent=accepted.agent, task=accepted.task, by=above, label=accepted.label)
         self._facts.append((accepted.at, start))
-        conversation, last, handovers = Conversation(), accepted.at, _turns_with_handover(log)
+        conversation, last, handovers = RunMessages(), accepted.at, _turns_with_handover(log)
         for seq, event in log[1:]:
             began, last = last, max(last, event.at)
             match event:
@@ -186,7 +186,7 @@ class _Maker:
                     pass
             apply(run, seq, event)
 
-    def _add_request(self, run: Run, turn: int, conversation: Conversation, at: float) -> None:
+    def _add_request(self, run: Run, turn: int, conversation: RunMessages, at: float) -> None:
         actual, expected = list(run.history), conversation.expected()
         whole = actual[: len(expected)] != expected
         messages = tuple(actual if whole else actual[len(expected) :])

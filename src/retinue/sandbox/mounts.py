@@ -27,7 +27,7 @@ KERNEL_FOLDERS = ("/proc", "/dev", "/sys")
 
 
 @dataclass(frozen=True, slots=True)
-class OpenPath:
+class OpenMount:
     """A folder or file of a program, opened once: its real path, and its descriptor."""
 
     path: str
@@ -57,7 +57,7 @@ class ProgramPaths:
     def __init__(self, program: Program, resources: ExitStack) -> None:
         self._program = program
         self._resources = resources
-        self._named: dict[str, OpenPath] = {}
+        self._named: dict[str, OpenMount] = {}
         self.hidden = self._hidden()
         self.folder = self._open(program.folder)
         self.roots = self._roots()
@@ -66,9 +66,9 @@ class ProgramPaths:
         """The real paths of the names that the caller used for granted folders."""
         return {os.path.normpath(name): found.path for name, found in self._named.items()}
 
-    def _hidden(self) -> tuple[OpenPath, ...]:
+    def _hidden(self) -> tuple[OpenMount, ...]:
         """What is hidden and exists, by path."""
-        found: dict[str, OpenPath] = {}
+        found: dict[str, OpenMount] = {}
         for path in self._program.hidden:
             with suppress(FileNotFoundError):
                 hidden = self._opened(path)
@@ -117,7 +117,7 @@ class ProgramPaths:
             between[place] = Root(place, True, descriptor)
         return between
 
-    def _open(self, path: str) -> OpenPath:
+    def _open(self, path: str) -> OpenMount:
         try:
             found = self._opened(path)
         except FileNotFoundError as error:
@@ -125,17 +125,17 @@ class ProgramPaths:
         self._named[path] = found
         return found
 
-    def _opened(self, path: str) -> OpenPath:
+    def _opened(self, path: str) -> OpenMount:
         """The caller's descriptor of a path; without one, the path is opened here, for the first time."""
         descriptor = self._program.descriptors.get(path)
         try:
             if descriptor is not None:
                 if _path_of(descriptor) != path:
                     raise ToolError(f"{path} cannot be granted to a program: it was replaced a moment ago")
-                return OpenPath(path, descriptor)
+                return OpenMount(path, descriptor)
             descriptor = os.open(path, os.O_PATH)
             self._resources.callback(os.close, descriptor)
-            return OpenPath(_path_of(descriptor), descriptor)
+            return OpenMount(_path_of(descriptor), descriptor)
         except FileNotFoundError:
             raise
         except OSError as error:

@@ -30,11 +30,11 @@ log = logger("retinue.store")
 BLOB_THRESHOLD: Final = 16 * 1024
 """Size in bytes from which a body is stored as a blob."""
 
-Kind = Literal["event", "item", "outcome", "run spec"]
-Tree: TypeAlias = dict[str, Any]
+RecordKind = Literal["event", "item", "outcome", "run spec"]
+JsonTree: TypeAlias = dict[str, Any]
 """A stored object as decoded JSON, before conversion to its type."""
 
-Upcaster: TypeAlias = Callable[[Kind, Tree], Tree]
+Upcaster: TypeAlias = Callable[[RecordKind, JsonTree], JsonTree]
 """Converts a tree from one format to the next, including items and outcomes inside events."""
 
 UPCASTERS: Mapping[int, Upcaster] = {}
@@ -109,7 +109,7 @@ class Codec:
     def run_spec(self, body: bytes) -> RunSpec:
         return self._decode("run spec", body, msgspec.json.Decoder(RunSpec).decode, RunSpec)
 
-    def _decode(self, kind: Kind, body: bytes, decode: Callable[[memoryview], T], type_: type[T]) -> T:
+    def _decode(self, kind: RecordKind, body: bytes, decode: Callable[[memoryview], T], type_: type[T]) -> T:
         try:
             if body.startswith(self._prefix):
                 return decode(memoryview(body)[len(self._tag) :])
@@ -120,7 +120,7 @@ class Codec:
                 raise UnknownVariant(f"a stored {kind}", variant=variant, path=path, known=self._format) from error
             raise StoreCorrupt(f"a stored {kind} cannot be read: {error}; it begins with {body[:60]!r}") from error
 
-    def _upcast(self, kind: Kind, body: bytes) -> Tree:
+    def _upcast(self, kind: RecordKind, body: bytes) -> JsonTree:
         tag, content = split_format(body)
         if tag > self._format:
             raise UnknownFormat(f"a stored {kind}", found=tag, known=self._format)

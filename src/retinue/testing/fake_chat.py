@@ -34,7 +34,7 @@ LOOKBACK = 20
 """How many blocks before a cache mark are searched for a cached prefix."""
 
 
-class Block(NamedTuple):
+class PromptBlock(NamedTuple):
     """A piece of a prompt; `under` are options that distinguish blocks with the same content."""
 
     content: bytes
@@ -43,7 +43,7 @@ class Block(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prompt:
+class PromptTokens:
     """Tokens of a prompt: all, those read from the cache, and those written to it."""
 
     total: int
@@ -67,7 +67,7 @@ class PromptCache:
         self._wants_marks = wants_marks
         self._cached: set[bytes] = set()
 
-    def read(self, model: str, blocks: Iterable[Block]) -> Prompt:
+    def read(self, model: str, blocks: Iterable[PromptBlock]) -> PromptTokens:
         """Look up a prompt for a model and store its prefixes."""
         digest, size = hashlib.sha256(model.encode()), 0
         prefixes: list[tuple[bytes, int]] = []
@@ -85,7 +85,7 @@ class PromptCache:
             cached = max(cached, next(hits, 0))
         self._cached.update(prefixes[end][0] for end in marked)
         written = prefixes[marked[-1]][1] - cached if marked else 0
-        return Prompt(total=size // 4, cached=cached, written=written)
+        return PromptTokens(total=size // 4, cached=cached, written=written)
 
 
 Playable: TypeAlias = Line | FakeResponse | Callable[[ReceivedRequest], Line | FakeResponse]
@@ -140,9 +140,9 @@ class FakeChat(FakeServer):
         return played if played.chunk else replace(played, chunk=self._chunk)
 
 
-def prompt_blocks(*parts: Iterable[object] | None) -> Iterable[Block]:
+def prompt_blocks(*parts: Iterable[object] | None) -> Iterable[PromptBlock]:
     """The blocks of a prompt, in order."""
-    return (Block(msgspec.json.encode(item)) for part in parts for item in part or ())
+    return (PromptBlock(msgspec.json.encode(item)) for part in parts for item in part or ())
 
 
 def count_replies(request: ReceivedRequest) -> int:

@@ -21,7 +21,7 @@ MAX_KEPT = 64 * 1024 * 1024
 """Bytes of earlier contents that are kept together; the oldest changes are forgotten first."""
 
 
-class Target(Protocol):
+class PathTarget(Protocol):
     """A name in a folder that is held open; `names` are its components from `/` on."""
 
     @property
@@ -43,32 +43,32 @@ class Target(Protocol):
         """Status of what has that name now; None if there is nothing."""
 
 
-Reopen: TypeAlias = Callable[[], AbstractContextManager[Target]]
+Reopen: TypeAlias = Callable[[], AbstractContextManager[PathTarget]]
 """Opens the target of a change once more, within the policy of the call that made it."""
 
 
-class Content(NamedTuple):
+class FileContent(NamedTuple):
     """A regular file: its content, and its status for the permissions."""
 
     data: bytes
     status: os.stat_result
 
 
-class NotKept(NamedTuple):
+class UnkeptContent(NamedTuple):
     """What is no regular file, or is too large; two of them are the same if nothing was written in between."""
 
     status: tuple[int, int, int]
 
 
-Found: TypeAlias = Content | NotKept | None
+FoundContent: TypeAlias = FileContent | UnkeptContent | None
 
 
-class Change(NamedTuple):
+class FileChange(NamedTuple):
     """What was at a path before and after a call."""
 
     path: str
-    before: Found
-    after: Found
+    before: FoundContent
+    after: FoundContent
     reopen: Reopen
 
 
@@ -76,7 +76,7 @@ class FileChanges:
     """The changes of files in groups, the latest last; a group has the changes since a `begin`."""
 
     def __init__(self) -> None:
-        self._groups: list[list[Change]] = []
+        self._groups: list[list[FileChange]] = []
         self._is_on = False
         self._lock = threading.Lock()
 
@@ -87,7 +87,7 @@ class FileChanges:
             self._groups = [*filter(None, self._groups), []]
 
     @contextmanager
-    def recorded(self, target: Target, reopen: Reopen) -> Generator[None]:
+    def recorded(self, target: PathTarget, reopen: Reopen) -> Generator[None]:
         """Record what the block does to a target."""
         if not self._is_on:
             yield
@@ -99,10 +99,10 @@ class FileChanges:
             after = found(target)
             if not same(before, after):
                 with self._lock:
-                    self._groups[-1].append(Change("/" + "/".join(target.names), before, after, reopen))
+                    self._groups[-1].append(FileChange("/" + "/".join(target.names), before, after, reopen))
                     self._forget_oldest()
 
-    def take_latest(self) -> list[Change]:
+    def take_latest(self) -> list[FileChange]:
         """The changes of the latest group that has any, which is forgotten; the first change first."""
         with self._lock:
             changes = next((group for group in reversed(self._groups) if group), None)
@@ -121,31 +121,31 @@ class FileChanges:
             if sum(sizes) <= MAX_KEPT:
                 break
             sizes[-1] -= _size(change)
-            group[index] = change._replace(before=NotKept((0, 0, 0)))
+            group[index] = change._replace(before=UnkeptContent((0, 0, 0)))
 
 
-def _size(change: Change) -> int:
-    return sum(len(found.data) for found in (change.before, change.after) if isinstance(found, Content))
+def _size(change: FileChange) -> int:
+    return sum(len(found.data) for found in (change.before, change.after) if isinstance(found, FileContent))
 
 
-def found(target: Target) -> Found:
+def found(target: PathTarget) -> FoundContent:
     try:
         fd = os.open(target.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=target.fd)
     except FileNotFoundError:
         return None
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.EACCES, errno.ENXIO, errno.EISDIR):
-            return NotKept((0, 0, 0))
+            return UnkeptContent((0, 0, 0))
         found = target.stat()
-        return None if found is None else NotKept((found.st_ino, found.st_size, found.st_mtime_ns))
+        return None if found is None else UnkeptContent((found.st_ino, found.st_size, found.st_mtime_ns))
     with open(fd, "rb") as file:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_FILE:
-            return NotKept((status.st_ino, status.st_size, status.st_mtime_ns))
-        return Content(file.read(MAX_FILE), status)
+            return UnkeptContent((status.st_ino, status.st_size, status.st_mtime_ns))
+        return FileContent(file.read(MAX_FILE), status)
 
 
-def same(one: Found, other: Found) -> bool:
-    if isinstance(one, Content) and isinstance(other, Content):
+def same(one: FoundContent, other: FoundContent) -> bool:
+    if isinstance(one, FileContent) and isinstance(other, FileContent):
         return one.data == other.data
     return one == other

@@ -45,7 +45,7 @@ ATTEMPTS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PathStep:
     name: str
     id: Id
 
@@ -55,7 +55,7 @@ class Position:
 
     def __init__(self) -> None:
         self.fd = os.open("/", PASS)
-        self.steps = [Step("", identity_of(os.fstat(self.fd)))]
+        self.steps = [PathStep("", identity_of(os.fstat(self.fd)))]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -72,7 +72,7 @@ class Position:
         """Enter a folder; a link is refused."""
         fd = os.open(name, PASS, dir_fd=self.fd)
         self._stand_on(fd)
-        self.steps.append(Step(name, identity_of(os.fstat(fd))))
+        self.steps.append(PathStep(name, identity_of(os.fstat(fd))))
 
     def leave(self) -> None:
         """Go up; raises ESTALE if the parent is not the folder that the walk came from (it was moved meanwhile)."""

@@ -52,7 +52,7 @@ process that the code forked reaches the same end and prints nothing.
 """
 
 
-class Execution(Struct, frozen=True):
+class PythonResult(Struct, frozen=True):
     """Output of the code, and the value of its last expression."""
 
     stdout: str = ""
@@ -63,7 +63,7 @@ class Execution(Struct, frozen=True):
 def tools(dependencies: ToolDependencies) -> Sequence[Tool]:
     """`python_execute`."""
 
-    async def python_execute(code: str, context: CallContext, mem: str = "512m", timeout: int = 30) -> Execution:
+    async def python_execute(code: str, context: CallContext, mem: str = "512m", timeout: int = 30) -> PythonResult:
         """Run Python code in a sandbox without network; the workspace can be read, only /tmp can be written.
 
         Args:
@@ -72,10 +72,10 @@ def tools(dependencies: ToolDependencies) -> Sequence[Tool]:
             timeout: Seconds after which it is killed.
         """
         if not code.strip():
-            return Execution(stderr="No code provided")
+            return PythonResult(stderr="No code provided")
         memory = parse_size(mem)
         if memory is None:
-            return Execution(stderr=f"Invalid memory limit: {mem!r}; write a number with k, m or g, up to 4g")
+            return PythonResult(stderr=f"Invalid memory limit: {mem!r}; write a number with k, m or g, up to 4g")
         seconds = max(1, min(timeout, MAX_SECONDS))
         allowed, memory_of_all = memory_limits(dependencies)
         token = secrets.token_hex(16)
@@ -130,7 +130,7 @@ def parse_size(text: str) -> int | None:
     return size if 0 < size <= MAX_MEMORY else None
 
 
-def _execution(ended: Ended, token: str, seconds: int, messages: Sequence[str]) -> Execution:
+def _execution(ended: Ended, token: str, seconds: int, messages: Sequence[str]) -> PythonResult:
     before, has_token, rest = ended.stderr.decode("utf-8", "replace").rpartition(token)
     result, after = _result(rest) if has_token else (None, rest)
     stderr = before + after
@@ -143,7 +143,7 @@ def _execution(ended: Ended, token: str, seconds: int, messages: Sequence[str]) 
     elif ended.code < 0:
         stderr += f"Killed by signal {-ended.code}: too much memory or time?"
     stderr = "\n".join((stderr, *(f"[{message}]" for message in messages))) if messages else stderr
-    return Execution(_truncate(ended.stdout.decode("utf-8", "replace")), _truncate(stderr), result)
+    return PythonResult(_truncate(ended.stdout.decode("utf-8", "replace")), _truncate(stderr), result)
 
 
 def _result(printed: str) -> tuple[str | None, str]:

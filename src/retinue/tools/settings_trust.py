@@ -50,17 +50,17 @@ class WritableRoot(Struct, frozen=True):
     root: str
 
 
-class Accepted(Struct, frozen=True):
+class AcceptedPath(Struct, frozen=True):
     """The contents of one path that are obeyed, the latest last; `content` is the latest, to show what has changed."""
 
     path: str
     digests: tuple[str, ...] = ()
     content: bytes = b""
 
-    def with_content(self, content: bytes) -> Accepted:
+    def with_content(self, content: bytes) -> AcceptedPath:
         digest = digest_of(content)
         others = tuple(each for each in self.digests if each != digest)
-        return Accepted(self.path, (*others, digest)[-MAX_DIGESTS:], content)
+        return AcceptedPath(self.path, (*others, digest)[-MAX_DIGESTS:], content)
 
 
 def digest_of(content: bytes) -> str:
@@ -82,8 +82,8 @@ class Records(Protocol):
     def is_root(self, folder: str) -> bool: ...
     def add_root(self, folder: str) -> None: ...
     def roots(self) -> list[str]: ...
-    def accepted(self, path: str) -> Accepted | None: ...
-    def accept(self, accepted: Accepted) -> None: ...
+    def accepted(self, path: str) -> AcceptedPath | None: ...
+    def accept(self, accepted: AcceptedPath) -> None: ...
 
 
 class MemoryRecords:
@@ -92,7 +92,7 @@ class MemoryRecords:
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._roots: set[str] = set()
-        self._accepted: dict[str, Accepted] = {}
+        self._accepted: dict[str, AcceptedPath] = {}
 
     @contextlib.contextmanager
     def locked(self) -> Generator[None]:
@@ -110,10 +110,10 @@ class MemoryRecords:
     def roots(self) -> list[str]:
         return list(self._roots)
 
-    def accepted(self, path: str) -> Accepted | None:
+    def accepted(self, path: str) -> AcceptedPath | None:
         return self._accepted.get(path)
 
-    def accept(self, accepted: Accepted) -> None:
+    def accept(self, accepted: AcceptedPath) -> None:
         self._accepted[accepted.path] = accepted
 
 
@@ -165,13 +165,13 @@ class DiskRecords:
                 os.unlink(self.folder / other)
             os.symlink(name, self.folder / other)
 
-    def accepted(self, path: str) -> Accepted | None:
+    def accepted(self, path: str) -> AcceptedPath | None:
         try:
-            return msgspec.json.decode((self.folder / _name(path, "trust")).read_bytes(), type=Accepted)
+            return msgspec.json.decode((self.folder / _name(path, "trust")).read_bytes(), type=AcceptedPath)
         except (OSError, msgspec.DecodeError):  # what cannot be read accepts nothing
             return None
 
-    def accept(self, accepted: Accepted) -> None:
+    def accept(self, accepted: AcceptedPath) -> None:
         self._write(_name(accepted.path, "trust"), accepted)
 
     def _write(self, name: str, value: Struct) -> None:
@@ -265,7 +265,7 @@ def record_roots(roots: Iterable[str], files: Sequence[Path], home: Path | None)
         for path in _with_modules((*files, *usual)):
             for place, content in _places(path):
                 if any(_is_below(place, root) for root in new) and not _root_above(records, place):
-                    records.accept((records.accepted(place) or Accepted(place)).with_content(content))
+                    records.accept((records.accepted(place) or AcceptedPath(place)).with_content(content))
         for root in new:
             records.add_root(root)
     _ENTERED.update(new.values())
@@ -364,7 +364,7 @@ def accept(path: Path, content: bytes, home: Path | None) -> None:
     for records in _used_records(home):
         with records.locked():
             for place, found in (*_links(path), (os.path.realpath(path), content)):
-                records.accept((records.accepted(place) or Accepted(place)).with_content(found))
+                records.accept((records.accepted(place) or AcceptedPath(place)).with_content(found))
 
 
 def last_accepted(path: Path, home: Path | None) -> bytes | None:

@@ -21,7 +21,7 @@ from retinue.core.text import rfc3339
 from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.function import FunctionTool
 
-Status = Literal["pending", "in_progress", "completed", "cancelled"]
+TodoStatus = Literal["pending", "in_progress", "completed", "cancelled"]
 Priority = Literal["low", "medium", "high"]
 
 SECONDS = 60.0
@@ -31,19 +31,19 @@ MAX_METADATA_CHARACTERS = 10_000
 Subject = Annotated[str, Meta(min_length=1, max_length=500)]
 Description = Annotated[str, Meta(max_length=10_000)]
 Labels = Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=64)], ...], Meta(max_length=20)]
-Owner = Annotated[str, Meta(max_length=200)]
-Ids = Annotated[tuple[str, ...], Meta(max_length=100)]
+OwnerName = Annotated[str, Meta(max_length=200)]
+TaskIds = Annotated[tuple[str, ...], Meta(max_length=100)]
 
 _OVER = ("completed", "cancelled")
 
 
-class Task(Struct, frozen=True, kw_only=True):
+class TodoTask(Struct, frozen=True, kw_only=True):
     """A task as it is stored; `blocked_by` are the ids of the tasks that it waits for."""
 
     number: int
     subject: str
     description: str = ""
-    status: Status = "pending"
+    status: TodoStatus = "pending"
     priority: Priority = "medium"
     labels: tuple[str, ...] = ()
     owner: str | None = None
@@ -59,7 +59,7 @@ class Task(Struct, frozen=True, kw_only=True):
         return f"task_{self.number}"
 
 
-Tasks = dict[str, Task]
+Tasks = dict[str, TodoTask]
 
 
 def space_of(session_id: SessionId) -> str:
@@ -92,9 +92,9 @@ class TodoList:
         description: Description = "",
         priority: Priority = "medium",
         labels: Labels = (),
-        blocks: Ids = (),
-        blocked_by: Ids = (),
-        owner: Owner | None = None,
+        blocks: TaskIds = (),
+        blocked_by: TaskIds = (),
+        owner: OwnerName | None = None,
         metadata: dict[str, Any] | None = None,
     ) -> str:
         """Add a task to the to-do list that all agents of this session share.
@@ -111,10 +111,10 @@ class TodoList:
         """
         at, by = self._clock.now(), context.path
 
-        def create(tasks: Tasks) -> Task:
+        def create(tasks: Tasks) -> TodoTask:
             if len(tasks) >= self._max_tasks:
                 raise ToolError(f"The list is full: it has {self._max_tasks} tasks. Update one that is over instead.")
-            task = Task(
+            task = TodoTask(
                 number=max((task.number for task in tasks.values()), default=0) + 1,
                 subject=subject,
                 description=description,
@@ -144,7 +144,7 @@ class TodoList:
     async def task_list(
         self,
         context: CallContext,
-        status: Status | None = None,
+        status: TodoStatus | None = None,
         labels: Labels | None = None,
         blocked: bool | None = None,
     ) -> str:
@@ -172,15 +172,15 @@ class TodoList:
         id: str,
         subject: Subject | None = None,
         description: Description | None = None,
-        status: Status | None = None,
+        status: TodoStatus | None = None,
         priority: Priority | None = None,
         labels: Labels | None = None,
-        owner: Owner | None = None,
+        owner: OwnerName | None = None,
         metadata: dict[str, Any] | None = None,
-        add_blocks: Ids = (),
-        remove_blocks: Ids = (),
-        add_blocked_by: Ids = (),
-        remove_blocked_by: Ids = (),
+        add_blocks: TaskIds = (),
+        remove_blocks: TaskIds = (),
+        add_blocked_by: TaskIds = (),
+        remove_blocked_by: TaskIds = (),
     ) -> str:
         """Change a task of the to-do list; what is not given stays as it is.
 
@@ -200,7 +200,7 @@ class TodoList:
         """
         at, by = self._clock.now(), context.path
 
-        def update(tasks: Tasks) -> Task:
+        def update(tasks: Tasks) -> TodoTask:
             task = _find(tasks, id)
             tasks[id] = replace(
                 task,
@@ -223,7 +223,7 @@ class TodoList:
 
         return await self._change(context, update)
 
-    async def _change(self, context: CallContext, change: Callable[[Tasks], Task]) -> str:
+    async def _change(self, context: CallContext, change: Callable[[Tasks], TodoTask]) -> str:
         """Change the list atomically and return the changed task; a call that is made again returns the same."""
 
         def decide(key_value: Mapping[str, bytes]) -> Decision:
@@ -256,21 +256,21 @@ class _Answer(Struct, frozen=True, kw_only=True):
 
 
 def _tasks(key_value: Mapping[str, bytes]) -> Tasks:
-    tasks = [msgspec.json.decode(value, type=Task) for value in key_value.values()]
+    tasks = [msgspec.json.decode(value, type=TodoTask) for value in key_value.values()]
     return {task.id: task for task in sorted(tasks, key=lambda task: task.number)}
 
 
-def _find(tasks: Tasks, id: str) -> Task:
+def _find(tasks: Tasks, id: str) -> TodoTask:
     if id not in tasks:
         raise ToolError(f"Task not found: {id}")
     return tasks[id]
 
 
-def _is_blocked(task: Task, tasks: Tasks) -> bool:
+def _is_blocked(task: TodoTask, tasks: Tasks) -> bool:
     return any(tasks[other].status not in _OVER for other in task.blocked_by)
 
 
-def _linked(tasks: Tasks, id: str, *, blocks: Iterable[str], blocked_by: Iterable[str], at: float, by: str) -> Task:
+def _linked(tasks: Tasks, id: str, *, blocks: Iterable[str], blocked_by: Iterable[str], at: float, by: str) -> TodoTask:
     """Add links between tasks and return the task; raises `ToolError` for a cycle."""
     links = [*((other, id) for other in blocks), *((id, other) for other in blocked_by)]
     for waits, blocker in links:
@@ -293,7 +293,7 @@ def _all_blockers(id: str, tasks: Tasks) -> set[str]:
     return found
 
 
-def _rendered(task: Task, tasks: Tasks) -> dict[str, Any]:
+def _rendered(task: TodoTask, tasks: Tasks) -> dict[str, Any]:
     return {
         "id": task.id,
         "subject": task.subject,
@@ -331,7 +331,9 @@ def _json(value: object) -> str:
 
 async def plan_of(key_value: KeyValue, session_id: SessionId) -> list[dict[str, str]]:
     """The to-do list of a session as editors show it: content, priority and status, without cancelled tasks."""
-    stored = (msgspec.json.decode(body, type=Task) for body in (await key_value.look(space_of(session_id))).values())
+    stored = (
+        msgspec.json.decode(body, type=TodoTask) for body in (await key_value.look(space_of(session_id))).values()
+    )
     return [
         {"content": task.subject, "priority": task.priority, "status": task.status}
         for task in sorted(stored, key=lambda task: task.number)

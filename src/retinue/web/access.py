@@ -26,7 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from retinue.core.errors import BadInput
 from retinue.net.loopback import is_localhost
 
-Role: TypeAlias = Literal["act", "read"]
+AccessRole: TypeAlias = Literal["act", "read"]
 
 COOKIE = "retinue_token"
 TOKEN_FILE = "web_token"
@@ -55,18 +55,18 @@ SECURITY_HEADERS: tuple[tuple[bytes, bytes], ...] = (
 )
 
 
-class Tokens:
+class AccessTokens:
     """The tokens of a server: one that may act, and perhaps one that may only read."""
 
     def __init__(self, act: str, read: str | None = None) -> None:
-        self._roles: list[tuple[bytes, Role]] = [(act.encode(), "act")]
+        self._roles: list[tuple[bytes, AccessRole]] = [(act.encode(), "act")]
         if read is not None:
             self._roles.append((read.encode(), "read"))
 
-    def role(self, token: str) -> Role | None:
+    def role(self, token: str) -> AccessRole | None:
         """The role of a token; None if it is none of this server."""
         given = token.encode("utf-8", "surrogateescape")
-        found: Role | None = None
+        found: AccessRole | None = None
         for known, role in self._roles:  # all are compared, so that the time says nothing
             if hmac.compare_digest(known, given):
                 found = found or role
@@ -122,13 +122,13 @@ def public_origin(url: str) -> str:
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
-class Guard:
+class AccessGuard:
     """The outermost layer of the server; passes requests on with their role in `scope["role"]`.
 
     `host` is the name or address under which it listens, `public` the origin of its public URL, or empty.
     """
 
-    def __init__(self, app: ASGIApp, tokens: Tokens, *, host: str, public: str = "") -> None:
+    def __init__(self, app: ASGIApp, tokens: AccessTokens, *, host: str, public: str = "") -> None:
         self._app = app
         self._tokens = tokens
         self._host = host.lower()
@@ -177,7 +177,7 @@ class Guard:
             return False
         return not is_localhost(self._host)
 
-    def _role(self, headers: dict[str, str]) -> Role | None:
+    def _role(self, headers: dict[str, str]) -> AccessRole | None:
         kind, _, bearer = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer":
             return self._tokens.role(bearer.strip())
@@ -187,7 +187,7 @@ class Guard:
             return None
         return self._tokens.role(cookies[COOKIE].value) if COOKIE in cookies else None
 
-    def _refusal(self, role: Role, headers: dict[str, str]) -> tuple[int, str] | None:
+    def _refusal(self, role: AccessRole, headers: dict[str, str]) -> tuple[int, str] | None:
         if role != "act":
             return 403, "this token may only read"
         origin = headers.get("origin")

@@ -18,7 +18,7 @@ import msgspec
 from retinue.app.engine_types import RunView
 from retinue.app.json_rows import run_row
 from retinue.app.read_only import ReadOnlyClient
-from retinue.app.transcript import Conversation, Entry
+from retinue.app.transcript import RunEntries, TranscriptEntry
 from retinue.core.commands import RunQuery
 from retinue.core.errors import RetinueError
 from retinue.core.events import Event
@@ -104,7 +104,7 @@ class _Tree:
         self._over: set[RunId] = set()
         """Runs whose last row was sent: it does not change any more."""
         self._calls: dict[RunId, OpenCalls] = {}
-        self._conversations: dict[RunId, Conversation] = {}
+        self._conversations: dict[RunId, RunEntries] = {}
         """Of runs that a page has shown. Each begins with the first event; events may be taken again."""
         self._changed: set[RunId] = set()
         self._settling: dict[RunId, tuple[float, int]] = {}
@@ -258,8 +258,8 @@ class _Tree:
         items = self._items(run_id, new)
         return sent("entries", {"run_id": run_id, "seq": new[-1][0], "items": items}), new[-1][0]
 
-    def _items(self, run_id: RunId, events: Sequence[tuple[int, Event]]) -> list[Entry]:
-        conversation = self._conversations.setdefault(run_id, Conversation())
+    def _items(self, run_id: RunId, events: Sequence[tuple[int, Event]]) -> list[TranscriptEntry]:
+        conversation = self._conversations.setdefault(run_id, RunEntries())
         return [entry for _, event in events for entry in conversation.entries(event)]
 
     async def _changed_rows(self, run_ids: Set[RunId]) -> list[bytes]:

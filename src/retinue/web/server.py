@@ -21,7 +21,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from retinue.core.errors import BadInput
 from retinue.web import bodies
-from retinue.web.access import SECURITY_HEADERS, Guard, Tokens, too_many
+from retinue.web.access import SECURITY_HEADERS, AccessGuard, AccessTokens, too_many
 from retinue.web.openapi import document
 from retinue.web.routes import AdminRoutes, RunRoutes, healthz
 from retinue.web.service import Handler, Service, answering, as_json
@@ -32,8 +32,8 @@ HEADER_SECONDS = 10.0
 """How long the headers of a request may take, from the connection or the end of the request before it."""
 
 
-def application(service: Service, tokens: Tokens, *, host: str, public: str = "") -> ASGIApp:
-    """The whole server as an ASGI application; `host` and `public` are as for `Guard`."""
+def application(service: Service, tokens: AccessTokens, *, host: str, public: str = "") -> ASGIApp:
+    """The whole server as an ASGI application; `host` and `public` are as for `AccessGuard`."""
     described = msgspec.json.encode(document())
 
     async def openapi(request: Request) -> Response:
@@ -58,7 +58,7 @@ def application(service: Service, tokens: Tokens, *, host: str, public: str = ""
     ]
     app = Starlette(routes=routes, exception_handlers={HTTPException: _problem, Exception: _bug})
     app.router.redirect_slashes = False  # behind a proxy the address would be a wrong one
-    return Guard(app, tokens, host=host, public=public)
+    return AccessGuard(app, tokens, host=host, public=public)
 
 
 def _by_method(handlers: Mapping[str, Handler]) -> Handler:

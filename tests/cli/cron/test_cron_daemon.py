@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from retinue.app.open import open_read_only
 from retinue.core.commands import Adopt, Decision, DriverRow, RegisterDriver
 from retinue.core.text import rfc3339
-from retinue.dispatch.cron.jobs import SPACE, Owner
+from retinue.dispatch.cron.jobs import SPACE, ClaimOwner
 from retinue.dispatch.cron.table import CronTable
 from retinue.providers.scripted import Line, hangs, says
 from retinue.store.sqlite.store import SqliteStore
@@ -188,11 +188,11 @@ async def test_a_run_that_ended_before_the_kill_is_not_repeated(cli: Cli) -> Non
         await add_agents(cli, 1, vendor)
         async with open_read_only() as client:
             cron_table = CronTable(client.key_value)
-            (claim,) = (await cron_table.claim_due(now=time.time(), owner=Owner("host", ""), max_running=1)).claims
+            (claim,) = (await cron_table.claim_due(now=time.time(), owner=ClaimOwner("host", ""), max_running=1)).claims
         assert (await retinue("cron", "fire", claim.name, claim.creation_id, "1")).code == 0
         async with open_read_only() as client:  # as if its last write had been lost
             place = f"claim/{claim.place}"
-            started = msgspec.json.encode(replace(claim, owner=Owner(), state="started"))
+            started = msgspec.json.encode(replace(claim, owner=ClaimOwner(), state="started"))
             await client.key_value.change(SPACE, lambda _: Decision(b"", puts={place: started}))
         again = await retinue("cron", "daemon", "--once")
 

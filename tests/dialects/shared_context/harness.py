@@ -7,7 +7,7 @@ from retinue.core.commands import Decision
 from retinue.dialects.arguments import compact
 from retinue.dialects.error_codes import CodedRefusal
 from retinue.dialects.shared_context.actions import decide, look
-from retinue.dialects.shared_context.requests import Delete, TakeSnapshot, Write, parse
+from retinue.dialects.shared_context.requests import Delete, TakeSnapshot, WriteEntry, parse
 from tests.dialects.spec.harness import Answer
 
 AT = 1771597800.0  # 2026-02-20T14:30:00Z
@@ -25,7 +25,7 @@ class Context:
         """What a model reads after calling the tool with these arguments."""
         try:
             action = parse(json.dumps(arguments))
-            if not isinstance(action, Write | Delete | TakeSnapshot):
+            if not isinstance(action, WriteEntry | Delete | TakeSnapshot):
                 return json.loads(compact(look(action, self.key_value, participant=by, at=at)))
         except CodedRefusal as refusal:
             return refusal.answer

@@ -11,7 +11,16 @@ from retinue.core.commands import Decision
 from retinue.dialects.arguments import compact
 from retinue.dialects.error_codes import CodedRefusal
 from retinue.dialects.shared_context.actions import decide, look, tokens
-from retinue.dialects.shared_context.requests import ALL, Delete, ListKeys, Read, TakeSnapshot, Write, parse, spec_of
+from retinue.dialects.shared_context.requests import (
+    ALL,
+    Delete,
+    ListKeys,
+    Read,
+    TakeSnapshot,
+    WriteEntry,
+    parse,
+    spec_of,
+)
 
 AT = 1771597800.0
 """2026-02-20T14:30:00Z"""
@@ -30,7 +39,7 @@ class Context:
         text = arguments if isinstance(arguments, str) else json.dumps(arguments)
         try:
             action = parse(text)
-            if not isinstance(action, Write | Delete | TakeSnapshot):
+            if not isinstance(action, WriteEntry | Delete | TakeSnapshot):
                 return json.loads(compact(look(action, self.key_value, participant=by, at=at)))
         except CodedRefusal as refusal:
             return refusal.answer
@@ -378,7 +387,7 @@ def test_the_tool_is_shown_with_its_parameters() -> None:
 def test_requests_become_actions() -> None:
     assert parse('{"action": "list_keys"}') == ListKeys()
     assert parse('{"action": "read", "key": "scope"}') == Read("scope")
-    assert parse('{"action": "write", "key": "scope", "value": "v"}') == Write("scope", "v")
+    assert parse('{"action": "write", "key": "scope", "value": "v"}') == WriteEntry("scope", "v")
     assert parse('{"action": "delete", "key": "scope"}') == Delete("scope")
 
 

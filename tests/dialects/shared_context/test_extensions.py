@@ -12,7 +12,7 @@ from retinue.dialects.shared_context.requests import (
     ReadBatch,
     ReadHistory,
     TakeSnapshot,
-    Write,
+    WriteEntry,
     parse,
     participant_text,
 )
@@ -27,7 +27,7 @@ def test_requests_become_actions() -> None:
     assert parse('{"action": "snapshot", "label": "before"}') == TakeSnapshot("before")
     assert parse(
         '{"action": "write", "key": "a", "value": "v", "ttl_seconds": 5, "readable_by": ["x"], "writable_by": []}'
-    ) == Write("a", "v", 5.0, ("x",), ())
+    ) == WriteEntry("a", "v", 5.0, ("x",), ())
 
 
 @pytest.mark.promise("SC-10-NO-PREFIXES")

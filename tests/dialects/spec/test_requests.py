@@ -13,8 +13,8 @@ from retinue.dialects.spec.requests import (
     Define,
     ListAgents,
     Spawn,
-    Status,
-    Wait,
+    TaskStatus,
+    WaitForTasks,
     actions_of,
     check_agent_name,
     check_definition,
@@ -43,7 +43,7 @@ def test_the_five_requests_are_understood() -> None:
     assert parse('{"action": "list_agents"}') == ListAgents()
     assert parse('{"action": "spawn", "agent": "researcher", "task": "Find it."}') == Spawn("researcher", "Find it.")
     assert parse('{"action": "spawn", "name": "researcher", "task": "Find it."}') == Spawn("researcher", "Find it.")
-    assert parse('{"action": "status", "task_id": "t_01"}') == Status("t_01")
+    assert parse('{"action": "status", "task_id": "t_01"}') == TaskStatus("t_01")
     assert parse('{"action": "collect", "task_id": "t_01"}') == Collect("t_01")
     full = ANALYST | {"tools": ["query_database"], "model": "claude-sonnet-4-20250514", "max_turns": 15}
     assert parse(json.dumps(full)) == Define(
@@ -287,7 +287,7 @@ def test_optional_fields_that_a_model_filled_in_as_empty_are_absent(extensions: 
 
     for request in (define, spawn):
         assert parse(json.dumps(EMPTY | request), extensions) == parse(json.dumps(request), extensions)
-    assert parse(json.dumps(EMPTY | {"action": "wait", "task_ids": ["t_01"]})) == Wait(("t_01",))
+    assert parse(json.dumps(EMPTY | {"action": "wait", "task_ids": ["t_01"]})) == WaitForTasks(("t_01",))
 
 
 def test_the_tool_is_shown_with_its_parameters() -> None:

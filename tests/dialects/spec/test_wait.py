@@ -9,7 +9,7 @@ import retinue
 from retinue.core.run import Limits
 from retinue.dialects.error_codes import CodedRefusal
 from retinue.dialects.spec.dialect import REMEMBERED, StatusPolls
-from retinue.dialects.spec.requests import Wait, parse
+from retinue.dialects.spec.requests import WaitForTasks, parse
 from retinue.dialects.spec.settings import EXTENSIONS, SpecSettings
 from retinue.providers.scripted import Line, says, together
 from retinue.testing.virtual_time import VirtualClock
@@ -86,7 +86,7 @@ async def test_wait_returns_at_its_timeout_with_the_ended_tasks() -> None:
 def test_the_time_is_ten_minutes_by_default_and_an_hour_at_most() -> None:
     def timeout(**fields: object) -> object:
         request = parse(json.dumps({"action": "wait", "task_ids": ["t_01"]} | fields))
-        return request.timeout_ms if isinstance(request, Wait) else None
+        return request.timeout_ms if isinstance(request, WaitForTasks) else None
 
     assert timeout() == 600_000
     assert [timeout(timeout_ms=asked) for asked in (1, 3_600_001, 10**400, -1)] == [1, 3_600_000, 3_600_000, 0]

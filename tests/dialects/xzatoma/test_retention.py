@@ -12,7 +12,7 @@ from retinue.core.errors import BadInput, NotKept, StoreError
 from retinue.core.events import ReplyReceived, RunEnded
 from retinue.core.ports import Store
 from retinue.dialects.xzatoma.settings import XzatomaSettings
-from retinue.dialects.xzatoma.transcripts import KeptTranscripts, Transcript
+from retinue.dialects.xzatoma.transcripts import KeptTranscripts, SubagentTranscript
 from retinue.providers.scripted import Script, hangs
 from retinue.store.memory.store import MemoryStore
 from retinue.store.sqlite.store import SqliteStore
@@ -47,7 +47,7 @@ def nested(store: Store | None = None, settings: XzatomaSettings = DROPS, *, lat
     )
 
 
-async def conversations(store: Store) -> list[Transcript]:
+async def conversations(store: Store) -> list[SubagentTranscript]:
     async with open_read_only(store=store) as archive:
         kept = KeptTranscripts(archive.supervisor)
         return await kept.read(await kept.rows())

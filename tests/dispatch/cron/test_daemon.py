@@ -9,15 +9,15 @@ from retinue.core.commands import Change, Decide, WriteResult
 from retinue.core.ids import Key, SessionId
 from retinue.dispatch.cron.claims import MAX_CRASHES, NO_OWNER
 from retinue.dispatch.cron.daemon import GONE, LEASE, NOTHING_DONE, POLL, Daemon
-from retinue.dispatch.cron.jobs import AgentWork, Claim, HistoryEntry, Job, Owner, ShellWork, Work, entry_of
+from retinue.dispatch.cron.jobs import AgentWork, Claim, ClaimOwner, HistoryEntry, Job, JobWork, ShellWork, entry_of
 from retinue.dispatch.cron.schedule import Every
 from retinue.dispatch.cron.table import CronTable
 from retinue.engine import this_host, this_process
 from retinue.store.memory.store import MemoryStore
 from retinue.testing.virtual_time import VirtualClock
 
-HERE = Owner(this_host(), this_process())
-ELSEWHERE = Owner("elsewhere", "1")
+HERE = ClaimOwner(this_host(), this_process())
+ELSEWHERE = ClaimOwner("elsewhere", "1")
 ASK = AgentWork(agent="dig", prompt="Dig.")
 
 
@@ -56,7 +56,7 @@ class DaemonHarness:
         await self.cron_table.finish(claim, "ok")
         return ""
 
-    async def add(self, name: str, seconds: int, work: Work = ASK) -> None:
+    async def add(self, name: str, seconds: int, work: JobWork = ASK) -> None:
         due = self.begin + seconds
         schedule = Every(seconds * 1000, since=self.begin)
         await self.cron_table.add(Job(name=name, creation_id="1", schedule=schedule, work=work, next_run=due))

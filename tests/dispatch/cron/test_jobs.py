@@ -15,12 +15,12 @@ from msgspec.structs import replace
 from retinue.core.errors import BadInput
 from retinue.dispatch.cron import claims, jobs
 from retinue.dispatch.cron.claims import GRACE, MAX_CRASHES, NO_OWNER, SkippedMoments, Verdicts
-from retinue.dispatch.cron.jobs import AgentWork, Claim, Job, Missed, Owner, ShellWork, Table, Work
+from retinue.dispatch.cron.jobs import AgentWork, Claim, ClaimOwner, Job, JobTable, JobWork, Missed, ShellWork
 from retinue.dispatch.cron.schedule import At, Every, Schedule
 
 OFTEN = Every(10_000)
-HERE = Owner("host", "1")
-THERE = Owner("host", "2")
+HERE = ClaimOwner("host", "1")
+THERE = ClaimOwner("host", "2")
 ASK = AgentWork(agent="dig", prompt="Dig.")
 RUN = ShellWork(command="ls")
 
@@ -28,7 +28,7 @@ RUN = ShellWork(command="ls")
 def job(
     name: str = "a",
     *,
-    work: Work = ASK,
+    work: JobWork = ASK,
     schedule: Schedule = OFTEN,
     due: float | None = 10.0,
     missed: Missed = "once",
@@ -36,11 +36,13 @@ def job(
     return Job(name=name, creation_id=f"{name}1", schedule=schedule, work=work, next_run=due, missed=missed)
 
 
-def table(*known: Job) -> Table:
-    return Table({each.name: each for each in known})
+def table(*known: Job) -> JobTable:
+    return JobTable({each.name: each for each in known})
 
 
-def claimed(before: Table, now: float, *, owner: Owner = HERE, max_running: int = 4) -> tuple[Table, Verdicts]:
+def claimed(
+    before: JobTable, now: float, *, owner: ClaimOwner = HERE, max_running: int = 4
+) -> tuple[JobTable, Verdicts]:
     return claims.claim_due(before, now=now, owner=owner, max_running=max_running)
 
 
@@ -80,7 +82,7 @@ def test_a_job_that_is_executed_by_hand_is_not_due_meanwhile() -> None:
     assert not claims.is_due(after, 10.0)
 
 
-def claimed_as(after: Table, verdicts: Verdicts) -> tuple[Table, Claim]:
+def claimed_as(after: JobTable, verdicts: Verdicts) -> tuple[JobTable, Claim]:
     return after, verdicts.claims[0]
 
 
@@ -92,7 +94,7 @@ def test_a_due_job_is_claimed_once_and_is_due_again_later() -> None:
 
     claim = Claim(name="a", creation_id="a1", due=10.0, owner=HERE)
     assert verdicts == Verdicts(claims=(claim,))
-    assert after == Table({"a": replace(job(), next_run=20.0)}, {"a/a1": claim})
+    assert after == JobTable({"a": replace(job(), next_run=20.0)}, {"a/a1": claim})
     assert (again, nothing) == (after, Verdicts())
 
 
@@ -181,7 +183,7 @@ def test_a_process_with_heartbeat_is_not_taken_over() -> None:
     assert claims.take_over(beaten, verdicts.claims, owner=THERE) == (beaten, Verdicts())
 
 
-def begun(work: Work) -> tuple[Table, Claim]:
+def begun(work: JobWork) -> tuple[JobTable, Claim]:
     after, verdicts = claimed(table(job(work=work)), 10.0)
     after, _ = claims.start(after, verdicts.claims[0], owner=HERE, now=11.0)
     return after, after.claims["a/a1"]
@@ -286,7 +288,7 @@ class Child:
     """A process that executes a claim; it may die before each step."""
 
     claim: Claim
-    owner: Owner
+    owner: ClaimOwner
     steps: Iterator[None] = field(default_factory=lambda: iter(()))
 
 
@@ -296,8 +298,8 @@ class Simulation:
     def __init__(self, names: list[str]) -> None:
         self.table = table(*(job(name, work=RUN if name.startswith("s") else ASK) for name in names))
         self.now = 10.0
-        self.alive: set[Owner] = set()
-        self.daemons: dict[int, Owner] = {}
+        self.alive: set[ClaimOwner] = set()
+        self.daemons: dict[int, ClaimOwner] = {}
         self.children: list[Child] = []
         self.started = 0
         self.claimed: set[str] = set()
@@ -305,9 +307,9 @@ class Simulation:
         self.runs: set[str] = set()
         self.finished: Counter[str] = Counter()
 
-    def process(self) -> Owner:
+    def process(self) -> ClaimOwner:
         self.started += 1
-        owner = Owner("host", str(self.started))
+        owner = ClaimOwner("host", str(self.started))
         self.alive.add(owner)
         return owner
 

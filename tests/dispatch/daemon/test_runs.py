@@ -9,19 +9,21 @@ from pathlib import Path
 import pytest
 
 from retinue.config.store import StoreSettings
-from retinue.dispatch.daemon.runs import FIRST_DELAY, GRACE, MAX_ATTEMPTS, POLL, RunsDaemon, Tree, make_launch
+from retinue.dispatch.daemon.runs import FIRST_DELAY, GRACE, MAX_ATTEMPTS, POLL, RunsDaemon, UnfinishedTree, make_launch
 from retinue.dispatch.processes import Processes
 from retinue.testing.virtual_time import VirtualClock
 
 
-def tree(root_id: str, *, started_at: float = 0.0, is_driven: bool = False) -> Tree:
-    return Tree(root_id=root_id, approvals="wait", started_at=started_at, is_driven=is_driven)
+def tree(root_id: str, *, started_at: float = 0.0, is_driven: bool = False) -> UnfinishedTree:
+    return UnfinishedTree(root_id=root_id, approvals="wait", started_at=started_at, is_driven=is_driven)
 
 
 class RunsHarness:
     """A daemon over trees that the test names; a process takes `seconds`, and finishes its tree if `finishes`."""
 
-    def __init__(self, *trees: Tree, seconds: float = 0.0, finishes: bool = True, max_running: int = 8) -> None:
+    def __init__(
+        self, *trees: UnfinishedTree, seconds: float = 0.0, finishes: bool = True, max_running: int = 8
+    ) -> None:
         self.clock = VirtualClock()
         self.begin = self.clock.now()
         self.trees = list(trees)
@@ -33,10 +35,10 @@ class RunsHarness:
         self._running = 0
         self.daemon = RunsDaemon(self.read, self.launch, self.reported.append, self.clock.now, max_running=max_running)
 
-    async def read(self) -> list[Tree]:
+    async def read(self) -> list[UnfinishedTree]:
         return self.trees
 
-    async def launch(self, tree: Tree) -> None:
+    async def launch(self, tree: UnfinishedTree) -> None:
         self.started.append((tree.root_id, round(self.clock.now() - self.begin, 3)))
         self._running += 1
         self.at_once = max(self.at_once, self._running)

@@ -12,7 +12,7 @@ import retinue
 from retinue.app.settings_file import load_settings
 from retinue.config.settings import Settings
 from retinue.core.commands import RunQuery
-from retinue.dispatch.cron.jobs import AgentWork, Job, Place, ShellWork, Work
+from retinue.dispatch.cron.jobs import AgentWork, Job, JobPlace, JobWork, ShellWork
 from retinue.dispatch.cron.schedule import At
 from retinue.dispatch.cron.table import CronTable
 from retinue.providers.scripted import Script, ScriptedProvider, calls, says
@@ -48,8 +48,8 @@ def settings(tmp_path: Path) -> Settings:
     return load_settings(str(tmp_path / "retinue.toml"))
 
 
-def job(name: str, work: Work, where: Place | None = None) -> Job:
-    return Job(name=name, creation_id="1", schedule=At(PAST), work=work, place=where or Place(), next_run=PAST)
+def job(name: str, work: JobWork, where: JobPlace | None = None) -> Job:
+    return Job(name=name, creation_id="1", schedule=At(PAST), work=work, place=where or JobPlace(), next_run=PAST)
 
 
 def ask(agent: str) -> AgentWork:
@@ -124,17 +124,17 @@ async def test_jobs_that_need_more_than_the_settings_of_the_worker_are_left_to_a
 ) -> None:
     jobs = (
         job("command", ShellWork(command="touch never")),
-        job("address", ask("writer"), Place(base_url="http://evil.example/v1", config="/etc/evil.toml")),
-        job("key", ask("writer"), Place(api_key_env="SECRET")),
+        job("address", ask("writer"), JobPlace(base_url="http://evil.example/v1", config="/etc/evil.toml")),
+        job("key", ask("writer"), JobPlace(api_key_env="SECRET")),
         job("agent", ask("nobody")),
-        job("provider", ask("writer"), Place(provider="other")),
+        job("provider", ask("writer"), JobPlace(provider="other")),
     )
     lines = Script().play("writer", says("All is well."))
     async with client(str(tmp_path)) as r:
         cron_table = CronTable(r.supervisor.key_value)
         for each in jobs:
             await cron_table.add(each)
-        await cron_table.add(job("mine", ask("writer"), Place(workspace="/nowhere", config="/etc/evil.toml")))
+        await cron_table.add(job("mine", ask("writer"), JobPlace(workspace="/nowhere", config="/etc/evil.toml")))
         async with worker(str(tmp_path), Script(), **opening(settings, lines)) as running:
             assert await ended(cron_table, "mine") == "ok"
             table = await cron_table.table()

@@ -15,7 +15,7 @@ from retinue.config.agent_files.agent_file import (
     UnusableAgentFile,
     read_agent_file,
 )
-from retinue.config.agent_files.translation import Translation
+from retinue.config.agent_files.translation import FormatTables
 from retinue.tools.builtin import BUILTIN
 from tests.fuzz.target import Target
 
@@ -23,7 +23,7 @@ PATHS = (
     *(".claude/agents/a.md", ".codex/agents/a.toml", ".opencode/agent/a.md", ".gemini/agents/a.md"),
     *(".github/agents/a.agent.md", "agents/a.md"),
 )
-TRANSLATION = Translation(own_tools=frozenset(BUILTIN), providers={"anthropic": "anthropic", "house": "openai-chat"})
+TRANSLATION = FormatTables(own_tools=frozenset(BUILTIN), providers={"anthropic": "anthropic", "house": "openai-chat"})
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 

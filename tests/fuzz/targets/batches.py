@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from retinue.core.errors import ProviderError
 from retinue.providers.batch.vendors import (
-    Answered,
+    AnsweredRequest,
     AnthropicBatches,
     BatchApi,
     GeminiBatches,
@@ -79,7 +79,7 @@ def check_result(item_id: str, result: Any) -> None:
     if isinstance(result, NotAnswered):
         assert result.why in ("errored", "expired", "cancelled")
     else:
-        assert isinstance(result, Answered)
+        assert isinstance(result, AnsweredRequest)
 
 
 _MESSAGE = b'{"custom_id":"k-0","result":{"type":"succeeded","message":{"content":[]}}}\n'

@@ -21,7 +21,7 @@ from retinue.core.text import NOT_JSON
 from retinue.mcp_client import McpServer
 from retinue.mcp_client.definitions import MAX_NAME, MAX_SCHEMA, listed
 from retinue.mcp_client.tools import content_text
-from retinue.net.json_rpc import Handler, Peer
+from retinue.net.json_rpc import JsonRpcHandler, JsonRpcPeer
 from retinue.providers.acp import AgentProgram
 from retinue.providers.acp.session import AgentSession, _usage
 from tests.fuzz.target import Target
@@ -74,10 +74,10 @@ async def as_agent(data: bytes) -> None:
     msgspec.json.encode(published)
 
 
-async def speak(handler: Handler, data: bytes) -> Peer:
+async def speak(handler: JsonRpcHandler, data: bytes) -> JsonRpcPeer:
     """Let a peer take these lines; every line that it answers is a message."""
     sent: list[bytes] = []
-    peer = Peer(handler, sent.append, strict=True)
+    peer = JsonRpcPeer(handler, sent.append, strict=True)
 
     async def lines() -> AsyncGenerator[bytes]:
         for line in data.split(b"\n"):

@@ -21,7 +21,7 @@ import msgspec
 from retinue.core.errors import ProviderFault
 from retinue.core.messages import Stop, ToolCall
 from retinue.providers.scripted import Line, ScriptedFailure, ScriptedHang, ScriptedReply
-from retinue.testing.fake_chat import EVENTS, JSON, Block, Playable, Prompt, PromptCache
+from retinue.testing.fake_chat import EVENTS, JSON, Playable, PromptBlock, PromptCache, PromptTokens
 from retinue.testing.fake_server import HOST, FakeResponse, FakeServer, ReceivedRequest
 from tests.providers.fakes.anthropic_rules import rejection_of, signature_of
 from tests.providers.fakes.scripted_parts import calls_with_ids, counted
@@ -82,7 +82,7 @@ def replies(heard: ReceivedRequest) -> int:
     return sum(message["role"] == "assistant" for message in heard.body["messages"])
 
 
-def _blocks(body: dict[str, Any]) -> Iterable[Block]:
+def _blocks(body: dict[str, Any]) -> Iterable[PromptBlock]:
     """All blocks of a prompt without their cache marks. A change of tool choice or thinking invalidates the cached
     messages.
     """
@@ -96,7 +96,7 @@ def _blocks(body: dict[str, Any]) -> Iterable[Block]:
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
         for block in cast("list[dict[str, object]]", blocks):
             bare = {key: value for key, value in block.items() if key != "cache_control"}
-            yield Block(msgspec.json.encode([part, bare]), "cache_control" in block, under)
+            yield PromptBlock(msgspec.json.encode([part, bare]), "cache_control" in block, under)
 
 
 # ---- responses ------------------------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ def failed(status: int, message: str, *, kind: str = "invalid_request_error", **
     return FakeResponse(status=status, headers=JSON | named, pieces=(msgspec.json.encode(body),))
 
 
-def answer_of(line: Line, heard: ReceivedRequest, prompt: Prompt) -> FakeResponse:
+def answer_of(line: Line, heard: ReceivedRequest, prompt: PromptTokens) -> FakeResponse:
     """The response to a line, in the format of this wire."""
     match line:
         case ScriptedReply():
@@ -139,7 +139,7 @@ def answer_of(line: Line, heard: ReceivedRequest, prompt: Prompt) -> FakeRespons
             assert_never(line)
 
 
-def _streamed(line: ScriptedReply, heard: ReceivedRequest, prompt: Prompt) -> FakeResponse:
+def _streamed(line: ScriptedReply, heard: ReceivedRequest, prompt: PromptTokens) -> FakeResponse:
     usage = _usage(line, prompt)
     pieces = [_start(usage and usage | {"output_tokens": 1}), event("ping")]
     number = 0
@@ -168,7 +168,7 @@ def _streamed(line: ScriptedReply, heard: ReceivedRequest, prompt: Prompt) -> Fa
     return FakeResponse(headers=EVENTS, pieces=(*pieces, event("message_stop")), every=line.every)
 
 
-def _whole(line: ScriptedReply, heard: ReceivedRequest, prompt: Prompt) -> FakeResponse:
+def _whole(line: ScriptedReply, heard: ReceivedRequest, prompt: PromptTokens) -> FakeResponse:
     content: list[dict[str, object]] = []
     if line.thinking:
         content.append({"type": "thinking", "thinking": line.thinking, "signature": signature_of(line.thinking)})
@@ -218,7 +218,7 @@ def _stop(line: ScriptedReply) -> str:
     return _STOPS[line.stop or ("calls" if line.calls else "end")]
 
 
-def _usage(line: ScriptedReply, prompt: Prompt) -> dict[str, object] | None:
+def _usage(line: ScriptedReply, prompt: PromptTokens) -> dict[str, object] | None:
     usage, written = counted(line, prompt)
     if usage is None:
         return None

@@ -20,7 +20,7 @@ import msgspec
 from retinue.core.errors import ProviderFault
 from retinue.core.messages import Stop, ToolCall
 from retinue.providers.scripted import Line, ScriptedFailure, ScriptedHang, ScriptedReply
-from retinue.testing.fake_chat import JSON, Block, Playable, Prompt, PromptCache
+from retinue.testing.fake_chat import JSON, Playable, PromptBlock, PromptCache, PromptTokens
 from retinue.testing.fake_server import HOST, FakeResponse, FakeServer, ReceivedRequest
 from tests.providers.fakes.anthropic_rules import signature_of
 from tests.providers.fakes.scripted_parts import calls_with_ids, counted
@@ -176,7 +176,7 @@ def _check_bytes(value: dict[str, Any], formats: tuple[str, ...]) -> str | None:
     return None if base64.b64decode(value["source"]["bytes"]) else "source.bytes is empty"
 
 
-def _blocks(body: dict[str, Any]) -> Iterable[Block]:
+def _blocks(body: dict[str, Any]) -> Iterable[PromptBlock]:
     parts: list[tuple[str, list[dict[str, Any]]]] = [
         ("tools", body.get("toolConfig", {}).get("tools", [])),
         ("system", body.get("system", [])),
@@ -186,7 +186,7 @@ def _blocks(body: dict[str, Any]) -> Iterable[Block]:
         for index, block in enumerate(content):
             if "cachePoint" not in block:
                 is_marked = index + 1 < len(content) and "cachePoint" in content[index + 1]
-                yield Block(msgspec.json.encode([part, block]), is_marked)
+                yield PromptBlock(msgspec.json.encode([part, block]), is_marked)
 
 
 # ---- responses ------------------------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ def failed(status: int, message: str, *, kind: str = "ValidationException", **he
     return FakeResponse(status=status, headers=JSON | named, pieces=(msgspec.json.encode({"message": message}),))
 
 
-def answer_of(line: Line, heard: ReceivedRequest, prompt: Prompt) -> FakeResponse:
+def answer_of(line: Line, heard: ReceivedRequest, prompt: PromptTokens) -> FakeResponse:
     """The response to a line, in the format of this wire."""
     match line:
         case ScriptedReply():
@@ -244,7 +244,7 @@ def answer_of(line: Line, heard: ReceivedRequest, prompt: Prompt) -> FakeRespons
             assert_never(line)
 
 
-def _streamed(line: ScriptedReply, heard: ReceivedRequest, prompt: Prompt) -> FakeResponse:
+def _streamed(line: ScriptedReply, heard: ReceivedRequest, prompt: PromptTokens) -> FakeResponse:
     pieces = [event("messageStart", role="assistant")]
     number = 0
     if line.thinking:
@@ -270,7 +270,7 @@ def _streamed(line: ScriptedReply, heard: ReceivedRequest, prompt: Prompt) -> Fa
     return FakeResponse(headers=FRAMES, pieces=tuple(pieces), every=line.every)
 
 
-def _whole(line: ScriptedReply, heard: ReceivedRequest, prompt: Prompt) -> FakeResponse:
+def _whole(line: ScriptedReply, heard: ReceivedRequest, prompt: PromptTokens) -> FakeResponse:
     content: list[dict[str, object]] = []
     if line.thinking:
         thought = {"text": line.thinking, "signature": signature_of(line.thinking)}
@@ -312,7 +312,7 @@ def _stop(line: ScriptedReply) -> str:
     return _STOPS[line.stop or ("calls" if line.calls else "end")]
 
 
-def _usage(line: ScriptedReply, prompt: Prompt) -> dict[str, object] | None:
+def _usage(line: ScriptedReply, prompt: PromptTokens) -> dict[str, object] | None:
     usage, written = counted(line, prompt)
     if usage is None:
         return None

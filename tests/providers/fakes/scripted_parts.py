@@ -7,7 +7,7 @@ import msgspec
 from retinue.core.messages import ToolCall
 from retinue.core.usage import Usage
 from retinue.providers.scripted import ScriptedReply
-from retinue.testing.fake_chat import Prompt
+from retinue.testing.fake_chat import PromptTokens
 
 
 def calls_with_ids(line: ScriptedReply, prefix: str, messages: list[dict[str, object]]) -> list[ToolCall]:
@@ -18,7 +18,7 @@ def calls_with_ids(line: ScriptedReply, prefix: str, messages: list[dict[str, ob
     ]
 
 
-def counted(line: ScriptedReply, prompt: Prompt) -> tuple[Usage | None, int]:
+def counted(line: ScriptedReply, prompt: PromptTokens) -> tuple[Usage | None, int]:
     """The usage of a line, and the tokens that were written to the cache."""
     if line.usage != "counted":
         return line.usage, 0

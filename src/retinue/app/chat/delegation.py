@@ -16,7 +16,7 @@ _ARGUMENTS = {"on": True, "enable": True, "off": False, "disable": False}
 
 
 @dataclass(slots=True, kw_only=True)
-class Delegation:
+class DelegationSwitch:
     """The delegation switch of one chat.
 
     >>> switch = Delegation(by_words=True)
@@ -61,7 +61,7 @@ def texts() -> ChatDelegation:
     return chat
 
 
-def delegation_for(dialects: tuple[str, ...] | None, settings: Settings) -> Delegation:
+def delegation_for(dialects: tuple[str, ...] | None, settings: Settings) -> DelegationSwitch:
     """The switch at the start of a chat: on if a dialect is named, or if the settings say so; () is no dialect.
 
     With agents in the settings it is on as well, so that the model can delegate to them. With neither a dialect, agents
@@ -73,6 +73,6 @@ def delegation_for(dialects: tuple[str, ...] | None, settings: Settings) -> Dele
         configured = dialect_settings(settings)[registry.CHAT]
         starts_on = texts().starts_on(configured)
         if not starts_on and (own := dialects_for(None, settings)):
-            return Delegation(chosen=own, is_on=True, by_words=True)
-        return Delegation(is_on=starts_on, by_words=configured != type(configured)())
-    return Delegation(chosen=dialects or (registry.CHAT,), is_on=bool(dialects), by_words=bool(dialects))
+            return DelegationSwitch(chosen=own, is_on=True, by_words=True)
+        return DelegationSwitch(is_on=starts_on, by_words=configured != type(configured)())
+    return DelegationSwitch(chosen=dialects or (registry.CHAT,), is_on=bool(dialects), by_words=bool(dialects))

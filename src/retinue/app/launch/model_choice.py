@@ -192,7 +192,7 @@ def _no_provider(choice: ModelSelection, environ: Mapping[str, str]) -> BadInput
     return BadInput(message + hint)
 
 
-def _on_server(servers: Sequence[Server], model: str | None) -> tuple[ProviderConfig, str]:
+def _on_server(servers: Sequence[LocalServer], model: str | None) -> tuple[ProviderConfig, str]:
     """The first server with the model; without a name, the first chat model of the first server that has any."""
     if model is not None:
         server = next((server for server in servers if model in server.models), servers[0])
@@ -273,7 +273,7 @@ _NOT_FOR_CHAT = re.compile(r"embed|rerank|whisper|minilm|(?:^|[/_-])(?:bge|gte|e
 """Names of models that embed or rank texts, or turn speech into text or text into speech."""
 
 
-class Server(Struct, frozen=True):
+class LocalServer(Struct, frozen=True):
     """A server that responded."""
 
     provider_config: ProviderConfig
@@ -297,7 +297,9 @@ class _Models(Struct):
     data: list[_Model] | None = None
 
 
-async def find_servers(provider_configs: Iterable[ProviderConfig], *, timeout: float = SERVER_TIMEOUT) -> list[Server]:
+async def find_servers(
+    provider_configs: Iterable[ProviderConfig], *, timeout: float = SERVER_TIMEOUT
+) -> list[LocalServer]:
     """The servers that respond, in the order given; all are requested at once."""
     requests = [asyncio.to_thread(_request, config, timeout) for config in provider_configs if _is_local(config)]
     return [server for server in await asyncio.gather(*requests) if server is not None]
@@ -309,7 +311,7 @@ def _is_local(provider_config: ProviderConfig) -> bool:
     return address.scheme == "http" and address.hostname in ("localhost", "127.0.0.1", "::1")
 
 
-def _request(provider_config: ProviderConfig, timeout: float) -> Server | None:
+def _request(provider_config: ProviderConfig, timeout: float) -> LocalServer | None:
     address = urlsplit(provider_config.base_url)
     # The plain client of the standard library: no proxy is used, and aiohttp is not loaded.
     connection = HTTPConnection(address.hostname or "", address.port or 80, timeout=timeout)
@@ -321,7 +323,7 @@ def _request(provider_config: ProviderConfig, timeout: float) -> Server | None:
         return None
     finally:
         connection.close()
-    return Server(provider_config, _names(body)) if response.status == 200 else None
+    return LocalServer(provider_config, _names(body)) if response.status == 200 else None
 
 
 def _names(body: bytes) -> tuple[str, ...]:

@@ -63,7 +63,7 @@ RETINUE_COMMAND = (sys.executable, "-P", "-m", "retinue")
 
 
 @dataclass(frozen=True, slots=True)
-class StoredRun:
+class ResumableRun:
     """A run of the store, and how the process was launched that started its tree.
 
     `view.outcome` is set if there is nothing to resume.
@@ -73,7 +73,7 @@ class StoredRun:
     launch_config: LaunchConfig
 
 
-async def find_stored(name: str, flags: Flags, *, config: str | None = None) -> StoredRun:
+async def find_stored(name: str, flags: Flags, *, config: str | None = None) -> ResumableRun:
     """The run with this id or part of an id; raises `NotAdoptable` while another process drives it.
 
     Of an ended root with interrupted descendants, one of these is found: background work may be unfinished.
@@ -83,14 +83,14 @@ async def find_stored(name: str, flags: Flags, *, config: str | None = None) -> 
         if view.outcome is not None and view.run_id == view.root_id:
             view = next((each for each in await client.tree(view.run_id) if each.state == "interrupted"), view)
         if view.outcome is not None:
-            return StoredRun(view, LaunchConfig())
+            return ResumableRun(view, LaunchConfig())
         if (driver := await client.driver_of(view.run_id)) is not None:
             raise NotAdoptable(view.run_id, f"it is driven by {_named(driver)}")
         launch_config = await client.launch_config(view.run_id)
         run_spec = (await client.replay(view.root_id)).run_spec
     if launch_config is None or not launch_config.provider_configs:
         launch_config = await _config_from_here(run_spec, flags, config)
-    return StoredRun(view, launch_config)
+    return ResumableRun(view, launch_config)
 
 
 async def _config_from_here(run_spec: RunSpec, flags: Flags, config: str | None) -> LaunchConfig:
@@ -113,7 +113,7 @@ def _named(driver: DriverRow) -> str:
 
 
 def reopen(
-    stored: StoredRun,
+    stored: ResumableRun,
     flags: Flags,
     *,
     config: str | None = None,
@@ -257,7 +257,7 @@ class OtherModel:
         return self.model if model == self.stored else model
 
 
-async def resume(retinue: Retinue, stored: StoredRun) -> RunHandle:
+async def resume(retinue: Retinue, stored: ResumableRun) -> RunHandle:
     """Adopt the tree of the stored run; its root. A run that waits for more input is closed: none will come."""
     await retinue.resume(stored.view.run_id)
     root = retinue.handle(stored.view.root_id)

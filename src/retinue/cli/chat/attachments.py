@@ -14,7 +14,7 @@ _NAMED = re.compile(r"(?<!\S)@(?:\"([^\"\n]+)\"|(\S+))")
 _AT_THE_END = ".,;:!?)]}'\""
 
 
-class Attachment(Struct, frozen=True):
+class TextAttachment(Struct, frozen=True):
     """A text with the name of its source; `kind` is a file or a shell command."""
 
     kind: str
@@ -32,7 +32,7 @@ def named_files(text: str) -> list[str]:
     return list(dict.fromkeys(filter(None, found)))
 
 
-def with_attachments(text: str, attachments: Sequence[Attachment]) -> str:
+def with_attachments(text: str, attachments: Sequence[TextAttachment]) -> str:
     """An input with the attachments below it, each in a tag that names its source.
 
     >>> print(with_attachments("Why?", [Attachment("file", "a.txt", "1: one")]))

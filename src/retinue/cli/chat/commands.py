@@ -19,7 +19,7 @@ from retinue.core.ids import RunId
 from retinue.core.model_options import EFFORTS
 from retinue.core.usage import Usage
 
-Name: TypeAlias = Literal[
+CommandName: TypeAlias = Literal[
     "help",
     "status",
     "tools",
@@ -37,7 +37,7 @@ Name: TypeAlias = Literal[
     "quit",
 ]
 
-COMMANDS: dict[Name, tuple[str, str]] = {
+COMMANDS: dict[CommandName, tuple[str, str]] = {
     "help": ("", "this list"),
     "status": ("", "model, session, run, turns, tokens, cost, and whether delegation is on"),
     "tools": ("", "the tools offered to the model"),
@@ -56,7 +56,7 @@ COMMANDS: dict[Name, tuple[str, str]] = {
 }
 """Every command with its argument and description."""
 
-_NAMES: dict[str, Name] = {**{name: name for name in COMMANDS}, "exit": "quit"}
+_NAMES: dict[str, CommandName] = {**{name: name for name in COMMANDS}, "exit": "quit"}
 
 LEAVING = ("exit", "quit")
 """Inputs that leave the chat without a slash."""
@@ -65,11 +65,11 @@ LEAVING = ("exit", "quit")
 class Command(Struct, frozen=True):
     """A command with its argument."""
 
-    name: Name
+    name: CommandName
     argument: str = ""
 
 
-class Prompt(Struct, frozen=True):
+class PromptLine(Struct, frozen=True):
     """Text for the model."""
 
     text: str
@@ -87,7 +87,7 @@ class Mistake(Struct, frozen=True):
     message: str
 
 
-Parsed: TypeAlias = Command | ShellCommand | Prompt | Mistake
+Parsed: TypeAlias = Command | ShellCommand | PromptLine | Mistake
 
 
 def parse_input(text: str, *, by_hand: bool = False) -> Parsed:
@@ -104,15 +104,15 @@ def parse_input(text: str, *, by_hand: bool = False) -> Parsed:
     """
     stripped = text.strip()
     if "\n" in stripped:
-        return Prompt(text)
+        return PromptLine(text)
     if stripped.startswith("//"):
-        return Prompt(stripped[1:])
+        return PromptLine(stripped[1:])
     if stripped.lower() in LEAVING:
         return Command("quit")
     if by_hand and stripped.startswith("!") and stripped.strip("! "):
         return ShellCommand(stripped[1:].strip())
     if not stripped.startswith("/"):
-        return Prompt(text)
+        return PromptLine(text)
     word, _, argument = stripped[1:].partition(" ")
     name = _NAMES.get(word.lower())
     if name is None:

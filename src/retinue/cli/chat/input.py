@@ -80,7 +80,7 @@ MORE = "... "
 BLOCK = '"""'
 
 
-class NotText(Exception):
+class InvalidLine(Exception):
     """A line that is not UTF-8."""
 
 
@@ -111,7 +111,7 @@ def whole_input(lines: Lines) -> str | None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise NotText("the input is not UTF-8 text; it was not sent") from None
+        raise InvalidLine("the input is not UTF-8 text; it was not sent") from None
     if text.strip():
         lines.remember(text)
     return text
@@ -152,7 +152,7 @@ class Piped:
         try:
             return raw.decode().rstrip("\r\n")
         except UnicodeDecodeError:
-            raise NotText("a line on stdin is not UTF-8 text; it was not sent") from None
+            raise InvalidLine("a line on stdin is not UTF-8 text; it was not sent") from None
 
     def typed(self) -> str:
         return ""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from retinue.app.chat.conversation import Conversation, EarlierChat, earlier_chat
-from retinue.app.chat.delegation import Delegation
+from retinue.app.chat.delegation import DelegationSwitch
 from retinue.app.chat.open_chats import OpenChats
 from retinue.app.chat.person_calls import PersonCalls
 from retinue.app.follow import unless_stopped
@@ -20,8 +20,8 @@ from retinue.app.launch.start import Launch, LaunchOptions, prepare
 from retinue.app.open import default_home
 from retinue.app.retinue import Retinue
 from retinue.cli.chat import commands
-from retinue.cli.chat.attachments import MAX_FILES, Attachment, named_files, with_attachments
-from retinue.cli.chat.input import FILE, HistoryFile, Lines, NotText, Piped, Unclosed, lines_of_stdin, whole_input
+from retinue.cli.chat.attachments import MAX_FILES, TextAttachment, named_files, with_attachments
+from retinue.cli.chat.input import FILE, HistoryFile, InvalidLine, Lines, Piped, Unclosed, lines_of_stdin, whole_input
 from retinue.cli.chat.loop_thread import LoopThread, loop_thread
 from retinue.cli.chat.turn import STOPPED, PromptLock, prompt_lock, take_turn
 from retinue.cli.event_loop import exit_now
@@ -52,7 +52,11 @@ WIDE = 200
 
 
 def run_chat(
-    settings: Settings, options: LaunchOptions, delegation: Delegation, approval: ApprovalOptions, output: OutputOptions
+    settings: Settings,
+    options: LaunchOptions,
+    delegation: DelegationSwitch,
+    approval: ApprovalOptions,
+    output: OutputOptions,
 ) -> int:
     """Chat until the user leaves; the exit code."""
     with loop_thread() as thread:
@@ -65,7 +69,7 @@ def run_chat(
 
 
 def _chat(
-    thread: LoopThread, launch: Launch, delegation: Delegation, approval: ApprovalOptions, output: OutputOptions
+    thread: LoopThread, launch: Launch, delegation: DelegationSwitch, approval: ApprovalOptions, output: OutputOptions
 ) -> int:
     if not output.quiet:
         say(str(launch.model_choice))
@@ -120,7 +124,7 @@ def _editor(history: HistoryFile, retinue: Retinue, launch: Launch, output: Outp
     )
 
 
-async def _offered(retinue: Retinue, launch: Launch, delegation: Delegation) -> tuple[ToolSpec, ...]:
+async def _offered(retinue: Retinue, launch: Launch, delegation: DelegationSwitch) -> tuple[ToolSpec, ...]:
     """The tools that the model is offered; raises for an unknown one."""
     return retinue.offers(
         agent=launch.options.agent, dialects=delegation.dialects, tools=launch.tools, ceiling=launch.has_ceiling
@@ -170,14 +174,14 @@ class Repl:
     retinue: Retinue
     launch: Launch
     conversation: Conversation
-    delegation: Delegation
+    delegation: DelegationSwitch
     open_chats: OpenChats
     lock: PromptLock | None
     output: OutputOptions
     person: PersonCalls
     prompt: Editor | None = None
     """The prompt of a terminal that can be redrawn, on which a person types during answers, too; also `lines`."""
-    outputs: list[Attachment] = field(default_factory=list[Attachment])
+    outputs: list[TextAttachment] = field(default_factory=list[TextAttachment])
     """What goes along with the next input: the output of commands, and notes for the model."""
     code: int = 0
     """The exit code of the last answer."""
@@ -197,7 +201,7 @@ class Repl:
                     break
                 waiting_to_leave = not typed
                 continue
-            except (NotText, Unclosed, UnicodeDecodeError) as error:
+            except (InvalidLine, Unclosed, UnicodeDecodeError) as error:
                 self._print_error(str(error))
                 continue
             waiting_to_leave = False
@@ -226,7 +230,7 @@ class Repl:
                 self._run_shell_command(shell_command)
             case commands.Mistake(message=message):
                 self._print_error(message)
-            case commands.Prompt(text=prompt):
+            case commands.PromptLine(text=prompt):
                 return self._answer(*self._with_attachments(prompt))
         return True
 
@@ -250,7 +254,7 @@ class Repl:
                 media += result.attachments
                 say(f"added {described(result.attachments)}")
                 continue
-            attachments.append(Attachment("file", name, result.text))
+            attachments.append(TextAttachment("file", name, result.text))
             say(f"added {name} ({plural(len(result.text.splitlines()), 'line')})")
         if len(names) > MAX_FILES:
             say(f"note: of {len(names)} files, the first {MAX_FILES} are added")
@@ -268,7 +272,7 @@ class Repl:
             say(STOPPED)
             return
         (say_text if result.failed else answer)(result.text)
-        self.outputs.append(Attachment("shell", command, result.text))
+        self.outputs.append(TextAttachment("shell", command, result.text))
 
     def _answer(self, text: str, media: Sequence[Media] = ()) -> bool:
         """Answer an input; whether the chat goes on."""
@@ -384,7 +388,7 @@ class Repl:
         for path, result in undone:
             answer_lines(f"{result}: {os.path.relpath(path)}")
         if paths := [each.path for each in undone if each.result in ("restored", "removed")]:
-            self.outputs.append(Attachment("undone_changes", "files", "\n".join(paths)))
+            self.outputs.append(TextAttachment("undone_changes", "files", "\n".join(paths)))
 
     def _export(self, name: str) -> None:
         """Write the runs of the conversation to a new file; the end of its name says how."""

@@ -16,7 +16,7 @@ from retinue.cli.output.format import count, estimate_text, money, tokens, total
 from retinue.cli.output.progress import print_outcome
 from retinue.cli.output.refusals import Refusals
 from retinue.cli.output.terminal import say, stdout_for_answers_alone
-from retinue.cli.output.turn_screen import Prompt, TurnPrinter, TurnScreen
+from retinue.cli.output.turn_screen import ScreenPrompt, TurnPrinter, TurnScreen
 from retinue.core.attachments import Attachment
 from retinue.core.run import Approval, Outcome
 from retinue.core.text import plural
@@ -33,7 +33,7 @@ async def take_turn(
     *,
     lock: PromptLock | None,
     output: OutputOptions,
-    prompt: Prompt | None = None,
+    prompt: ScreenPrompt | None = None,
     attachments: Sequence[Attachment] = (),
 ) -> Outcome:
     """Send an input, print its answer as it arrives, and print its errors; `stop` ends it early."""

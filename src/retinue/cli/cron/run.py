@@ -22,7 +22,7 @@ from retinue.core.run import Outcome
 from retinue.core.text import plural
 from retinue.dispatch.cron.daemon import serve
 from retinue.dispatch.cron.execute import FrontEnd, JobResult, run_claim, run_now
-from retinue.dispatch.cron.jobs import HistoryEntry, Table
+from retinue.dispatch.cron.jobs import HistoryEntry, JobTable
 from retinue.dispatch.cron.rows import entry_row, job_row
 from retinue.dispatch.cron.table import CronTable
 
@@ -85,7 +85,7 @@ async def run_daemon(*, config: str | None, once: bool, quiet: bool) -> int:
     return 0
 
 
-def print_jobs(table: Table, *, json: bool) -> None:
+def print_jobs(table: JobTable, *, json: bool) -> None:
     rows = [job_row(table, table.jobs[name]) for name in sorted(table.jobs)]
     if json:
         answer_json(rows)

@@ -18,7 +18,7 @@ from rich.text import Text
 from retinue.app.engine_types import RunView
 from retinue.app.open import open_read_only
 from retinue.app.read_only import ReadOnlyClient
-from retinue.app.transcript import Entry, entries
+from retinue.app.transcript import TranscriptEntry, entries
 from retinue.cli.demo import story
 from retinue.cli.demo.story import log_of
 from retinue.cli.output.format import elapsed, money, name_of, one_line, status_of, tokens
@@ -42,12 +42,12 @@ NAME_WIDTH = 15
 LONGEST = 160
 """Characters of a line in a pipe."""
 
-Tree: TypeAlias = Sequence[RunView]
+TreeViews: TypeAlias = Sequence[RunView]
 
 Call: TypeAlias = tuple[str, int]
 """A model call: the path of its run in the tree, and its turn."""
 
-Command: TypeAlias = Callable[[Path, int, float], Sequence[str]]
+DemoCommand: TypeAlias = Callable[[Path, int, float], Sequence[str]]
 """The command line of a worker: for a state folder, the number of the process (1 or 2), and a pace."""
 
 
@@ -72,7 +72,7 @@ class DemoFailed(RetinueError):
 class Played:
     """The tree at the end, root first, and the model calls: in the store at the kill, and made by each process."""
 
-    tree: Tree
+    tree: TreeViews
     stored: frozenset[Call]
     first: Sequence[Call]
     second: Sequence[Call]
@@ -114,10 +114,10 @@ def worker_command(home: Path, process: int, pace: float) -> Sequence[str]:
     return [sys.executable, "-m", "retinue.cli.demo.story", str(home), str(process), str(pace)]
 
 
-async def play(home: Path, screen: DemoScreen, pace: Pace, command: Command = worker_command) -> Played:
+async def play(home: Path, screen: DemoScreen, pace: Pace, command: DemoCommand = worker_command) -> Played:
     """Play the whole story, with a process that is killed in the middle and another that resumes its tree."""
     async with open_read_only(home=home) as client:
-        watch = Watch(client, screen, pace)
+        watch = TreeWatch(client, screen, pace)
         async with running(command(home, 1, pace.turn), home) as first:
             screen.say(f"Process {first.pid} drives the runs.\n", style="bold")
             (root, *_) = await watch.until("the question to the user", lambda tree: tree[0].state == "idle", first)
@@ -140,11 +140,11 @@ async def play(home: Path, screen: DemoScreen, pace: Pace, command: Command = wo
         )
 
 
-def _is_in_the_middle(tree: Tree) -> bool:
+def _is_in_the_middle(tree: TreeViews) -> bool:
     return {view.agent for view in tree if view.turns == story.CUT_OFF.get(view.agent, 0) - 1} == {*story.CUT_OFF}
 
 
-def _is_interrupted(tree: Tree) -> bool:
+def _is_interrupted(tree: TreeViews) -> bool:
     return all(view.state == "interrupted" for view in tree if view.outcome is None)
 
 
@@ -179,7 +179,7 @@ async def stored_calls(client: ReadOnlyClient) -> frozenset[Call]:
     return frozenset((view.path, event.turn) for view, event in events if isinstance(event, ReplyReceived))
 
 
-class Watch:
+class TreeWatch:
     """Polls the only tree of a store, and shows each new event once."""
 
     def __init__(self, client: ReadOnlyClient, screen: DemoScreen, pace: Pace) -> None:
@@ -189,8 +189,8 @@ class Watch:
         self._shown: dict[RunId, int] = {}
 
     async def until(
-        self, what: str, holds: Callable[[Tree], bool], worker: asyncio.subprocess.Process | None = None
-    ) -> Tree:
+        self, what: str, holds: Callable[[TreeViews], bool], worker: asyncio.subprocess.Process | None = None
+    ) -> TreeViews:
         """Watch until `holds`; the tree of which it does. Raises if the worker ends before, or after `PATIENCE`."""
         until = time.monotonic() + PATIENCE
         while True:
@@ -210,10 +210,10 @@ class Watch:
             await self._look()
             await asyncio.sleep(self._pace.look)
 
-    async def _look(self) -> Tree:
+    async def _look(self) -> TreeViews:
         views = await self._client.list(everyone=True)
         tree = sorted(views, key=lambda view: (view.started_at, view.run_id))
-        new: list[Line] = []
+        new: list[StoryLine] = []
         for view in tree:
             lines = list(lines_of(view, await self._client.events(view.run_id)))
             new += lines[self._shown.get(view.run_id, 0) :]
@@ -225,7 +225,7 @@ class Watch:
         return tree
 
 
-class Line(NamedTuple):
+class StoryLine(NamedTuple):
     """An event of the story: its time, its author and the text."""
 
     at: float
@@ -233,30 +233,30 @@ class Line(NamedTuple):
     text: str
 
 
-def lines_of(view: RunView, events: Iterable[Event]) -> Iterator[Line]:
+def lines_of(view: RunView, events: Iterable[Event]) -> Iterator[StoryLine]:
     """The transcript of a run in short lines, without calls that only look, as `status` and `list_keys` do."""
     name, turn = name_of(view), 0
     for event in events:
         if isinstance(event, RunAdopted):
-            yield Line(event.at, name, f"continues after turn {turn} in another process")
+            yield StoryLine(event.at, name, f"continues after turn {turn} in another process")
         conversation = entries([event])
         calls = [entry for entry in conversation if entry.kind == "call"]
-        yield from (Line(event.at, name, text) for text in _calls(calls))
+        yield from (StoryLine(event.at, name, text) for text in _calls(calls))
         for entry in conversation:
             turn = entry.turn or turn
             match entry.kind:
                 case "task" if view.parent_id is None:  # the task of a child is in the line of its parent
-                    yield Line(event.at, USER, entry.text)
+                    yield StoryLine(event.at, USER, entry.text)
                 case "words" if entry.name == "caller":
-                    yield Line(event.at, USER, entry.text)
+                    yield StoryLine(event.at, USER, entry.text)
                 case "reply" if entry.text and not calls and not entry.failed:
-                    yield Line(event.at, name, f"says: {entry.text}")
+                    yield StoryLine(event.at, name, f"says: {entry.text}")
                 case "result" if entry.failed:
-                    yield Line(event.at, name, f"gets an error: {entry.text}")
+                    yield StoryLine(event.at, name, f"gets an error: {entry.text}")
                 case "error":
-                    yield Line(event.at, name, f"model call failed: {entry.text}")
+                    yield StoryLine(event.at, name, f"model call failed: {entry.text}")
                 case "end" if entry.failed:
-                    yield Line(event.at, name, entry.text)
+                    yield StoryLine(event.at, name, entry.text)
                 case _:
                     pass
 
@@ -270,7 +270,7 @@ _TEXTS = {
 }
 
 
-def _calls(calls: Sequence[Entry]) -> Iterator[str]:
+def _calls(calls: Sequence[TranscriptEntry]) -> Iterator[str]:
     """The calls of one turn; all reads are one line."""
     parsed = [(call.name, msgspec.json.decode(call.text, type=dict[str, Any])) for call in calls]
     if keys := [str(arguments["key"]) for name, arguments in parsed if (name, arguments.get("action")) == _READ]:
@@ -297,7 +297,7 @@ class DemoScreen:
         for line in text.split("\n"):
             self._screen.print(line, style=style or None, soft_wrap=not self._screen.is_terminal)
 
-    def print_line(self, line: Line, *, since: float) -> None:
+    def print_line(self, line: StoryLine, *, since: float) -> None:
         """Print a line of the story, cut to the width of the terminal."""
         start = f"{elapsed(line.at - since):>6}  "
         room = self._screen.width - len(start) - NAME_WIDTH - 2 if self._screen.is_terminal else LONGEST

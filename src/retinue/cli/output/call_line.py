@@ -38,13 +38,13 @@ REFUSED: Mapping[Refusal, str] = {
     "sandbox": "not run",
 }
 
-Kind: TypeAlias = Literal["good", "bad"]
+LineKind: TypeAlias = Literal["good", "bad"]
 
 
 class CallLine(NamedTuple):
     """The parts of a line about a call that has returned."""
 
-    kind: Kind
+    kind: LineKind
     name: str
     arguments: str
     result: str

@@ -11,17 +11,17 @@ from typing import Literal, NamedTuple, TypeAlias, assert_never
 
 from retinue.core.messages import CallDelta, Delta, DiscardDelta, Reply, StartDelta, TextDelta, ThinkingDelta
 
-Part: TypeAlias = tuple[Literal["thinking", "text", "call"], int]
+ReplyPart: TypeAlias = tuple[Literal["thinking", "text", "call"], int]
 """A part of a reply: thinking, text, or the tool call with an index."""
 
-THINKING: Part = ("thinking", 0)
-TEXT: Part = ("text", 0)
+THINKING: ReplyPart = ("thinking", 0)
+TEXT: ReplyPart = ("text", 0)
 
 
 class Piece(NamedTuple):
     """Some characters of a part; a piece of a call has the id of the call."""
 
-    part: Part
+    part: ReplyPart
     text: str
     id: str = ""
 
@@ -72,7 +72,7 @@ class LiveReply:
         self._begun = False
         self._attempt: str | None = None
         """The response id of the current attempt; None before its `StartDelta`, and then nothing is streamed."""
-        self._ids: dict[Part, str] = {}
+        self._ids: dict[ReplyPart, str] = {}
         """The ids of the attempt's calls."""
         self._ahead: list[Piece] = []
         """Pieces written by earlier attempts that this attempt has not repeated yet, the next piece last."""
@@ -89,7 +89,7 @@ class LiveReply:
             case ThinkingDelta(text=text):
                 self._continue(Piece(THINKING, text))
             case CallDelta(index=index, name=name, arguments=arguments, id=call_id):
-                part: Part = ("call", index)
+                part: ReplyPart = ("call", index)
                 if name:
                     self._ids[part] = call_id
                     self._continue(Piece(part, self._opening.format(name=name), call_id))
@@ -214,10 +214,10 @@ class HeldReply:
         self._held.clear()
 
 
-def _by_part(pieces: Iterable[Piece]) -> dict[Part, Piece]:
+def _by_part(pieces: Iterable[Piece]) -> dict[ReplyPart, Piece]:
     """The pieces of each part joined."""
-    joined: dict[Part, list[str]] = {}
-    ids: dict[Part, str] = {}
+    joined: dict[ReplyPart, list[str]] = {}
+    ids: dict[ReplyPart, str] = {}
     for piece in pieces:
         joined.setdefault(piece.part, []).append(piece.text)
         ids.setdefault(piece.part, piece.id)

@@ -29,7 +29,7 @@ from retinue.core.messages import (
 )
 from retinue.core.run import Outcome
 
-Kind: TypeAlias = Literal[
+SseKind: TypeAlias = Literal[
     "response_start",
     "restarted",
     "output_text",
@@ -47,14 +47,14 @@ OPENINGS = {"anthropic": "Function: {name}\n", "vertexai-anthropic": "Function: 
 OPENING = "\nFunction: {name} "
 """The form for all other wires."""
 
-_KINDS: dict[Literal["thinking", "text", "call"], Kind] = {
+_KINDS: dict[Literal["thinking", "text", "call"], SseKind] = {
     "thinking": "reasoning_content",
     "text": "output_text",
     "call": "tool_call",
 }
 
 
-def sse(kind: Kind, delta: str = "", id: str = "") -> str:
+def sse(kind: SseKind, delta: str = "", id: str = "") -> str:
     r"""One event in wire format.
 
     >>> sse("output_text", "Hi")
@@ -68,7 +68,7 @@ def sse(kind: Kind, delta: str = "", id: str = "") -> str:
 class Render(Protocol):
     """Formats an event as text."""
 
-    def __call__(self, kind: Kind, delta: str = "", id: str = "") -> str: ...
+    def __call__(self, kind: SseKind, delta: str = "", id: str = "") -> str: ...
 
 
 class SseStream:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from retinue.app.transcript import Entry, Kind
+from retinue.app.transcript import EntryKind, TranscriptEntry
 from retinue.cli.output.terminal import HEADING
 from retinue.core.text import clean_body, clean_line
 
 
-def headed(conversation: Iterable[Entry]) -> Iterator[tuple[str, str]]:
+def headed(conversation: Iterable[TranscriptEntry]) -> Iterator[tuple[str, str]]:
     """The heading and text of each entry, printable; no line of a text looks like a heading."""
     for entry in conversation:
         turn = f" (turn {entry.turn})" if entry.turn is not None else ""
-        headings: dict[Kind, str] = {
+        headings: dict[EntryKind, str] = {
             "words": f"said by {entry.name}",
             "thinking": f"thought{turn}",
             "reply": f"reply{turn}{', cut off' if entry.failed else ''}",

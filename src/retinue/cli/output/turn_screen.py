@@ -187,7 +187,7 @@ class Area(Protocol):
         """Draw lines, and the tree below them."""
 
 
-class Prompt(Protocol):
+class ScreenPrompt(Protocol):
     """A prompt at which a person types while an answer is printed above it."""
 
     def area(self, terminal: Console) -> Area:
@@ -213,7 +213,7 @@ class TurnScreen:
         verbose: bool = False,
         plain: bool = False,
         with_text: bool = True,
-        prompt: Prompt | None = None,
+        prompt: ScreenPrompt | None = None,
     ) -> None:
         self._supervisor = supervisor
         self._quiet = quiet

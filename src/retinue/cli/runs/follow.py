@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from retinue.app.attach import ends, stored_events
 from retinue.app.json_rows import event_row
 from retinue.app.open import open_read_only
-from retinue.app.transcript import Conversation
+from retinue.app.transcript import RunEntries
 from retinue.cli.output.format import name_of, short, status_of
 from retinue.cli.output.terminal import answer_lines, console, json_line, say, write
 from retinue.cli.output.transcript import headed
@@ -59,12 +59,12 @@ class _Pages:
     def __init__(self, *, tree: bool) -> None:
         self._tree = tree
         self._screen = console()
-        self._conversations: dict[RunId, Conversation] = {}
+        self._conversations: dict[RunId, RunEntries] = {}
 
     def show(self, item: TreeEvent) -> None:
         if isinstance(item.event, Delta):
             return  # the whole reply follows
-        conversation = self._conversations.setdefault(item.run, Conversation())
+        conversation = self._conversations.setdefault(item.run, RunEntries())
         for heading, body in headed(conversation.entries(item.event)):
             name = f"{name_of(item)} {short(item.run)}: " if self._tree else ""
             print_entry(self._screen, f"{name}{heading}", body, longest=None)

@@ -21,14 +21,14 @@ from retinue.config.agent_files.front_matter import (
     Value,
     read_front_matter,
 )
-from retinue.config.agent_files.translation import Translation
+from retinue.config.agent_files.translation import FormatTables
 from retinue.config.agents import AgentSettings, LimitSettings
 from retinue.config.error_texts import Document
 from retinue.config.toml import read_toml
 from retinue.core.errors import ConfigError
 from retinue.core.model_options import EFFORTS, Effort
 
-Source: TypeAlias = Literal["claude", "codex", "opencode", "gemini", "copilot", "retinue"]
+FileFormat: TypeAlias = Literal["claude", "codex", "opencode", "gemini", "copilot", "retinue"]
 
 MAX_NAME = 64
 MAX_LISTED = 1000
@@ -51,7 +51,7 @@ class AgentFile(NamedTuple):
 
     name: str
     path: str
-    source: Source
+    source: FileFormat
     settings: AgentSettings
     warnings: tuple[FileWarning, ...] = ()
     is_usable: bool = True
@@ -111,7 +111,7 @@ _UNSUPPORTED: Mapping[str, str] = {
 }
 
 
-def read_agent_file(path: str, text: str, translation: Translation) -> list[AgentFile]:
+def read_agent_file(path: str, text: str, translation: FormatTables) -> list[AgentFile]:
     """The agents of one file; raises `NotAnAgentFile` or `UnusableAgentFile`."""
     # A warning can quote a value of the file, which may be long.
     return [
@@ -120,7 +120,7 @@ def read_agent_file(path: str, text: str, translation: Translation) -> list[Agen
     ]
 
 
-def _read(path: str, text: str, translation: Translation) -> list[AgentFile]:
+def _read(path: str, text: str, translation: FormatTables) -> list[AgentFile]:
     text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     if path.endswith(".toml"):
         return _toml(path, text, translation)
@@ -140,7 +140,7 @@ def _short(text: str) -> str:
     return text if len(text) <= MAX_WARNING else f"{text[:MAX_WARNING]} ..."
 
 
-def _source(path: str, values: Mapping[str, Value]) -> Source:
+def _source(path: str, values: Mapping[str, Value]) -> FileFormat:
     parts = PurePath(path).parts
     if path.endswith((".agent.md", ".chatmode.md")) or ".github" in parts:
         return "copilot"
@@ -161,7 +161,7 @@ class _Reader:
     """Reads the fields of one file and collects warnings."""
 
     def __init__(
-        self, values: Mapping[str, Value], line_of: Callable[[str], int | None], translation: Translation
+        self, values: Mapping[str, Value], line_of: Callable[[str], int | None], translation: FormatTables
     ) -> None:
         self._values = values
         self._line_of = line_of
@@ -169,7 +169,7 @@ class _Reader:
         self.warnings: list[FileWarning] = []
         self._is_usable = True
 
-    def agent(self, path: str, source: Source, body: str) -> AgentFile:
+    def agent(self, path: str, source: FileFormat, body: str) -> AgentFile:
         if source == "gemini" and self._values.get("kind") == "remote":
             raise UnusableAgentFile(
                 "it names a remote agent, which cannot be started from a file", self._line_of("kind")
@@ -463,7 +463,7 @@ def _slug(name: str) -> str:
 _CODEX_IGNORED = frozenset(("nickname_candidates",))
 
 
-def _toml(path: str, text: str, translation: Translation) -> list[AgentFile]:
+def _toml(path: str, text: str, translation: FormatTables) -> list[AgentFile]:
     looks_like_agent = re.search(r"^[ \t]*(developer_instructions[ \t]*=|\[agents\.)", text, re.MULTILINE)
     if not looks_like_agent:
         raise NotAnAgentFile
@@ -479,7 +479,7 @@ def _toml(path: str, text: str, translation: Translation) -> list[AgentFile]:
     return list(_own(path, document))
 
 
-def _codex(path: str, document: Document, translation: Translation) -> AgentFile:
+def _codex(path: str, document: Document, translation: FormatTables) -> AgentFile:
     values = document.values
     texts: dict[str, Value] = {
         key: value

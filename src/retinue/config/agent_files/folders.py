@@ -16,7 +16,7 @@ from retinue.config.agent_files.agent_file import (
     UnusableAgentFile,
     read_agent_file,
 )
-from retinue.config.agent_files.translation import Translation
+from retinue.config.agent_files.translation import FormatTables
 from retinue.core.errors import BadInput, ConfigError
 
 MAX_BYTES = 1 << 20
@@ -60,7 +60,7 @@ class FoundAgents(NamedTuple):
     errors: tuple[FileError, ...] = ()
 
 
-def find_agents(paths: Sequence[str | Path], translation: Translation, check: Check | None = None) -> FoundAgents:
+def find_agents(paths: Sequence[str | Path], translation: FormatTables, check: Check | None = None) -> FoundAgents:
     """Read the agent files in folders, with the folders in them, and in files that are named themselves.
 
     A file that cannot be used is an error in the result, and the others are read. A name that an earlier file has gets

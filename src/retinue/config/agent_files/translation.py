@@ -146,7 +146,7 @@ class ToolTranslation(NamedTuple):
 NO_PROVIDERS: Mapping[str, str] = {}
 
 
-class Translation:
+class FormatTables:
     """The tables with which agent files are read.
 
     `own_tools` are the tools that exist under their own names. `providers` has the name of a provider that can be used,

@@ -11,7 +11,7 @@ from retinue.dialects.base import NamedPrompt
 SECTION = "buzzllm"
 
 Seconds = Annotated[int, Meta(ge=1, le=86_400)]
-Processes = Annotated[int, Meta(ge=0, le=16)]
+ProcessCount = Annotated[int, Meta(ge=0, le=16)]
 
 
 class BuzzllmSettings(Struct, frozen=True, kw_only=True):
@@ -28,7 +28,7 @@ class BuzzllmSettings(Struct, frozen=True, kw_only=True):
         Meta(description="Seconds that a subagent's process may take, after which it is killed.", examples=[900]),
     ] = 900
     warm_processes: Annotated[
-        Processes,
+        ProcessCount,
         Meta(
             description="Processes that are started ahead after the first call, so that the next ones begin at once.",
             examples=[1],

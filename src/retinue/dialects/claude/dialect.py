@@ -48,7 +48,7 @@ class ClaudeDialect(Dialect):
     name = NAME
 
     def __init__(self, dialect_context: DialectContext, settings: ClaudeSettings = DEFAULTS) -> None:
-        made = (AgentTool, SendTool, StopTool, ListTool)
+        made = (SpawnTool, SendTool, StopTool, ListTool)
         tools = [kind(dialect_context, settings) for kind in made]
         self._tools: dict[str, Tool] = {tool.spec.name: tool for tool in tools}
         self._agent_tool = settings.agent_tool
@@ -110,7 +110,7 @@ class ClaudeTool(DialectTool):
         return found
 
 
-class AgentTool(ClaudeTool):
+class SpawnTool(ClaudeTool):
     """`Agent`: start a sub-agent, and wait for its answer unless it works in the background."""
 
     tool = requests.AGENT

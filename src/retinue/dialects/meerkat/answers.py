@@ -17,7 +17,7 @@ from retinue.dialects.error_codes import CallRefused
 if TYPE_CHECKING:
     from retinue.engine import RunView
 
-State = Literal["running", "completed", "failed", "cancelled"]
+ChildState = Literal["running", "completed", "failed", "cancelled"]
 
 SUB_AGENT, FORK_AGENT, HOST_AGENT = "sub-agent", "fork", "host"
 """The agents of children. A host, which stays alive and serves messages, is named like any sub-agent."""
@@ -64,7 +64,7 @@ def name_of(run_id: RunId, agent: str) -> str:
     return f"{FORK_AGENT if agent == FORK_AGENT else SUB_AGENT}-{run_id.replace('-', '')[:12]}"
 
 
-def state_of(outcome: Outcome | None, agent: str) -> State:
+def state_of(outcome: Outcome | None, agent: str) -> ChildState:
     """A child's state; a host that has used up its budget is completed."""
     if outcome is None:
         return "running"
@@ -133,7 +133,7 @@ class ListRow(Struct, frozen=True, gc=False, omit_defaults=True):
 
     id: RunId
     name: str
-    state: State
+    state: ChildState
     depth: int
     running_ms: int | None = None
 

@@ -30,8 +30,8 @@ SENT: dict[str, object] = {"status": "sent"}
 BEGIN = "# Parent Communication\n"
 END = "# Task\n\n"
 
-Status = Literal["accepted", "completed", "failed"]
-STATUSES: tuple[Status, ...] = ("accepted", "completed", "failed")
+MessageStatus = Literal["accepted", "completed", "failed"]
+STATUSES: tuple[MessageStatus, ...] = ("accepted", "completed", "failed")
 
 
 def names(settings: MeerkatSettings) -> tuple[str, ...]:

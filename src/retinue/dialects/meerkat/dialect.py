@@ -14,7 +14,7 @@ from retinue.dialects.base import Dialect
 from retinue.dialects.context import DialectContext
 from retinue.dialects.meerkat import NAME, answers, comms, requests
 from retinue.dialects.meerkat.answers import HOST_AGENT, name_of
-from retinue.dialects.meerkat.relatives import MAX_ENDED, AgentTool, own_name
+from retinue.dialects.meerkat.relatives import MAX_ENDED, RelativesTool, own_name
 from retinue.dialects.meerkat.requests import ListRequest, OneRequest, agent_id_of, parsed
 from retinue.dialects.meerkat.settings import DEFAULTS, MeerkatSettings, mistakes
 from retinue.dialects.meerkat.spawn import ForkTool, SpawnTool
@@ -68,7 +68,7 @@ class MeerkatDialect(Dialect):
         return live.run.exchanges[-1].text if live is not None and live.run.exchanges else ""
 
 
-class StatusTool(AgentTool):
+class StatusTool(RelativesTool):
     tool = requests.STATUS
     kind: ToolKind = "pure"
 
@@ -85,7 +85,7 @@ class StatusTool(AgentTool):
         return exchanges[-1].text if exchanges else ""
 
 
-class CancelTool(AgentTool):
+class CancelTool(RelativesTool):
     tool = requests.CANCEL
 
     async def _answer(self, arguments: str, context: CallContext) -> dict[str, object]:
@@ -110,7 +110,7 @@ class CancelTool(AgentTool):
         }
 
 
-class ListTool(AgentTool):
+class ListTool(RelativesTool):
     tool = requests.LIST
     kind: ToolKind = "pure"
 

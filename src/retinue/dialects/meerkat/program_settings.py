@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from retinue.core.key_paths import ROOT_DEFAULTS, KeyPath
 from retinue.dialects.meerkat.settings import DEFAULT_MODELS, SECTION
-from retinue.dialects.settings_translation import Translation, as_table, vendor_variable, with_version
+from retinue.dialects.settings_translation import SettingsTranslation, as_table, vendor_variable, with_version
 
 MODEL_NAMES = {
     "claude": "anthropic",
@@ -30,9 +30,9 @@ SECONDS: dict[str, float] = {
 """The units of durations."""
 
 
-def translate(values: Mapping[str, object], environ: Mapping[str, str]) -> Translation:
+def translate(values: Mapping[str, object], environ: Mapping[str, str]) -> SettingsTranslation:
     """The file's values in retinue's layout; the environment says which variables hold keys."""
-    translation = Translation(values)
+    translation = SettingsTranslation(values)
     for section in ("agent", "models", "provider", "providers", "limits", "budget"):
         translation.require_table((section,))
     _translate_providers(translation, environ)
@@ -68,7 +68,7 @@ def seconds_of(duration: object) -> float | None:
     return sum(int(number) * SECONDS[unit] for number, unit in parts) if all(u in SECONDS for _, u in parts) else None
 
 
-def _translate_providers(translation: Translation, environ: Mapping[str, str]) -> None:
+def _translate_providers(translation: SettingsTranslation, environ: Mapping[str, str]) -> None:
     """The providers that the file mentions, first that of root runs: it is also the default of a Python program."""
     model, kind = translation.find(("agent", "model")), translation.find(("provider", "type"))
     named = provider_of(model) if isinstance(model, str) else None
@@ -88,7 +88,9 @@ def _translate_providers(translation: Translation, environ: Mapping[str, str]) -
         translation.ignore_rest(table)
 
 
-def _translate_provider(translation: Translation, name: str, *, is_typed: bool, environ: Mapping[str, str]) -> None:
+def _translate_provider(
+    translation: SettingsTranslation, name: str, *, is_typed: bool, environ: Mapping[str, str]
+) -> None:
     """One provider: `[provider]` if that is of this type, then `[providers]` and `[models]`."""
     here = ("providers", name)
     places: list[tuple[KeyPath, KeyPath]] = [
@@ -115,7 +117,7 @@ def _translate_provider(translation: Translation, name: str, *, is_typed: bool, 
     translation.put((*here, "api_key_env"), used, key)
 
 
-def _translate_root(translation: Translation) -> None:
+def _translate_root(translation: SettingsTranslation) -> None:
     """The limits of root runs; `[limits]` is what that program applies, and `[budget]` is used for what it lacks."""
     provider = translation.find((ROOT_DEFAULTS, "provider"))
     if isinstance(provider, str) and as_table(translation.find(("providers", provider))) is not None:
@@ -132,7 +134,7 @@ def _translate_root(translation: Translation) -> None:
     translation.move(("budget", "max_tool_calls"), (ROOT_DEFAULTS, "max_calls"))
 
 
-def _move_duration(translation: Translation, source: KeyPath, target: KeyPath) -> None:
+def _move_duration(translation: SettingsTranslation, source: KeyPath, target: KeyPath) -> None:
     duration = translation.find(source)
     if duration is None or translation.find(target) is not None:
         translation.ignore(source)

@@ -180,7 +180,7 @@ class MeerkatTool(DialectTool):
         raise NotImplementedError
 
 
-class AgentTool(MeerkatTool):
+class RelativesTool(MeerkatTool):
     """A tool for sub-agents; subclasses name it."""
 
     tool = ""

@@ -138,15 +138,15 @@ class ToolAccess(Struct, frozen=True):
 
 INHERIT_ALL = ToolAccess("inherit")
 
-Amount = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
-class Budget(Struct, frozen=True):
+class BudgetArgument(Struct, frozen=True):
     """The argument `budget`."""
 
-    max_tokens: Amount | None = None
-    max_turns: Amount | None = None
-    max_tool_calls: Amount | None = None
+    max_tokens: Count | None = None
+    max_turns: Count | None = None
+    max_tool_calls: Count | None = None
 
 
 class SpawnArguments(Struct, frozen=True, kw_only=True):
@@ -156,7 +156,7 @@ class SpawnArguments(Struct, frozen=True, kw_only=True):
     provider: str | None = None
     model: str | None = None
     tool_access: ToolAccess | str | None = None
-    budget: Budget | str | None = None
+    budget: BudgetArgument | str | None = None
     system_prompt: str | None = None
     host_mode: bool | None = None
 
@@ -202,9 +202,9 @@ def access_of(given: ToolAccess | str | None) -> ToolAccess:
     return access
 
 
-def budget_of(given: Budget | str | None) -> Budget:
+def budget_of(given: BudgetArgument | str | None) -> BudgetArgument:
     """The budget of a call, in the same two forms."""
-    return _decoded(given, Budget, "budget: ") if isinstance(given, str) else given or Budget()
+    return _decoded(given, BudgetArgument, "budget: ") if isinstance(given, str) else given or BudgetArgument()
 
 
 def _decoded(text: str, kind: type[S], what: str) -> S:

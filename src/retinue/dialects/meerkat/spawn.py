@@ -19,14 +19,14 @@ from retinue.dialects.context import ProviderFamilies
 from retinue.dialects.error_codes import CallRefused
 from retinue.dialects.meerkat import NAME, answers, comms, requests
 from retinue.dialects.meerkat.answers import FORK_AGENT, HOST_AGENT, SUB_AGENT, failed, invalid, name_of
-from retinue.dialects.meerkat.relatives import AgentTool, own_name
+from retinue.dialects.meerkat.relatives import RelativesTool, own_name
 from retinue.dialects.meerkat.requests import parsed
 from retinue.dialects.meerkat.settings import DEFAULT_MODELS, INHERIT, MeerkatSettings
 from retinue.engine import SpawnRequest
 from retinue.providers.catalog import LOCAL_SERVERS
 
 
-class StartTool(AgentTool):
+class StartTool(RelativesTool):
     """Base class of both tools; subclasses set the beginnings of refusals."""
 
     cannot = ""
@@ -179,7 +179,7 @@ class SpawnTool(StartTool):
         )
         return "\n\n".join(filter(None, texts))
 
-    def _limits(self, budget: requests.Budget) -> Limits:
+    def _limits(self, budget: requests.BudgetArgument) -> Limits:
         asked = self._settings.default_budget if budget.max_tokens is None else budget.max_tokens
         return Limits(max_tokens=self._capped(asked), max_turns=budget.max_turns, max_calls=budget.max_tool_calls)
 

@@ -34,7 +34,7 @@ HISTORY_BYTES = 1_000_000
 _SNAPSHOT = "@snapshot/"
 
 
-class Entry(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ContextEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The value under a key; `version` counts the writes since the key was created."""
 
     value: str
@@ -66,7 +66,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
 
     taken_by: str
     taken_at: float
-    entries: dict[str, Entry]
+    entries: dict[str, ContextEntry]
 
 
 def tokens(value: str) -> int:
@@ -78,7 +78,7 @@ def tokens(value: str) -> int:
     return max(1, len(value) // 4)
 
 
-def entries_of(key_value: Mapping[str, bytes], at: float) -> dict[str, Entry]:
+def entries_of(key_value: Mapping[str, bytes], at: float) -> dict[str, ContextEntry]:
     """All entries that exist at that time, in the order of their keys."""
     entries = {key: entry_in(key_value[key]) for key in sorted(key_value) if "@" not in key}
     return {key: entry for key, entry in entries.items() if entry.exists_at(at)}
@@ -96,11 +96,11 @@ def earlier(key_value: Mapping[str, bytes], key: str) -> list[str]:
     return [f"{key}@{version}" for version in sorted(map(int, versions))]
 
 
-def entry_in(stored: bytes) -> Entry:
-    return msgspec.json.decode(stored, type=Entry)
+def entry_in(stored: bytes) -> ContextEntry:
+    return msgspec.json.decode(stored, type=ContextEntry)
 
 
-def history(key_value: Mapping[str, bytes], key: str) -> list[Entry]:
+def history(key_value: Mapping[str, bytes], key: str) -> list[ContextEntry]:
     """The versions of an entry that are kept, the current one last."""
     return [entry_in(key_value[name]) for name in (*earlier(key_value, key), key)]
 
@@ -162,11 +162,11 @@ def look(action: requests.Look, key_value: Mapping[str, bytes], *, participant: 
             assert_never(action)
 
 
-def decide(action: requests.Change, key_value: Mapping[str, bytes], *, participant: str, at: float) -> Decision:
+def decide(action: requests.ChangingAction, key_value: Mapping[str, bytes], *, participant: str, at: float) -> Decision:
     """The changes of an action, with the removal of expired entries, and its answer; a refusal changes nothing."""
     try:
         match action:
-            case requests.Write():
+            case requests.WriteEntry():
                 return _writing(key_value, action, participant, at)
             case requests.Delete(key=key):
                 return _deleting(key_value, key, participant, at)
@@ -188,7 +188,7 @@ def session_archived(session_id: SessionId) -> CodedRefusal:
     return CodedRefusal("SESSION_ARCHIVED", f"Session {session_id!r} is archived (read-only).")
 
 
-def entry_at(key_value: Mapping[str, bytes], key: str, at: float) -> Entry:
+def entry_at(key_value: Mapping[str, bytes], key: str, at: float) -> ContextEntry:
     """The entry under `key`; raises `CodedRefusal` for a malformed or absent key."""
     _check_key(key)
     entry = entry_in(key_value[key]) if key in key_value else None
@@ -197,7 +197,7 @@ def entry_at(key_value: Mapping[str, bytes], key: str, at: float) -> Entry:
     return entry
 
 
-def readable(key_value: Mapping[str, bytes], key: str, participant: str, at: float) -> Entry:
+def readable(key_value: Mapping[str, bytes], key: str, participant: str, at: float) -> ContextEntry:
     """The same, if the participant may read it."""
     entry = entry_at(key_value, key, at)
     if not entry.is_readable_by(participant):
@@ -205,10 +205,10 @@ def readable(key_value: Mapping[str, bytes], key: str, participant: str, at: flo
     return entry
 
 
-def touched(action: requests.Change, key_value: Mapping[str, bytes], decision: Decision) -> Entry | None:
+def touched(action: requests.ChangingAction, key_value: Mapping[str, bytes], decision: Decision) -> ContextEntry | None:
     """The entry that a decision writes or deletes under the action's key; None if it does neither."""
     match action:
-        case requests.Write(key=key) if key in decision.puts:
+        case requests.WriteEntry(key=key) if key in decision.puts:
             return entry_in(decision.puts[key])
         case requests.Delete(key=key) if key in decision.drops:
             return entry_in(key_value[key])
@@ -216,7 +216,7 @@ def touched(action: requests.Change, key_value: Mapping[str, bytes], decision: D
             return None
 
 
-def _listing(entries: Mapping[str, Entry]) -> dict[str, object]:
+def _listing(entries: Mapping[str, ContextEntry]) -> dict[str, object]:
     # Keys are listed to all participants: one that did not see a key would overwrite what it must not read.
     return {
         "keys": [_signature(key, entry) for key, entry in entries.items()],
@@ -224,11 +224,11 @@ def _listing(entries: Mapping[str, Entry]) -> dict[str, object]:
     }
 
 
-def _reading(key: str, entry: Entry) -> dict[str, object]:
+def _reading(key: str, entry: ContextEntry) -> dict[str, object]:
     return {**_signature(key, entry), "value": entry.value}
 
 
-def _signature(key: str, entry: Entry) -> dict[str, object]:
+def _signature(key: str, entry: ContextEntry) -> dict[str, object]:
     """The fields of an entry without its value."""
     fields: dict[str, object] = {
         "key": key,
@@ -275,7 +275,7 @@ def _history(
     }
 
 
-def _writing(key_value: Mapping[str, bytes], write: requests.Write, participant: str, at: float) -> Decision:
+def _writing(key_value: Mapping[str, bytes], write: requests.WriteEntry, participant: str, at: float) -> Decision:
     key = write.key
     _check_key(key)
     size = tokens(write.value)
@@ -288,7 +288,7 @@ def _writing(key_value: Mapping[str, bytes], write: requests.Write, participant:
     total = size + sum(entry.size for other, entry in entries.items() if other != key)
     if total > MAX_STORE_TOKENS:
         raise CodedRefusal("STORE_FULL", f"Write would bring store to ~{total} tokens, max is {MAX_STORE_TOKENS}.")
-    entry = Entry(
+    entry = ContextEntry(
         value=write.value,
         written_by=participant,
         written_at=at,
@@ -306,7 +306,7 @@ def _writing(key_value: Mapping[str, bytes], write: requests.Write, participant:
     )
 
 
-def _written(key: str, entry: Entry) -> dict[str, object]:
+def _written(key: str, entry: ContextEntry) -> dict[str, object]:
     fields = _signature(key, entry)
     size = fields.pop("value_size_tokens")
     if entry.size >= WARN_VALUE_TOKENS:
@@ -346,7 +346,7 @@ def _check_key(key: str) -> None:
         raise CodedRefusal("INVALID_KEY", f"Key must match [a-z0-9_]+, got: {key!r}")
 
 
-def _check_writable(key: str, entry: Entry, participant: str) -> None:
+def _check_writable(key: str, entry: ContextEntry, participant: str) -> None:
     if not entry.is_writable_by(participant):
         raise CodedRefusal("ACCESS_DENIED", f"Entry {key!r} may not be written by {participant!r}.")
 
@@ -426,11 +426,11 @@ def snapshot_size(answer: bytes) -> int:
         raise BadInput(refusal.message) from refusal
 
 
-def _entries(entries: Mapping[str, Entry]) -> list[dict[str, object]]:
+def _entries(entries: Mapping[str, ContextEntry]) -> list[dict[str, object]]:
     return [{"key": key, **_all_fields(entry)} for key, entry in entries.items()]
 
 
-def _all_fields(entry: Entry) -> dict[str, object]:
+def _all_fields(entry: ContextEntry) -> dict[str, object]:
     fields: dict[str, object] = {
         "value": entry.value,
         "written_by": entry.written_by,

@@ -115,7 +115,7 @@ class ReadHistory(Struct, frozen=True):
     versions: tuple[int, ...] | None = None
 
 
-class Write(Struct, frozen=True):
+class WriteEntry(Struct, frozen=True):
     """Create or overwrite an entry, for `ttl_seconds`; patterns that are None stay, and a new entry is open to all."""
 
     key: str
@@ -138,8 +138,8 @@ class TakeSnapshot(Struct, frozen=True):
 
 
 Look: TypeAlias = ListKeys | Read | ReadBatch | ReadHistory
-Change: TypeAlias = Write | Delete | TakeSnapshot
-Action: TypeAlias = Look | Change
+ChangingAction: TypeAlias = WriteEntry | Delete | TakeSnapshot
+Action: TypeAlias = Look | ChangingAction
 
 
 def parse(arguments: str, extensions: AbstractSet[str] = ALL) -> Action:
@@ -170,10 +170,10 @@ def label_of(label: str) -> str:
     return label
 
 
-def _write(fields: Fields, extensions: AbstractSet[str]) -> Write:
+def _write(fields: Fields, extensions: AbstractSet[str]) -> WriteEntry:
     fields.refuse_unless("ttl", extensions, "ttl_seconds")
     fields.refuse_unless("access", extensions, "readable_by", "writable_by")
-    return Write(
+    return WriteEntry(
         fields.text("key"),
         fields.text("value"),
         _seconds(fields, "ttl_seconds"),

@@ -16,8 +16,8 @@ from retinue.dialects.base import DialectTool
 from retinue.dialects.context import DialectContext
 from retinue.dialects.error_codes import CodedRefusal, JsonObject
 from retinue.dialects.shared_context import actions, requests
-from retinue.dialects.shared_context.actions import Entry
-from retinue.dialects.shared_context.requests import Delete, Write
+from retinue.dialects.shared_context.actions import ContextEntry
+from retinue.dialects.shared_context.requests import Delete, WriteEntry
 
 
 class SharedContextTool(DialectTool):
@@ -48,7 +48,7 @@ class SharedContextTool(DialectTool):
         match action:
             case requests.ListKeys() | requests.Read() | requests.ReadBatch() | requests.ReadHistory():
                 return await self._look(action, context)
-            case Write() | Delete() | requests.TakeSnapshot():
+            case WriteEntry() | Delete() | requests.TakeSnapshot():
                 return await self._change(action, context)
             case _:
                 assert_never(action)
@@ -59,9 +59,9 @@ class SharedContextTool(DialectTool):
         key_value = await self._dialect_context.key_value.look(actions.space_of(context.session_id))
         return actions.look(action, key_value, participant=participant(context), at=self._dialect_context.clock.now())
 
-    async def _change(self, action: requests.Change, context: CallContext) -> JsonObject:
+    async def _change(self, action: requests.ChangingAction, context: CallContext) -> JsonObject:
         by, at = participant(context), self._dialect_context.clock.now()
-        changed: Entry | None = None
+        changed: ContextEntry | None = None
 
         def decide_now(key_value: Mapping[str, bytes]) -> Decision:
             nonlocal changed
@@ -84,10 +84,12 @@ class SharedContextTool(DialectTool):
             self._log_change(action, changed, by, at, context)
         return decoded(written)
 
-    def _log_change(self, action: Write | Delete, entry: Entry, by: str, at: float, context: CallContext) -> None:
+    def _log_change(
+        self, action: WriteEntry | Delete, entry: ContextEntry, by: str, at: float, context: CallContext
+    ) -> None:
         facts = line(
             session_id=context.session_id,
-            action="write" if isinstance(action, Write) else "delete",
+            action="write" if isinstance(action, WriteEntry) else "delete",
             key=action.key,
             written_by=by,
             timestamp=rfc3339(at),

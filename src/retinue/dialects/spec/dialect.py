@@ -34,7 +34,7 @@ from retinue.dialects.shared_context.tool import SharedContextTool
 from retinue.dialects.spec import NAME, answers, requests
 from retinue.dialects.spec.agents import AgentStore
 from retinue.dialects.spec.answers import CANCELLED, HANDLE_FORMAT, HANDLE_SPACE, Task
-from retinue.dialects.spec.requests import SUBAGENT, Request, Spawn, Wait
+from retinue.dialects.spec.requests import SUBAGENT, Spawn, SubagentRequest, WaitForTasks
 from retinue.dialects.spec.settings import DEFAULTS, SpecSettings, mistakes
 from retinue.engine import SpawnRequest
 
@@ -163,12 +163,12 @@ class SubagentTool(DialectTool):
         except CodedRefusal as refusal:
             request = refusal.with_traceback(None)
         run = partial(self._run, request)
-        return PreparedCall(arguments, CallRisk(self.risk), run, waits=isinstance(request, Wait))
+        return PreparedCall(arguments, CallRisk(self.risk), run, waits=isinstance(request, WaitForTasks))
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
         return await self.prepare(arguments).run(context)
 
-    async def _run(self, request: Request | CodedRefusal, context: CallContext) -> ToolResult:
+    async def _run(self, request: SubagentRequest | CodedRefusal, context: CallContext) -> ToolResult:
         try:
             if context.depth > 0:  # a run that another dialect started may have inherited the tool
                 raise answers.only_for_the_orchestrator()
@@ -179,7 +179,7 @@ class SubagentTool(DialectTool):
             # The model is expected to ask for a result too early now and then; that is no failure.
             return ToolResult(compact(refusal.answer), failed=refusal.code != "TASK_NOT_READY")
 
-    async def _answer(self, request: Request, context: CallContext) -> JsonObject:
+    async def _answer(self, request: SubagentRequest, context: CallContext) -> JsonObject:
         match request:
             case requests.ListAgents():
                 return await self._agent_store.list(context)
@@ -187,15 +187,15 @@ class SubagentTool(DialectTool):
                 return await self._agent_store.define(request, context)
             case Spawn():
                 return await self._spawn(request, context)
-            case requests.Status():
+            case requests.TaskStatus():
                 return await self._status(request, context)
             case requests.Collect():
                 return await self._collect(request, context)
-            case requests.Cancel():
+            case requests.CancelTask():
                 return await self._cancel(request, context)
-            case requests.Progress():
+            case requests.TaskProgress():
                 return await self._progress(request, context)
-            case Wait():
+            case WaitForTasks():
                 return await self._wait(request, context)
             case _:
                 assert_never(request)
@@ -290,7 +290,7 @@ class SubagentTool(DialectTool):
 
     # ---- status, progress and wait ----------------------------------------------------------------------------------
 
-    async def _status(self, request: requests.Status, context: CallContext) -> JsonObject:
+    async def _status(self, request: requests.TaskStatus, context: CallContext) -> JsonObject:
         task, _ = await self._logged("status", request.task_id, context)
         answer = answers.status(task)
         is_storm = self._polls.is_storm(context.session_id, task.task_id)
@@ -300,7 +300,7 @@ class SubagentTool(DialectTool):
             answer["hint"] = answers.hint(MAX_POLLS, POLL_SECONDS, can_wait="wait" in self._extensions)
         return answer
 
-    async def _progress(self, request: requests.Progress, context: CallContext) -> JsonObject:
+    async def _progress(self, request: requests.TaskProgress, context: CallContext) -> JsonObject:
         """The latest entries of a task: from memory while this process drives it, else from the store."""
         task, run_id = await self._logged("progress", request.task_id, context)
         live = self._supervisor.live(run_id)
@@ -311,7 +311,7 @@ class SubagentTool(DialectTool):
         except UnknownName:  # cancelled before its run was accepted
             return answers.progress(task, None)
 
-    async def _wait(self, request: Wait, context: CallContext) -> JsonObject:
+    async def _wait(self, request: WaitForTasks, context: CallContext) -> JsonObject:
         """Return when enough of these tasks have ended, or at the timeout; entered again, the timeout starts anew."""
         run_ids: dict[str, RunId] = {}
         for task_id in request.task_ids:
@@ -342,7 +342,7 @@ class SubagentTool(DialectTool):
         self._log("collect", context, task, result=answer["result"])
         return answer
 
-    async def _cancel(self, request: requests.Cancel, context: CallContext) -> JsonObject:
+    async def _cancel(self, request: requests.CancelTask, context: CallContext) -> JsonObject:
         """Stop a task and return its partial result; a task that has ended is collected."""
         # The id is retired before the run is stopped, so that no other call sees the task end or collects it.
         task, run_id = await self._retired("cancel", request.task_id, context)

@@ -193,7 +193,7 @@ class Spawn(Struct, frozen=True):
     max_output_tokens: int | None = None
 
 
-class Status(Struct, frozen=True):
+class TaskStatus(Struct, frozen=True):
     """Report the state of a task."""
 
     task_id: str
@@ -205,19 +205,19 @@ class Collect(Struct, frozen=True):
     task_id: str
 
 
-class Cancel(Struct, frozen=True):
+class CancelTask(Struct, frozen=True):
     """Stop a task and take its partial result; its id is invalid afterwards."""
 
     task_id: str
 
 
-class Progress(Struct, frozen=True):
+class TaskProgress(Struct, frozen=True):
     """Report the latest texts, calls and results of a task."""
 
     task_id: str
 
 
-class Wait(Struct, frozen=True):
+class WaitForTasks(Struct, frozen=True):
     """Wait until any, all or a number of these tasks have ended."""
 
     task_ids: tuple[str, ...]
@@ -236,7 +236,9 @@ class Wait(Struct, frozen=True):
                 return min(count, len(self.task_ids))
 
 
-Request: TypeAlias = ListAgents | Define | Extend | Redefine | Spawn | Status | Collect | Cancel | Progress | Wait
+SubagentRequest: TypeAlias = (
+    ListAgents | Define | Extend | Redefine | Spawn | TaskStatus | Collect | CancelTask | TaskProgress | WaitForTasks
+)
 
 
 def tokens(text: str) -> int:
@@ -248,7 +250,7 @@ def tokens(text: str) -> int:
     return len(text) // 4
 
 
-def parse(arguments: str, extensions: AbstractSet[str] = ALL) -> Request:
+def parse(arguments: str, extensions: AbstractSet[str] = ALL) -> SubagentRequest:
     """The request of a call; raises `CodedRefusal` if the arguments are not valid."""
     fields = Fields.parse(arguments).without_empty(*_ABSENT_IF_EMPTY)
     match fields.action(actions_of(extensions)):
@@ -261,11 +263,11 @@ def parse(arguments: str, extensions: AbstractSet[str] = ALL) -> Request:
         case "spawn":
             return _spawn(fields, extensions)
         case "status":
-            return Status(fields.text("task_id"))
+            return TaskStatus(fields.text("task_id"))
         case "cancel":
-            return Cancel(fields.text("task_id"))
+            return CancelTask(fields.text("task_id"))
         case "progress":
-            return Progress(fields.text("task_id"))
+            return TaskProgress(fields.text("task_id"))
         case "wait":
             return _wait(fields)
         case _:
@@ -310,10 +312,10 @@ def _spawn(fields: Fields, extensions: AbstractSet[str]) -> Spawn:
     )
 
 
-def _wait(fields: Fields) -> Wait:
+def _wait(fields: Fields) -> WaitForTasks:
     task_ids = fields.texts("task_ids", required=True)
     timeout_ms = min(max(fields.integer("timeout_ms", DEFAULT_WAIT_MS), 0), MAX_WAIT_MS)
-    return Wait(task_ids, _mode(fields), timeout_ms)
+    return WaitForTasks(task_ids, _mode(fields), timeout_ms)
 
 
 def _mode(fields: Fields) -> Literal["any", "all"] | int:

@@ -42,7 +42,7 @@ MAX_CHARACTERS = 1000
 log = logger(TARGET, dialect=NAME)
 
 
-class Telemetry:
+class SubagentTelemetry:
     """Log lines and metrics about subagents, if the settings enable them; depths are those of the subagents.
 
     A line has the fields of the document in its order, then the message; a model cannot forge another line.
@@ -245,7 +245,7 @@ class Children:
 
     def __init__(self, dialect_context: DialectContext, settings: XzatomaSettings) -> None:
         self.quotas = Quotas(dialect_context, settings)
-        self.telemetry = Telemetry(dialect_context.meter, enabled=settings.telemetry_enabled)
+        self.telemetry = SubagentTelemetry(dialect_context.meter, enabled=settings.telemetry_enabled)
         self._retention = Retention(dialect_context, settings)
         self._dialect_context = dialect_context
         self._supervisor = dialect_context.supervisor

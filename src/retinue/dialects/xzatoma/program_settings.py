@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from retinue.core.key_paths import ROOT_DEFAULTS
-from retinue.dialects.settings_translation import Translation, vendor_variable, with_version
+from retinue.dialects.settings_translation import SettingsTranslation, vendor_variable, with_version
 
 WIRES = {"ollama": "ollama", "openai": "openai-chat"}
 """The tables of providers that have a counterpart, each with its wire: that program speaks chat completions only."""
@@ -21,9 +21,9 @@ DEFAULT_MODELS = {"ollama": "llama3.2:latest", "openai": "gpt-4o-mini"}
 OPENAI_KEY = "XZATOMA_OPENAI_API_KEY"
 
 
-def translate(values: Mapping[str, object], environ: Mapping[str, str]) -> Translation:
+def translate(values: Mapping[str, object], environ: Mapping[str, str]) -> SettingsTranslation:
     """The file's values in retinue's layout; the environment says which variable holds OpenAI's key."""
-    translation = Translation(values)
+    translation = SettingsTranslation(values)
     if translation.require_table(("provider",)):
         _translate_providers(translation, environ)
     translation.move(("agent", "max_turns"), (ROOT_DEFAULTS, "max_turns"))
@@ -31,7 +31,7 @@ def translate(values: Mapping[str, object], environ: Mapping[str, str]) -> Trans
     return translation
 
 
-def _translate_providers(translation: Translation, environ: Mapping[str, str]) -> None:
+def _translate_providers(translation: SettingsTranslation, environ: Mapping[str, str]) -> None:
     chosen = translation.find(("provider", "type"))
     # The chosen one first: it is the default of the file.
     for name in sorted(WIRES, key=lambda name: name != chosen):

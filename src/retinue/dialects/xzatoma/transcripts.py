@@ -38,7 +38,7 @@ DROP = b""
 """The rule that drops the messages of a tree; any other is the path of a database that they are copied to."""
 
 
-class Transcript(Struct, frozen=True, kw_only=True):
+class SubagentTranscript(Struct, frozen=True, kw_only=True):
     """One subagent's conversation; `parent_id` is None for a child of the root, which is no subagent itself."""
 
     id: RunId
@@ -73,14 +73,14 @@ class KeptTranscripts:
             if row.parent_id is not None and row.seq > 0 and trees.get(row.root_id) != DROP
         ]
 
-    async def read(self, rows: Sequence[RunRow]) -> list[Transcript]:
+    async def read(self, rows: Sequence[RunRow]) -> list[SubagentTranscript]:
         return [await self._transcript(row) for row in rows]
 
-    async def find(self, run_id: RunId) -> Transcript | None:
+    async def find(self, run_id: RunId) -> SubagentTranscript | None:
         row = next((row for row in await self.rows() if row.run_id == run_id), None)
         return None if row is None else await self._transcript(row)
 
-    async def _transcript(self, row: RunRow) -> Transcript:
+    async def _transcript(self, row: RunRow) -> SubagentTranscript:
         events = await self._stored.events(row.run_id)
         return transcript(row, events, await self._stored.run_spec(row.run_spec))
 
@@ -103,11 +103,11 @@ class KeptTranscripts:
         return "\n".join(self._text.tree(tops, rows))
 
 
-def transcript(row: RunRow, events: Iterable[tuple[int, Event]], run_spec: RunSpec) -> Transcript:
+def transcript(row: RunRow, events: Iterable[tuple[int, Event]], run_spec: RunSpec) -> SubagentTranscript:
     """The transcript of a run, with the messages that compaction removed from the model's history."""
     run = fold([(seq, event) for seq, event in events if not isinstance(event, HistoryCompacted)], run_spec)
     limited = _ran_out_of_turns(run)
-    return Transcript(
+    return SubagentTranscript(
         id=row.run_id,
         parent_id=row.parent_id if row.depth > 1 else None,
         label=row.label,
@@ -142,7 +142,7 @@ def _status(run: Run, limited: bool) -> str:
 class _Text:
     """The text that `retinue replay` prints: printable, and no line of a message looks like a heading."""
 
-    def listing(self, page: Sequence[Transcript], limit: int, offset: int) -> Iterator[str]:
+    def listing(self, page: Sequence[SubagentTranscript], limit: int, offset: int) -> Iterator[str]:
         yield f"Conversations (showing {limit} starting at {offset}):"
         for transcript in page:
             yield ""
@@ -155,7 +155,7 @@ class _Text:
             if transcript.parent_id is not None:
                 yield f"Parent: {transcript.parent_id}"
 
-    def conversation(self, transcript: Transcript) -> Iterator[str]:
+    def conversation(self, transcript: SubagentTranscript) -> Iterator[str]:
         yield f"=== Conversation {transcript.id} ==="
         yield f"Label: {self._one_line(transcript.label)}"
         yield f"Depth: {transcript.depth}"

@@ -30,14 +30,14 @@ PARALLEL_FAILED = "One or more parallel agents failed"
 NO_RESULTS = "No background delegate results found."
 
 
-class Answer(Struct, frozen=True):
+class DelegateAnswer(Struct, frozen=True):
     """The result of a delegated task: its output, or an error."""
 
     output: str = ""
     error: str | None = None
 
 
-class Target(Struct, frozen=True):
+class DelegateTarget(Struct, frozen=True):
     """The agent of a delegated task, its wire and model, and its time limit."""
 
     agent: str
@@ -46,10 +46,10 @@ class Target(Struct, frozen=True):
     seconds: float | None = None
 
     @classmethod
-    def of(cls, run_spec: RunSpec, limits: Limits, families: ProviderFamilies) -> Target:
+    def of(cls, run_spec: RunSpec, limits: Limits, families: ProviderFamilies) -> DelegateTarget:
         return cls(run_spec.agent, families.wire(run_spec.provider), run_spec.model, limits.timeout)
 
-    def answer(self, outcome: Outcome) -> Answer:
+    def answer(self, outcome: Outcome) -> DelegateAnswer:
         """The answer about its end.
 
         >>> target = Target("t", "anthropic", "haiku", 1.0)
@@ -60,10 +60,10 @@ class Target(Struct, frozen=True):
         """
         if outcome.result == "completed":
             body = outcome.text if outcome.text.strip() else EMPTY
-            return Answer(f"[Agent '{self.agent}' ({self.wire}/{self.model})]\n{body}")
+            return DelegateAnswer(f"[Agent '{self.agent}' ({self.wire}/{self.model})]\n{body}")
         if outcome.result == "timed_out" and self.seconds is not None:
-            return Answer(error=f"Agent '{self.agent}' timed out after {self.seconds:g}s")
-        return Answer(error=f"Agent '{self.agent}' failed: {why(outcome)}")
+            return DelegateAnswer(error=f"Agent '{self.agent}' timed out after {self.seconds:g}s")
+        return DelegateAnswer(error=f"Agent '{self.agent}' failed: {why(outcome)}")
 
 
 def why(outcome: Outcome) -> str:
@@ -89,7 +89,7 @@ def cancelling(task_id: str) -> str:
 _AGENT_HEADER = re.compile(r"\[Agent '[^'\n]*' \([^\n]*\)\]")
 
 
-def fanned_out(answers: Sequence[tuple[str, Answer]]) -> str:
+def fanned_out(answers: Sequence[tuple[str, DelegateAnswer]]) -> str:
     """The results of several agents, in the order of the request.
 
     >>> print(fanned_out([("a", Answer("Yes.")), ("b", Answer(error="Agent 'b' failed: no"))]))

@@ -22,7 +22,7 @@ from retinue.core.run import Outcome
 from retinue.core.state import Run
 from retinue.core.text import rfc3339
 from retinue.dialects.context import DialectContext
-from retinue.dialects.zeroclaw.answers import BY_PARENT, BY_USER, Target, interrupted
+from retinue.dialects.zeroclaw.answers import BY_PARENT, BY_USER, DelegateTarget, interrupted
 from retinue.dialects.zeroclaw.result_files import ResultFolder, TaskResult
 
 log = logger("retinue.zeroclaw")
@@ -188,7 +188,7 @@ class Background:
         if outcome is None or outcome.result == "cancelled":
             return replace(base, status="Cancelled", error=await self._who_cancelled(row), finished_at=finished_at)
         run = await self._supervisor.replay(row.run_id)
-        answer = Target.of(run.run_spec, run.accepted.limits, self._dialect_context.families).answer(outcome)
+        answer = DelegateTarget.of(run.run_spec, run.accepted.limits, self._dialect_context.families).answer(outcome)
         if answer.error is not None:
             return replace(base, status="Failed", error=self._redacted(answer.error), finished_at=finished_at)
         return replace(base, status="Completed", output=self._redacted(answer.output), finished_at=finished_at)

@@ -22,7 +22,7 @@ from retinue.dialects.base import DialectTool
 from retinue.dialects.context import DialectContext
 from retinue.dialects.error_codes import CallRefused
 from retinue.dialects.zeroclaw import NAME, answers, requests
-from retinue.dialects.zeroclaw.answers import BY_USER, Answer, Target
+from retinue.dialects.zeroclaw.answers import BY_USER, DelegateAnswer, DelegateTarget
 from retinue.dialects.zeroclaw.background import SPACE, Background
 from retinue.dialects.zeroclaw.requests import DELEGATE, Handover
 from retinue.dialects.zeroclaw.result_files import ResultFolder, TaskResult, pretty
@@ -43,7 +43,7 @@ class Begun(Struct, frozen=True):
     """A run that works on a delegated task, and its target."""
 
     run_id: RunId
-    target: Target
+    target: DelegateTarget
 
 
 class DelegateTool(DialectTool):
@@ -106,12 +106,12 @@ class DelegateTool(DialectTool):
                 if agent not in self._names or agent == context.identity:
                     raise answers.unknown_in_list(agent, self._names)
             self._check_caller(context)
-        begun: list[Begun | Answer] = []
+        begun: list[Begun | DelegateAnswer] = []
         for agent, one, row in zip(request.agents, each, rows, strict=True):
             try:
                 begun.append(await self._begin(Handover(agent, request.task), one, row))
             except CallRefused as refusal:
-                begun.append(Answer(error=str(refusal)))
+                begun.append(DelegateAnswer(error=str(refusal)))
         given = [await self._answer(one) if isinstance(one, Begun) else one for one in begun]
         text = answers.fanned_out(list(zip(request.agents, given, strict=True)))
         if any(answer.error is not None for answer in given):
@@ -129,7 +129,9 @@ class DelegateTool(DialectTool):
         """The run that works on the task: the one that this call started before a crash, or a new one."""
         if row is not None:
             run = await self._supervisor.replay(row.run_id)
-            return Begun(row.run_id, Target.of(run.run_spec, run.accepted.limits, self._dialect_context.families))
+            return Begun(
+                row.run_id, DelegateTarget.of(run.run_spec, run.accepted.limits, self._dialect_context.families)
+            )
         try:
             spawn_request = await self._spawn_request(request, context)
             if complaint := self._dialect_context.families.complaint(spawn_request.run_spec.provider):
@@ -144,7 +146,7 @@ class DelegateTool(DialectTool):
         except Refused as refused:
             raise answers.failed(request.agent, refused) from refused
         return Begun(
-            run.run_id, Target.of(spawn_request.run_spec, spawn_request.limits, self._dialect_context.families)
+            run.run_id, DelegateTarget.of(spawn_request.run_spec, spawn_request.limits, self._dialect_context.families)
         )
 
     async def _spawn_request(self, request: Handover, context: CallContext) -> SpawnRequest:
@@ -211,7 +213,7 @@ class DelegateTool(DialectTool):
         known = self._dialect_context.known(alias)
         return RuntimeProfile() if known is None else known.runtime
 
-    async def _answer(self, begun: Begun) -> Answer:
+    async def _answer(self, begun: Begun) -> DelegateAnswer:
         outcome = (await self._supervisor.wait([begun.run_id]))[begun.run_id]
         return begun.target.answer(outcome)
 

@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
 from retinue.core.key_paths import ROOT_DEFAULTS, KeyPath
-from retinue.dialects.settings_translation import Translation, as_table, vendor_variable, with_version
+from retinue.dialects.settings_translation import SettingsTranslation, as_table, vendor_variable, with_version
 from retinue.providers.catalog import ALIASES, WIRES, canonical_name
 
 
-class Endpoint(NamedTuple):
+class ProviderEndpoint(NamedTuple):
     """How a type of provider is reached here; an empty address or variable is the wire's own."""
 
     wire: str
@@ -29,14 +29,17 @@ _CHAT = "openai-chat"
 CUSTOM = "custom"
 """The type of any server that speaks chat completions; its address is in the file."""
 
-ENDPOINTS: dict[str, Endpoint] = {
-    **{name: Endpoint(name) for name in ("anthropic", "openai", "gemini", "ollama", "lmstudio", "llamacpp", "vllm")},
-    CUSTOM: Endpoint(_CHAT),
-    "openrouter": Endpoint(_CHAT, "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
-    "groq": Endpoint(_CHAT, "https://api.groq.com/openai/v1", "GROQ_API_KEY"),
-    "deepseek": Endpoint(_CHAT, "https://api.deepseek.com/v1", "DEEPSEEK_API_KEY"),
-    "mistral": Endpoint(_CHAT, "https://api.mistral.ai/v1", "MISTRAL_API_KEY"),
-    "xai": Endpoint(_CHAT, "https://api.x.ai/v1", "XAI_API_KEY"),
+ENDPOINTS: dict[str, ProviderEndpoint] = {
+    **{
+        name: ProviderEndpoint(name)
+        for name in ("anthropic", "openai", "gemini", "ollama", "lmstudio", "llamacpp", "vllm")
+    },
+    CUSTOM: ProviderEndpoint(_CHAT),
+    "openrouter": ProviderEndpoint(_CHAT, "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
+    "groq": ProviderEndpoint(_CHAT, "https://api.groq.com/openai/v1", "GROQ_API_KEY"),
+    "deepseek": ProviderEndpoint(_CHAT, "https://api.deepseek.com/v1", "DEEPSEEK_API_KEY"),
+    "mistral": ProviderEndpoint(_CHAT, "https://api.mistral.ai/v1", "MISTRAL_API_KEY"),
+    "xai": ProviderEndpoint(_CHAT, "https://api.x.ai/v1", "XAI_API_KEY"),
 }
 """The types of providers that have a counterpart."""
 
@@ -71,13 +74,13 @@ RUNTIME_KEYS = ("max_actions_per_hour", "max_cost_per_day_cents", "shell_timeout
 AUTONOMY = "autonomy"
 """The name of the profiles made of `[autonomy]`."""
 
-Providers: TypeAlias = dict[str, str]
+ProviderWires: TypeAlias = dict[str, str]
 """The name here of each provider of the file, by its name there."""
 
 
-def translate(values: Mapping[str, object], environ: Mapping[str, str]) -> Translation:
+def translate(values: Mapping[str, object], environ: Mapping[str, str]) -> SettingsTranslation:
     """The file's values in retinue's layout; the environment says which variables hold keys."""
-    translation = Translation(values)
+    translation = SettingsTranslation(values)
     translation.take(("schema_version",))
     old = _OldProviders(translation, environ)
     new = _NewProviders(translation, environ)
@@ -94,7 +97,7 @@ def translate(values: Mapping[str, object], environ: Mapping[str, str]) -> Trans
 
 
 def _put_provider(
-    translation: Translation, name: str, kind: str, table: KeyPath, *, variable: str, environ: Mapping[str, str]
+    translation: SettingsTranslation, name: str, kind: str, table: KeyPath, *, variable: str, environ: Mapping[str, str]
 ) -> None:
     """Make a provider of a table of the file, which may be missing: then it is a provider with the defaults."""
     endpoint, here = ENDPOINTS[kind], ("providers", name)
@@ -135,16 +138,16 @@ def _kind_of(name: str) -> str:
 class _NewProviders:
     """`[providers.models.TYPE.ALIAS]`, and `[providers.models.TYPE]` of the layout before."""
 
-    def __init__(self, translation: Translation, environ: Mapping[str, str]) -> None:
+    def __init__(self, translation: SettingsTranslation, environ: Mapping[str, str]) -> None:
         self._translation = translation
         self._environ = environ
 
-    def translate(self) -> Providers:
+    def translate(self) -> ProviderWires:
         translation = self._translation
         tables = [(kind, alias, path) for kind, alias, path in self._tables() if self._is_supported(kind, path)]
         others = [name for name in translation.table(("providers",)) if self._is_own(name)]
         uses = Counter([*(alias for _, alias, _ in tables), *others])
-        known: Providers = {}
+        known: ProviderWires = {}
         for kind, alias, path in tables:
             known[f"{kind}.{alias}"] = name = alias if uses[alias] == 1 else f"{kind}-{alias}"
             variable = f"ZEROCLAW_providers__models__{kind}__{alias}__api_key"
@@ -179,7 +182,7 @@ class _NewProviders:
         return name != "models" and (name in WIRES or "wire" in table)
 
 
-def _by_kind(known: Providers) -> Providers:
+def _by_kind(known: ProviderWires) -> ProviderWires:
     """The first provider of each type."""
     return {kind.partition(".")[0]: name for kind, name in reversed(known.items())}
 
@@ -187,12 +190,12 @@ def _by_kind(known: Providers) -> Providers:
 class _OldProviders:
     """`default_provider` with its model, address and key at the top, `[model_providers.NAME]`, and types in agents."""
 
-    def __init__(self, translation: Translation, environ: Mapping[str, str]) -> None:
+    def __init__(self, translation: SettingsTranslation, environ: Mapping[str, str]) -> None:
         self._translation = translation
         self._environ = environ
-        self._known: Providers = {}
+        self._known: ProviderWires = {}
 
-    def translate_default(self) -> Providers:
+    def translate_default(self) -> ProviderWires:
         """The default provider; it comes first, so that it is also the default of a Python program."""
         translation = self._translation
         named = translation.find(("default_provider",))
@@ -210,7 +213,7 @@ class _OldProviders:
         translation.put((ROOT_DEFAULTS, "provider"), name or default, ("default_provider",))
         return self._known
 
-    def translate_tables(self) -> Providers:
+    def translate_tables(self) -> ProviderWires:
         """What is left in `[model_providers]`."""
         for name in list(self._translation.table(("model_providers",))):
             if self.find(name) is None:
@@ -248,7 +251,9 @@ class _OldProviders:
 # ---- agents ----------------------------------------------------------------------------------------------------------
 
 
-def _translate_agent(translation: Translation, agent: KeyPath, known: Providers, old: _OldProviders) -> None:
+def _translate_agent(
+    translation: SettingsTranslation, agent: KeyPath, known: ProviderWires, old: _OldProviders
+) -> None:
     for key in ("model_provider", "risk_profile", "runtime_profile"):
         if translation.find((*agent, key)) == "":  # how the program writes a reference to nothing
             translation.take((*agent, key))
@@ -256,7 +261,7 @@ def _translate_agent(translation: Translation, agent: KeyPath, known: Providers,
     _translate_old_agent(translation, agent, old)
 
 
-def _translate_model(translation: Translation, agent: KeyPath, known: Providers) -> None:
+def _translate_model(translation: SettingsTranslation, agent: KeyPath, known: ProviderWires) -> None:
     """`model_provider` names a table of `[providers.models]`, which has the model, too."""
     here = (*agent, "model_provider")
     reference = translation.find(here)
@@ -276,7 +281,7 @@ def _translate_model(translation: Translation, agent: KeyPath, known: Providers)
             translation.refuse(here, f"{_unsupported(kind)}. Name another provider, or disable the agent")
 
 
-def _translate_old_agent(translation: Translation, agent: KeyPath, old: _OldProviders) -> None:
+def _translate_old_agent(translation: SettingsTranslation, agent: KeyPath, old: _OldProviders) -> None:
     """An agent of the old layout has a provider's type, a list of tools, and the keys of a runtime profile."""
     named = translation.take((*agent, "provider"))
     if isinstance(named, str):
@@ -315,7 +320,7 @@ def _translate_old_agent(translation: Translation, agent: KeyPath, old: _OldProv
 # ---- profiles and schedules -----------------------------------------------------------------------------------------
 
 
-def _translate_profiles(translation: Translation) -> None:
+def _translate_profiles(translation: SettingsTranslation) -> None:
     """`[autonomy]` is the policy of every run, `[agent]` its loop; `[delegate]` has been given to the agents."""
     for key in ("timeout_secs", "agentic_timeout_secs"):
         translation.take(("delegate", key))
@@ -329,7 +334,7 @@ def _translate_profiles(translation: Translation) -> None:
     translation.move(("agent", "max_tool_iterations"), (ROOT_DEFAULTS, "max_turns"))
 
 
-def _translate_memory(translation: Translation) -> None:
+def _translate_memory(translation: SettingsTranslation) -> None:
     """A backend may have the alias of its storage behind a dot; messages are stored unless the file says no."""
     here = ("memory", "backend")
     backend = translation.find(here)
@@ -339,7 +344,7 @@ def _translate_memory(translation: Translation) -> None:
     translation.put(("memory", "auto_save"), True, ("memory",))
 
 
-def _translate_cron(translation: Translation) -> None:
+def _translate_cron(translation: SettingsTranslation) -> None:
     """Jobs are in the store here, not in the file."""
     how = "add jobs with retinue cron add"
     catches_up = translation.find(("cron", "catch_up_on_startup"))

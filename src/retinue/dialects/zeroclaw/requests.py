@@ -65,7 +65,7 @@ class Await(Struct, frozen=True):
     seconds: float
 
 
-Request: TypeAlias = Handover | Parallel | CheckResult | ListResults | CancelTask | Await
+DelegateRequest: TypeAlias = Handover | Parallel | CheckResult | ListResults | CancelTask | Await
 
 
 # ---- the tools as a model sees them ---------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ def prompt_of(arguments: str) -> str:
     return prompt
 
 
-def parse(arguments: str) -> Request:
+def parse(arguments: str) -> DelegateRequest:
     """The request of a call of `delegate`, checked in the document's order.
 
     >>> parse('{"agent": "reviewer", "prompt": "Look.", "context": "It is late."}').task

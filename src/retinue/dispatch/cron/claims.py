@@ -13,7 +13,7 @@ from typing import TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from retinue.dispatch.cron.jobs import AgentWork, Claim, Job, Owner, Table
+from retinue.dispatch.cron.jobs import AgentWork, Claim, ClaimOwner, Job, JobTable
 from retinue.dispatch.cron.schedule import next_due
 
 GRACE = 60.0
@@ -22,7 +22,7 @@ GRACE = 60.0
 MAX_CRASHES = 5
 """Crashes during one claim after which it is given up."""
 
-NO_OWNER = Owner()
+NO_OWNER = ClaimOwner()
 
 
 Wanted: TypeAlias = Callable[[Job], bool]
@@ -50,12 +50,12 @@ class Verdicts(Struct, frozen=True, kw_only=True):
     skipped: tuple[SkippedMoments, ...] = ()
 
 
-def is_due(table: Table, now: float, wanted: Wanted = every_job) -> bool:
+def is_due(table: JobTable, now: float, wanted: Wanted = every_job) -> bool:
     """Whether a job can be claimed now."""
     return any(_is_due(table, job, now) and wanted(job) for job in table.jobs.values())
 
 
-def next_moment(table: Table, wanted: Wanted = every_job) -> float | None:
+def next_moment(table: JobTable, wanted: Wanted = every_job) -> float | None:
     """The next due moment of all jobs without a claim."""
     moments = [
         job.next_run
@@ -65,13 +65,13 @@ def next_moment(table: Table, wanted: Wanted = every_job) -> float | None:
     return min(moments, default=None)
 
 
-def _is_due(table: Table, job: Job, now: float) -> bool:
+def _is_due(table: JobTable, job: Job, now: float) -> bool:
     return not job.paused and job.next_run is not None and job.next_run <= now and table.claim_of(job) is None
 
 
 def claim_due(
-    table: Table, *, now: float, owner: Owner, max_running: int, wanted: Wanted = every_job
-) -> tuple[Table, Verdicts]:
+    table: JobTable, *, now: float, owner: ClaimOwner, max_running: int, wanted: Wanted = every_job
+) -> tuple[JobTable, Verdicts]:
     """Claim due jobs, the longest overdue first, while fewer than `max_running` are claimed.
 
     However many moments of a job have passed, it is claimed once. A job with a claim is not due: the moments that pass
@@ -103,7 +103,7 @@ def _moment(job: Job, first: float, now: float) -> float | None:
     return recent if recent is not None and recent <= now else None
 
 
-def claim_now(table: Table, job: Job, *, now: float, owner: Owner) -> tuple[Table, Verdicts]:
+def claim_now(table: JobTable, job: Job, *, now: float, owner: ClaimOwner) -> tuple[JobTable, Verdicts]:
     """Claim a job because a person asks for it; its schedule stays.
 
     Nothing is claimed while a process executes the job, or if the job was removed or replaced.
@@ -115,7 +115,7 @@ def claim_now(table: Table, job: Job, *, now: float, owner: Owner) -> tuple[Tabl
     return table.with_claim(claim), Verdicts(claims=(claim,))
 
 
-def take_over(table: Table, gone: Sequence[Claim], *, owner: Owner) -> tuple[Table, Verdicts]:
+def take_over(table: JobTable, gone: Sequence[Claim], *, owner: ClaimOwner) -> tuple[JobTable, Verdicts]:
     """Take over the claims of dead processes."""
     claims: list[Claim] = []
     interrupted: list[Claim] = []
@@ -140,7 +140,7 @@ def take_over(table: Table, gone: Sequence[Claim], *, owner: Owner) -> tuple[Tab
     return table, Verdicts(claims=tuple(claims), interrupted=tuple(interrupted), given_up=tuple(given_up))
 
 
-def start(table: Table, claim: Claim, *, owner: Owner, now: float) -> tuple[Table, bool]:
+def start(table: JobTable, claim: Claim, *, owner: ClaimOwner, now: float) -> tuple[JobTable, bool]:
     """Mark a claim as started by `owner`; False if it is lost, and then the job must not be executed."""
     held = _held(table, claim)
     if held is None or held.state != "claimed":
@@ -150,25 +150,25 @@ def start(table: Table, claim: Claim, *, owner: Owner, now: float) -> tuple[Tabl
     return (table if job is None else table.with_job(replace(job, last_run=now))), True
 
 
-def beat(table: Table, claim: Claim) -> tuple[Table, bool]:
+def beat(table: JobTable, claim: Claim) -> tuple[JobTable, bool]:
     """Renew a claim; False if it is lost."""
     held = _held(table, claim)
     return (table, False) if held is None else (table.with_claim(replace(held, beat=held.beat + 1)), True)
 
 
-def release(table: Table, claim: Claim) -> tuple[Table, bool]:
+def release(table: JobTable, claim: Claim) -> tuple[JobTable, bool]:
     """Give a claim up without an owner, for the next process to take over; False if it is lost."""
     held = _held(table, claim)
     return (table, False) if held is None else (table.with_claim(replace(held, owner=NO_OWNER)), True)
 
 
-def finish(table: Table, claim: Claim, status: str) -> tuple[Table, bool]:
+def finish(table: JobTable, claim: Claim, status: str) -> tuple[JobTable, bool]:
     """End a claim; False if it is lost, and then nothing changes."""
     held = _held(table, claim)
     return (table, False) if held is None else (_over(table, held, status), True)
 
 
-def begin_again(table: Table, claim: Claim) -> tuple[Table, Verdicts]:
+def begin_again(table: JobTable, claim: Claim) -> tuple[JobTable, Verdicts]:
     """Claim a job again whose process ended before it started, up to the maximum of crashes.
 
     Nothing changes if it has started, or if the claim is lost.
@@ -183,7 +183,7 @@ def begin_again(table: Table, claim: Claim) -> tuple[Table, Verdicts]:
     return table.with_claim(again), Verdicts(claims=(again,))
 
 
-def note(table: Table, job: Job, *, started: float, status: str) -> Table:
+def note(table: JobTable, job: Job, *, started: float, status: str) -> JobTable:
     """The table with the status of an execution on request."""
     now = table.jobs.get(job.name)
     if now is None or now.creation_id != job.creation_id:
@@ -191,18 +191,18 @@ def note(table: Table, job: Job, *, started: float, status: str) -> Table:
     return table.with_job(replace(now, last_run=started, last_status=status))
 
 
-def gone_among(table: Table, is_gone: Callable[[Owner], bool], wanted: Wanted = every_job) -> list[Claim]:
+def gone_among(table: JobTable, is_gone: Callable[[ClaimOwner], bool], wanted: Wanted = every_job) -> list[Claim]:
     """The claims on wanted or removed jobs without an owner, or whose owner is dead by `is_gone`."""
     gone = [claim for claim in table.claims.values() if claim.owner == NO_OWNER or is_gone(claim.owner)]
     return [claim for claim in gone if (job := table.job_of(claim)) is None or wanted(job)]
 
 
-def _held(table: Table, claim: Claim) -> Claim | None:
+def _held(table: JobTable, claim: Claim) -> Claim | None:
     held = table.claims.get(claim.place)
     return held if held is not None and (held.due, held.attempt) == (claim.due, claim.attempt) else None
 
 
-def _over(table: Table, claim: Claim, status: str) -> Table:
+def _over(table: JobTable, claim: Claim, status: str) -> JobTable:
     table = table.without_claim(claim)
     job = table.job_of(claim)
     return table if job is None else table.with_job(replace(job, last_status=status))

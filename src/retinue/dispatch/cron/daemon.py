@@ -19,14 +19,14 @@ from retinue.core.ports import Clock
 from retinue.core.text import rfc3339
 from retinue.dispatch.cron import claims
 from retinue.dispatch.cron.claims import Verdicts, Wanted
-from retinue.dispatch.cron.jobs import Claim, HistoryEntry, Owner, Table, entry_of
+from retinue.dispatch.cron.jobs import Claim, ClaimOwner, HistoryEntry, JobTable, entry_of
 from retinue.dispatch.cron.table import CronTable
 from retinue.dispatch.processes import Processes, supervise
 from retinue.engine import is_gone, this_host, this_process
 
 log = logger("retinue.cron")
 
-Launch: TypeAlias = Callable[[Claim], Awaitable[str]]
+LaunchJob: TypeAlias = Callable[[Claim], Awaitable[str]]
 """Executes a claim and waits for the end; the error if it failed."""
 
 POLL = 0.5
@@ -48,9 +48,9 @@ class AtWork(Refused):
         self.name = name
 
 
-def this_owner() -> Owner:
+def this_owner() -> ClaimOwner:
     """This process as the owner of claims."""
-    return Owner(this_host(), this_process())
+    return ClaimOwner(this_host(), this_process())
 
 
 async def serve(
@@ -105,8 +105,8 @@ class Daemon:
         self,
         cron_table: CronTable,
         clock: Clock,
-        owner: Owner,
-        launch: Launch,
+        owner: ClaimOwner,
+        launch: LaunchJob,
         *,
         max_running: int,
         wanted: Wanted = claims.every_job,
@@ -240,11 +240,11 @@ class OwnerWatch:
     def __init__(self) -> None:
         self._seen: dict[tuple[str, int], tuple[int, float]] = {}
 
-    def over(self, table: Table) -> Callable[[Owner], bool]:
+    def over(self, table: JobTable) -> Callable[[ClaimOwner], bool]:
         """Look at all claims; returns a function that decides whether the owner of one of them is dead."""
         now = asyncio.get_running_loop().time()
         seen: dict[tuple[str, int], tuple[int, float]] = {}
-        silent: set[Owner] = set()
+        silent: set[ClaimOwner] = set()
         for claim in table.claims.values():
             known = claim.place, claim.attempt
             beat, since = self._seen.get(known, (claim.beat, now))
@@ -253,7 +253,7 @@ class OwnerWatch:
                 silent.add(claim.owner)
         self._seen = seen
 
-        def gone(owner: Owner) -> bool:
+        def gone(owner: ClaimOwner) -> bool:
             if owner.host == this_host() and sys.platform != "win32":
                 return is_gone(owner.host, owner.process)
             return owner in silent
@@ -261,6 +261,6 @@ class OwnerWatch:
         return gone
 
 
-def is_left(owner: Owner) -> bool:
+def is_left(owner: ClaimOwner) -> bool:
     """Whether a claim has no process any more: none has taken it, or the one that did has certainly ended."""
     return not owner.process or is_gone(owner.host, owner.process)

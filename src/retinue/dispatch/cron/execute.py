@@ -32,7 +32,7 @@ from retinue.core.agent import DEFAULT_AGENT, Agent
 from retinue.core.budget import Window
 from retinue.core.commands import CallLimit, Charge, DriverRow, WindowFull
 from retinue.core.errors import BadInput, NotAdoptable, Refused, RetinueError, ToolError
-from retinue.core.log_context import Span, line, log_span, logger, run_log, with_payloads
+from retinue.core.log_context import LogScope, line, log_span, logger, run_log, with_payloads
 from retinue.core.policy import Autonomy, Policy, Rules, Verdict, verdict, windows_of
 from retinue.core.ports import CallContext, ToolResult
 from retinue.core.run import Outcome
@@ -86,7 +86,7 @@ async def run_now(client: ReadOnlyClient, name: str, front_end: FrontEnd) -> Job
     cron_table = CronTable(client.key_value)
     job = await cron_table.job(name)
     session = str(uuid.uuid4())
-    record = Record(cron_table, HistoryEntry(name=name, due=None, started_at=time.time(), owner=this_owner()))
+    record = JobRecord(cron_table, HistoryEntry(name=name, due=None, started_at=time.time(), owner=this_owner()))
 
     async def begin(charges: Sequence[Charge], within: Sequence[CallLimit]) -> bool | WindowFull:
         if full := await cron_table.charge(charges, within):
@@ -116,7 +116,7 @@ async def run_now(client: ReadOnlyClient, name: str, front_end: FrontEnd) -> Job
     return result
 
 
-async def _record_request(record: Record, job: Job, result: JobResult) -> None:
+async def _record_request(record: JobRecord, job: Job, result: JobResult) -> None:
     await record.ended(result)
     await record.cron_table.note(job, started=record.entry.started_at or time.time(), status=result.status)
 
@@ -146,7 +146,7 @@ async def run_claim(
         await cron_table.finish(claim, "interrupted")
         return None
     owner = this_owner()
-    record = Record(cron_table, entry_of(claim, started_at=time.time(), owner=owner))
+    record = JobRecord(cron_table, entry_of(claim, started_at=time.time(), owner=owner))
 
     async def begin(charges: Sequence[Charge], within: Sequence[CallLimit]) -> bool | WindowFull:
         answer = await cron_table.start(claim, owner=owner, now=time.time(), charges=charges, within=within)
@@ -186,7 +186,7 @@ async def _caught(execution: Execution, how: Callable[[Execution], Awaitable[Job
         return JobResult(status="failed", error=f"this is a bug in retinue: {type(bug).__name__}: {bug}")
 
 
-async def _settle(record: Record, job: Job, claim: Claim, result: JobResult) -> None:
+async def _settle(record: JobRecord, job: Job, claim: Claim, result: JobResult) -> None:
     """Record the result and finish the claim; an interrupted agent's run is left to the next daemon."""
     if result.status == "interrupted" and isinstance(job.work, AgentWork):
         if await record.cron_table.release(claim):
@@ -207,7 +207,7 @@ async def _beat(cron_table: CronTable, claim: Claim, stop: asyncio.Event) -> Non
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class JobRecord:
     """The history entry of one execution: written when it begins, and again as more is known."""
 
     cron_table: CronTable
@@ -343,7 +343,7 @@ async def _used(client: ReadOnlyClient, window: Window) -> int:
 
 
 async def _run_agent(
-    execution: Execution, work: AgentWork, agent: Agent, settings: Settings, job_span: Span
+    execution: Execution, work: AgentWork, agent: Agent, settings: Settings, job_span: LogScope
 ) -> JobResult:
     job, front_end = execution.job, execution.front_end
     options = LaunchOptions(
@@ -393,9 +393,9 @@ async def prompt_of(job: Job, work: AgentWork, agent: Agent, settings: Settings)
 
 async def _memories(work: AgentWork, agent: Agent, settings: Settings) -> list[tuple[str, str]]:
     """The memories of the agent that match the prompt: key and content."""
-    from retinue.tools.memory import Search
+    from retinue.tools.memory import MemorySearch
 
-    search = Search(
+    search = MemorySearch(
         agents=(agent.name, *agent.memory_from), query=work.prompt, limit=MAX_MEMORIES, without=("conversation",)
     )
     try:

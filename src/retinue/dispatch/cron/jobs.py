@@ -47,10 +47,10 @@ class ShellWork(Struct, frozen=True, kw_only=True, tag="shell", tag_field="type"
     agent: str = ""
 
 
-Work: TypeAlias = AgentWork | ShellWork
+JobWork: TypeAlias = AgentWork | ShellWork
 
 
-class Place(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class JobPlace(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Where a job was added: folder, settings file and model flags. Never a key, only the name of its variable."""
 
     workspace: str = ""
@@ -76,8 +76,8 @@ class Job(Struct, frozen=True, kw_only=True):
     name: str
     creation_id: str = msgspec.field(name="born")
     schedule: Schedule
-    work: Work
-    place: Place = Place()
+    work: JobWork
+    place: JobPlace = JobPlace()
     tz: str | None = None
     missed: Missed = "once"
     paused: bool = False
@@ -86,7 +86,7 @@ class Job(Struct, frozen=True, kw_only=True):
     last_status: str | None = None
 
 
-class Owner(Struct, frozen=True):
+class ClaimOwner(Struct, frozen=True):
     """The process that a claim belongs to; empty for a released claim."""
 
     host: str = ""
@@ -103,7 +103,7 @@ class Claim(Struct, frozen=True, kw_only=True):
     name: str
     creation_id: str = msgspec.field(name="born")
     due: float
-    owner: Owner
+    owner: ClaimOwner
     attempt: int = 1
     state: Literal["claimed", "started"] = "claimed"
     crashes: int = 0
@@ -130,7 +130,7 @@ class Claim(Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class JobTable:
     """All jobs by name, and all claims by place."""
 
     jobs: Mapping[str, Job] = field(default_factory=dict[str, Job])
@@ -145,24 +145,24 @@ class Table:
         """The claim under which a job is executed now."""
         return self.claims.get(f"{job.name}/{job.creation_id}")
 
-    def with_job(self, job: Job) -> Table:
-        return Table({**self.jobs, job.name: job}, self.claims)
+    def with_job(self, job: Job) -> JobTable:
+        return JobTable({**self.jobs, job.name: job}, self.claims)
 
-    def with_claim(self, claim: Claim) -> Table:
-        return Table(self.jobs, {**self.claims, claim.place: claim})
+    def with_claim(self, claim: Claim) -> JobTable:
+        return JobTable(self.jobs, {**self.claims, claim.place: claim})
 
-    def without_claim(self, claim: Claim) -> Table:
-        return Table(self.jobs, {place: each for place, each in self.claims.items() if place != claim.place})
+    def without_claim(self, claim: Claim) -> JobTable:
+        return JobTable(self.jobs, {place: each for place, each in self.claims.items() if place != claim.place})
 
 
-def read(key_value: Mapping[str, bytes]) -> Table:
+def read(key_value: Mapping[str, bytes]) -> JobTable:
     """The table from its stored entries."""
     jobs = (msgspec.json.decode(value, type=Job) for name, value in key_value.items() if name.startswith(_JOB))
     claims = (msgspec.json.decode(value, type=Claim) for name, value in key_value.items() if name.startswith(_CLAIM))
-    return Table({job.name: job for job in jobs}, {claim.place: claim for claim in claims})
+    return JobTable({job.name: job for job in jobs}, {claim.place: claim for claim in claims})
 
 
-def table_entries(table: Table) -> dict[str, bytes]:
+def table_entries(table: JobTable) -> dict[str, bytes]:
     """The table as entries to store."""
     jobs = {f"{_JOB}{name}": msgspec.json.encode(job) for name, job in table.jobs.items()}
     return jobs | {f"{_CLAIM}{place}": msgspec.json.encode(claim) for place, claim in table.claims.items()}
@@ -171,23 +171,23 @@ def table_entries(table: Table) -> dict[str, bytes]:
 # ---- changes by users ------------------------------------------------------------------------------------------------
 
 
-def add(table: Table, job: Job, *, instead: bool = False) -> Table:
+def add(table: JobTable, job: Job, *, instead: bool = False) -> JobTable:
     """The table with a new job; with `instead` it replaces one of that name."""
     if job.name in table.jobs and not instead:
         raise BadInput(f"a job named {job.name!r} exists: use --replace to replace it")
     return table.with_job(job)
 
 
-def remove(table: Table, name: str) -> Table:
+def remove(table: JobTable, name: str) -> JobTable:
     """The table without a job; a current execution goes on."""
-    return Table({each: job for each, job in table.jobs.items() if each != name}, table.claims)
+    return JobTable({each: job for each, job in table.jobs.items() if each != name}, table.claims)
 
 
-def pause(table: Table, name: str) -> Table:
+def pause(table: JobTable, name: str) -> JobTable:
     return table.with_job(replace(table.jobs[name], paused=True))
 
 
-def resume(table: Table, name: str, *, now: float) -> Table:
+def resume(table: JobTable, name: str, *, now: float) -> JobTable:
     """The table with the job resumed; moments that passed meanwhile are skipped.
 
     The single moment of an `At` is kept, or the job would never be executed.
@@ -225,7 +225,7 @@ KEPT = 100
 MAX_OUTPUT = 4000
 """Characters of a command's output that are kept."""
 
-Status: TypeAlias = Literal["running", "ok", "failed", "interrupted", "missed"]
+JobStatus: TypeAlias = Literal["running", "ok", "failed", "interrupted", "missed"]
 
 
 class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -235,11 +235,11 @@ class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     due: float | None
     started_at: float | None = None
     ended_at: float | None = None
-    status: Status = "running"
+    status: JobStatus = "running"
     run_id: str = ""
     error: str = ""
     output: str = ""
-    owner: Owner = Owner()
+    owner: ClaimOwner = ClaimOwner()
 
     @property
     def at(self) -> float:
@@ -257,9 +257,9 @@ def entry_of(
     *,
     started_at: float | None = None,
     ended_at: float | None = None,
-    status: Status = "running",
+    status: JobStatus = "running",
     error: str = "",
-    owner: Owner | None = None,
+    owner: ClaimOwner | None = None,
 ) -> HistoryEntry:
     """The entry of a claim: the same one for every process that executes it."""
     return HistoryEntry(
@@ -269,7 +269,7 @@ def entry_of(
         ended_at=ended_at,
         status=status,
         error=error,
-        owner=owner or Owner(),
+        owner=owner or ClaimOwner(),
     )
 
 

@@ -15,7 +15,7 @@ from retinue.core.agent import DEFAULT_AGENT
 from retinue.core.errors import BadInput, UnknownName
 from retinue.core.ids import RandomIds
 from retinue.dispatch.cron import schedule
-from retinue.dispatch.cron.jobs import MISSED, AgentWork, Job, Missed, Place, ShellWork, Work
+from retinue.dispatch.cron.jobs import MISSED, AgentWork, Job, JobPlace, JobWork, Missed, ShellWork
 from retinue.dispatch.cron.schedule import At, Cron, Schedule, next_due
 from retinue.providers.catalog import check_key_variable
 
@@ -79,7 +79,7 @@ def _schedule(*, cron: str | None, at: str | None, every: str | None, tz: str | 
 
 def _work(
     settings: Settings, *, agent: str | None, prompt: str | None, shell: str | None, kind: str | None, uses_memory: bool
-) -> Work:
+) -> JobWork:
     if kind not in (None, "shell", "agent"):
         raise BadInput(f"Invalid job type {kind!r}. Expected one of: 'shell', 'agent'")
     if prompt is not None and shell is not None:
@@ -124,12 +124,12 @@ def _missed(missed: str | None, settings: Settings) -> Missed:
     raise BadInput(f"--missed {missed!r}: expected one of: {', '.join(MISSED)}")
 
 
-def _place(settings: Settings, flags: Flags, *, no_sandbox: bool) -> Place:
+def _place(settings: Settings, flags: Flags, *, no_sandbox: bool) -> JobPlace:
     """Folder, settings file and model; without flags the RETINUE_* variables, which the daemon may not have."""
     if not any((flags.model, flags.provider, flags.base_url, flags.api_key_env)):
         flags = Flags(**{name: os.environ.get(variable) or None for name, variable in VARIABLES.items()})
     check_key_variable(flags.api_key_env)
-    return Place(
+    return JobPlace(
         workspace=str(Path.cwd()),
         config=str(settings.source or ""),
         model=flags.model,

@@ -6,10 +6,10 @@ from typing import Any
 
 from retinue.core.text import rfc3339
 from retinue.dispatch.cron.daemon import is_left
-from retinue.dispatch.cron.jobs import AgentWork, HistoryEntry, Job, Table, schedule_text
+from retinue.dispatch.cron.jobs import AgentWork, HistoryEntry, Job, JobTable, schedule_text
 
 
-def job_row(table: Table, job: Job) -> dict[str, Any]:
+def job_row(table: JobTable, job: Job) -> dict[str, Any]:
     work = job.work
     is_agent = isinstance(work, AgentWork)
     return {
@@ -30,7 +30,7 @@ def job_row(table: Table, job: Job) -> dict[str, Any]:
     }
 
 
-def _status(table: Table, job: Job) -> str | None:
+def _status(table: JobTable, job: Job) -> str | None:
     claim = table.claim_of(job)
     if claim is None:
         return job.last_status

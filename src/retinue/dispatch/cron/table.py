@@ -13,7 +13,7 @@ from retinue.core.errors import BadInput, UnknownName
 from retinue.core.ports import KeyValue
 from retinue.dispatch.cron import claims, jobs
 from retinue.dispatch.cron.claims import Verdicts, Wanted
-from retinue.dispatch.cron.jobs import SPACE, Claim, HistoryEntry, Job, Owner, Table
+from retinue.dispatch.cron.jobs import SPACE, Claim, ClaimOwner, HistoryEntry, Job, JobTable
 
 T = TypeVar("T")
 
@@ -24,7 +24,7 @@ class CronTable:
     def __init__(self, key_value: KeyValue) -> None:
         self._key_value = key_value
 
-    async def table(self) -> Table:
+    async def table(self) -> JobTable:
         return jobs.read(await self._key_value.look(SPACE))
 
     async def job(self, name: str) -> Job:
@@ -52,26 +52,26 @@ class CronTable:
     # Changes by daemons and executions
 
     async def claim_due(
-        self, *, now: float, owner: Owner, max_running: int, wanted: Wanted = claims.every_job
+        self, *, now: float, owner: ClaimOwner, max_running: int, wanted: Wanted = claims.every_job
     ) -> Verdicts:
         return await self._decide(
             lambda table: claims.claim_due(table, now=now, owner=owner, max_running=max_running, wanted=wanted),
             Verdicts,
         )
 
-    async def claim_now(self, job: Job, *, now: float, owner: Owner) -> Claim | None:
+    async def claim_now(self, job: Job, *, now: float, owner: ClaimOwner) -> Claim | None:
         """Claim a job because a person asks for it; None if it is being executed or was removed."""
         verdicts = await self._decide(lambda table: claims.claim_now(table, job, now=now, owner=owner), Verdicts)
         return next(iter(verdicts.claims), None)
 
-    async def take_over(self, gone: Sequence[Claim], *, owner: Owner) -> Verdicts:
+    async def take_over(self, gone: Sequence[Claim], *, owner: ClaimOwner) -> Verdicts:
         return await self._decide(lambda table: claims.take_over(table, gone, owner=owner), Verdicts)
 
     async def start(
         self,
         claim: Claim,
         *,
-        owner: Owner,
+        owner: ClaimOwner,
         now: float,
         charges: Sequence[Charge] = (),
         within: Sequence[CallLimit] = (),
@@ -123,15 +123,15 @@ class CronTable:
         """The history of a job, the latest first."""
         return jobs.read_history(await self._key_value.look(jobs.history_space(name)))
 
-    async def _change_job(self, name: str, change: Callable[[Table], Table]) -> None:
-        def on_a_job(table: Table) -> Table:
+    async def _change_job(self, name: str, change: Callable[[JobTable], JobTable]) -> None:
+        def on_a_job(table: JobTable) -> JobTable:
             if name not in table.jobs:
                 raise UnknownName("job", name, tuple(sorted(table.jobs)))
             return change(table)
 
         await self._decide_or_refuse(on_a_job)
 
-    async def _decide_or_refuse(self, change: Callable[[Table], Table]) -> None:
+    async def _decide_or_refuse(self, change: Callable[[JobTable], JobTable]) -> None:
         """Make a change that may raise `BadInput`; raised here, because a decision must not raise in the store."""
         refusals: list[BadInput] = []
 
@@ -147,7 +147,7 @@ class CronTable:
         if refusals:
             raise refusals[0]
 
-    async def _decide(self, change: Callable[[Table], tuple[Table, T]], kind: type[T]) -> T:
+    async def _decide(self, change: Callable[[JobTable], tuple[JobTable, T]], kind: type[T]) -> T:
         def decide(key_value: Mapping[str, bytes]) -> Decision:
             after, answer = change(jobs.read(key_value))
             return _decision(key_value, after, msgspec.json.encode(answer))
@@ -155,7 +155,7 @@ class CronTable:
         return _answer(await self._key_value.change(SPACE, decide), kind)
 
 
-def _decision(key_value: Mapping[str, bytes], after: Table, answer: bytes) -> Decision:
+def _decision(key_value: Mapping[str, bytes], after: JobTable, answer: bytes) -> Decision:
     """The entries that differ, and the answer."""
     wanted = jobs.table_entries(after)
     puts = {name: value for name, value in wanted.items() if key_value.get(name) != value}

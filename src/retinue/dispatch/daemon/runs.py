@@ -41,7 +41,7 @@ MAX_ATTEMPTS = 5
 """Processes that are started for a tree before the daemon gives it up."""
 
 
-class Tree(Struct, frozen=True, kw_only=True):
+class UnfinishedTree(Struct, frozen=True, kw_only=True):
     """An unfinished tree that a daemon keeps going."""
 
     root_id: RunId
@@ -62,20 +62,20 @@ class KeptTrees:
         self._approvals: DetachedApprovals = approvals
         self._detached: dict[RunId, DetachedApprovals] = {}
 
-    async def read(self) -> list[Tree]:
+    async def read(self) -> list[UnfinishedTree]:
         """The trees as they stand now, oldest first."""
         trees: dict[RunId, list[RunView]] = {}
         for view in reversed(await self._client.supervisor.list(RunQuery(unfinished_only=True))):
             trees.setdefault(view.root_id, []).append(view)
         self._detached = {root_id: known for root_id, known in self._detached.items() if root_id in trees}
-        kept: list[Tree] = []
+        kept: list[UnfinishedTree] = []
         for root_id, views in trees.items():
             root = next((view for view in views if view.run_id == root_id), None)
             # An ended root has left background runs behind.
             approvals = self._approvals if root is None else await self._approvals_of(root_id)
             if approvals:
                 kept.append(
-                    Tree(
+                    UnfinishedTree(
                         root_id=root_id,
                         approvals=approvals,
                         started_at=min(view.started_at for view in views),
@@ -98,8 +98,8 @@ class KeptTrees:
         return self._detached[root_id]
 
 
-ReadTrees: TypeAlias = Callable[[], Awaitable[Sequence[Tree]]]
-Launch: TypeAlias = Callable[[Tree], Awaitable[None]]
+ReadTrees: TypeAlias = Callable[[], Awaitable[Sequence[UnfinishedTree]]]
+LaunchTree: TypeAlias = Callable[[UnfinishedTree], Awaitable[None]]
 """Continues a tree, and returns when its process has ended."""
 
 
@@ -119,7 +119,7 @@ class RunsDaemon:
     def __init__(
         self,
         read_trees: ReadTrees,
-        launch: Launch,
+        launch: LaunchTree,
         report: Callable[[str], None],
         now: Callable[[], float],
         *,
@@ -155,7 +155,7 @@ class RunsDaemon:
         while self._at_work:
             await asyncio.wait(set(self._at_work.values()))
 
-    def _begin(self, trees: Sequence[Tree]) -> None:
+    def _begin(self, trees: Sequence[UnfinishedTree]) -> None:
         known = {tree.root_id for tree in trees}
         self._attempts = {root_id: each for root_id, each in self._attempts.items() if root_id in known}
         now = asyncio.get_running_loop().time()
@@ -179,7 +179,7 @@ class RunsDaemon:
             f"run {root_id}: given up after {MAX_ATTEMPTS} attempts; go on with: retinue runs resume {root_id}"
         )
 
-    async def _continue(self, tree: Tree) -> None:
+    async def _continue(self, tree: UnfinishedTree) -> None:
         try:
             await self._launch(tree)
         except Exception:
@@ -188,10 +188,10 @@ class RunsDaemon:
             del self._at_work[tree.root_id]
 
 
-def make_launch(processes: Processes, report: Callable[[str], None], limits: StoreSettings) -> Launch:
+def make_launch(processes: Processes, report: Callable[[str], None], limits: StoreSettings) -> LaunchTree:
     """A function that continues a tree in a process of its own; `report` gets a line per start and end."""
 
-    async def launch(tree: Tree) -> None:
+    async def launch(tree: UnfinishedTree) -> None:
         root_id = tree.root_id
         log_path, output, environment = open_log(root_id, limits)
 

@@ -14,7 +14,7 @@ from retinue.core.text import plural
 from retinue.dispatch.cron.daemon import is_left, job_daemon
 from retinue.dispatch.cron.table import CronTable
 from retinue.dispatch.daemon.retention import RetentionDaemon
-from retinue.dispatch.daemon.runs import KeptTrees, RunsDaemon, Tree, make_launch
+from retinue.dispatch.daemon.runs import KeptTrees, RunsDaemon, UnfinishedTree, make_launch
 from retinue.dispatch.processes import Processes, supervise
 
 log = logger("retinue.daemon")
@@ -28,7 +28,7 @@ class Workload(NamedTuple):
 
     jobs: int
     jobs_running: tuple[str, ...]
-    trees: tuple[Tree, ...]
+    trees: tuple[UnfinishedTree, ...]
 
 
 async def read_workload(client: ReadOnlyClient) -> Workload:

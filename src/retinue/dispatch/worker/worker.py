@@ -110,7 +110,7 @@ class WorkerOptions(Struct, frozen=True, kw_only=True):
     health: tuple[str, int] | None = None
 
 
-class Unit(Struct, frozen=True):
+class RunUnit(Struct, frozen=True):
     """Runs of a tree that are taken together: one whose parent is driven elsewhere or has ended, and all below it."""
 
     top: RunRow
@@ -131,7 +131,7 @@ class Unit(Struct, frozen=True):
         return any(row.seq > 1 for row in self.rows)
 
 
-def units_of(rows: Sequence[RunRow]) -> list[Unit]:
+def units_of(rows: Sequence[RunRow]) -> list[RunUnit]:
     """Runs without a driver, grouped into what is taken together, the oldest first."""
     known = {row.run_id: row for row in rows}
     members: dict[RunId, list[RunRow]] = {}
@@ -140,20 +140,20 @@ def units_of(rows: Sequence[RunRow]) -> list[Unit]:
         while top.parent_id is not None and top.parent_id in known:
             top = known[top.parent_id]
         members.setdefault(top.run_id, []).append(row)
-    units = [Unit(known[top_id], tuple(each)) for top_id, each in members.items()]
+    units = [RunUnit(known[top_id], tuple(each)) for top_id, each in members.items()]
     return sorted(units, key=lambda unit: (unit.top.accepted_at, unit.top.run_id))
 
 
-def batches(units: Sequence[Unit]) -> list[list[Unit]]:
+def batches(units: Sequence[RunUnit]) -> list[list[RunUnit]]:
     """Units as they are taken: roots one by one, the oldest first, and placed children in small groups of one tree.
 
     Placed children come first, because their parents wait. Their order is random: workers then rarely want the same.
     """
-    placed: dict[RunId, list[Unit]] = {}
+    placed: dict[RunId, list[RunUnit]] = {}
     for unit in units:
         if not unit.is_root:
             placed.setdefault(unit.top.root_id, []).append(unit)
-    groups: list[list[Unit]] = []
+    groups: list[list[RunUnit]] = []
     for tree in placed.values():
         random.shuffle(tree)
         groups += [tree[first : first + BATCH] for first in range(0, len(tree), BATCH)]
@@ -165,13 +165,13 @@ def is_new_child(row: RunRow) -> bool:
     return row.progress.phase == "placed" and row.seq == 1
 
 
-def groups(units: Sequence[Unit]) -> list[list[Unit]]:
+def groups(units: Sequence[RunUnit]) -> list[list[RunUnit]]:
     """Units as they are enqueued: new children of one tree with the same run spec are one job, all others single.
 
     Of few children each is a job, so that they are spread over workers.
     """
-    alike: dict[tuple[RunId, str], list[Unit]] = {}
-    found: list[list[Unit]] = []
+    alike: dict[tuple[RunId, str], list[RunUnit]] = {}
+    found: list[list[RunUnit]] = []
     for unit in units:
         if is_new_child(unit.top) and not unit.is_root:
             alike.setdefault((unit.top.root_id, unit.top.run_spec), []).append(unit)
@@ -368,7 +368,7 @@ class Worker:
             self._placed.difference_update(set(own) - {row.run_id for row in rows})
         return list({row.run_id: row for row in rows}.values())
 
-    async def _take_directly(self, waiting: Sequence[Unit]) -> int:
+    async def _take_directly(self, waiting: Sequence[RunUnit]) -> int:
         """Take what there is room for, without a queue; how many units are left."""
         left = 0
         for tree in batches(waiting):
@@ -378,7 +378,7 @@ class Worker:
                 left += len(tree)
         return left
 
-    async def _take_from_queue(self, queue: JobQueue, waiting: Sequence[Unit]) -> int:
+    async def _take_from_queue(self, queue: JobQueue, waiting: Sequence[RunUnit]) -> int:
         """Enqueue what waits, and take what the queue hands to this worker; how many units are left."""
         for run_id in await queue.maintain(self._jobs):
             await self._supervisor.cancel(run_id, note="its job was aborted")
@@ -404,16 +404,16 @@ class Worker:
                     await queue.finish(job)  # its runs have other drivers, have ended, or were left alone
         return await self._take_late(units)
 
-    def _enqueues(self, unit: Unit) -> bool:
+    def _enqueues(self, unit: RunUnit) -> bool:
         """Whether this worker enqueues a unit: a new child is enqueued by the worker that placed it."""
         if unit.is_root or unit.is_takeover or unit.top.run_id in self._placed:
             return True
         specs = frozenset(row.run_spec for row in unit.rows)
         return specs not in self._known_needs and not self._known_needs.add(specs)
 
-    async def _fetched(self, queue: JobQueue, units: dict[RunId, Unit]) -> list[tuple[Job, list[Unit]]]:
+    async def _fetched(self, queue: JobQueue, units: dict[RunId, RunUnit]) -> list[tuple[Job, list[RunUnit]]]:
         """Some jobs that are handed to this worker, as far as there is room, with what they are about."""
-        jobs: list[tuple[Job, list[Unit]]] = []
+        jobs: list[tuple[Job, list[RunUnit]]] = []
         fetched: set[RunId] = set()  # two workers may have enqueued the same run in different groups
         while len(fetched) < BATCH and (served := self._served_queues(len(fetched))):
             job = await queue.fetch(served)
@@ -427,7 +427,7 @@ class Worker:
             fetched.update(unit.top.run_id for unit in found)
         return jobs
 
-    async def _take_late(self, units: dict[RunId, Unit]) -> int:
+    async def _take_late(self, units: dict[RunId, RunUnit]) -> int:
         """Take units whose job has not come for a while, perhaps lost with its worker; how many are left.
 
         While jobs come they are only late: then a unit waits longer.
@@ -445,7 +445,7 @@ class Worker:
         children = sum(each.waiting_for is None for each in live) + fetched < self._options.max_runs
         return [name for name in self._served if (children if name.endswith(CHILDREN) else roots)]
 
-    async def _queue_of(self, unit: Unit) -> str | None:
+    async def _queue_of(self, unit: RunUnit) -> str | None:
         """The queue of a unit; None if no unit with its needs can be driven here, and it is left alone."""
         specs = {row.run_spec: await self._spec(row.run_spec) for row in unit.rows}
         name = needs_of(tuple(specs.values())).queue + ("" if unit.is_root else CHILDREN)
@@ -473,7 +473,7 @@ class Worker:
             self._specs[digest] = await self._supervisor.stored.run_spec(digest)
         return self._specs[digest]
 
-    async def _is_readable(self, unit: Unit) -> bool:
+    async def _is_readable(self, unit: RunUnit) -> bool:
         """Whether formats and run specs of a unit are known here; a unit of a newer version is left alone."""
         try:
             self._retinue.driver.check_formats(unit.rows)
@@ -484,7 +484,7 @@ class Worker:
             return False
         return True
 
-    async def _waiting_units(self, run_ids: Collection[RunId]) -> list[Unit]:
+    async def _waiting_units(self, run_ids: Collection[RunId]) -> list[RunUnit]:
         """The units of runs without a driver, as they stand now."""
         waiting = RunQuery(unfinished_only=True, undriven_only=True)
         rows = await self._supervisor.stored.runs(replace(waiting, run_ids=tuple(run_ids)))
@@ -533,20 +533,20 @@ class Worker:
         driven = [event.at for event in begun if not isinstance(event, RunAccepted | RunLeft)]
         return bool(driven) and max(driven) < since
 
-    def _is_wanted(self, unit: Unit, interrupted: frozenset[RunId]) -> bool:
+    def _is_wanted(self, unit: RunUnit, interrupted: frozenset[RunId]) -> bool:
         top = unit.top
         if top.root_id in interrupted or self._refused.get(top.run_id) == top.seq:
             return False
         # A chat waits for its person, and a tree of an MCP host for the next server.
         return top.progress.phase != "idle" and top.label != MCP_HOST
 
-    def _has_room(self, unit: Unit) -> bool:
+    def _has_room(self, unit: RunUnit) -> bool:
         live = self._supervisor.live_runs()
         if unit.is_root:
             return len(counted_trees(live)) < self._options.concurrency and not self._is_store_full
         return sum(each.waiting_for is None for each in live) < self._options.max_runs
 
-    async def _take(self, units: Sequence[Unit]) -> bool:
+    async def _take(self, units: Sequence[RunUnit]) -> bool:
         """Adopt the runs of units of one tree, if they can be driven here and no other worker was faster."""
         top, rows = units[0].top, [row for unit in units for row in unit.rows]
         try:
@@ -583,7 +583,7 @@ class Worker:
         """Whether a tree was refused a moment ago, perhaps because as many as may be are at work in the store."""
         return asyncio.get_running_loop().time() - self._full_since < FULL_SECONDS
 
-    def _note_taken(self, unit: Unit) -> None:
+    def _note_taken(self, unit: RunUnit) -> None:
         is_takeover = unit.is_takeover
         self._counts.taken += 1
         self._counts.takeovers += is_takeover

@@ -12,7 +12,7 @@ from retinue.core.ids import RunId
 from retinue.core.messages import Delta, Stop, TextDelta, ThinkingDelta
 from retinue.core.text import clean_line
 from retinue.core.usage import NANO, Usage
-from retinue.net.json_rpc import ENDED, METHOD_NOT_FOUND, ConnectionGone, Peer, RpcError
+from retinue.net.json_rpc import ENDED, METHOD_NOT_FOUND, ConnectionGone, JsonRpcPeer, RpcError
 from retinue.providers.acp.agent_calls import MAX_ID, AgentCall, content_text
 from retinue.providers.acp.program import AgentProgram, AgentPrograms
 from retinue.version import __version__
@@ -87,7 +87,7 @@ class AgentSession:
         self.takes_resources = False
         self._program = program
         self._programs = programs
-        self._peer: Peer | None = None
+        self._peer: JsonRpcPeer | None = None
         self._opened: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._turn: asyncio.Task[None] | None = None
@@ -149,7 +149,7 @@ class AgentSession:
         idle = asyncio.StreamReader()
         writing, protocol = await loop.connect_write_pipe(lambda: asyncio.StreamReaderProtocol(idle), stdin)
         writer = asyncio.StreamWriter(writing, protocol, None, loop)
-        self._peer = Peer(self, lambda line: writer.write(line + b"\n"), writer.drain)
+        self._peer = JsonRpcPeer(self, lambda line: writer.write(line + b"\n"), writer.drain)
         assert self._opened is not None
         if not self._opened.done():
             self._opened.set_result(None)

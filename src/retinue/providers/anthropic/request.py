@@ -138,7 +138,7 @@ _BUDGET, _ADAPTIVE, _DISABLED = _THINKING = (
 
 EFFORT = "output_config.effort"
 
-_OPENING: dict[message_encoder.Role, bytes] = {
+_OPENING: dict[message_encoder.MessageRole, bytes] = {
     "user": b'{"role":"user","content":[',
     "assistant": b'{"role":"assistant","content":[',
 }
@@ -457,7 +457,7 @@ class Encoder(message_encoder.MessageEncoder):
         self.may_think = True
         """Whether the API accepts thinking now: not after calls of a reply without thinking."""
         self._began_with_thinking = False
-        self._role: message_encoder.Role | None = None
+        self._role: message_encoder.MessageRole | None = None
         self._sent_end = 0
         """Where the last block before the last reply ends: up to here an earlier request was sent."""
         self._paused: list[tuple[bytes, bool]] | None = None
@@ -485,7 +485,7 @@ class Encoder(message_encoder.MessageEncoder):
             return b"".join(b"," + block for block in blocks)
         return (b"]}," if self._role else b"") + _OPENING["user"] + b",".join(blocks or [self.text_block(GO_ON)])
 
-    def append(self, role: message_encoder.Role, pieces: Iterable[bytes]) -> None:
+    def append(self, role: message_encoder.MessageRole, pieces: Iterable[bytes]) -> None:
         for piece in pieces:
             if role == self._role:
                 self.encoded += b","
@@ -493,7 +493,7 @@ class Encoder(message_encoder.MessageEncoder):
                 self._begin_message(role)
             self.encoded += piece
 
-    def _begin_message(self, role: message_encoder.Role) -> None:
+    def _begin_message(self, role: message_encoder.MessageRole) -> None:
         if self._role is None and role == "assistant":
             self.append("user", (self.text_block(LEFT_OUT),))
         if self._role == "user":

@@ -22,7 +22,7 @@ from retinue.core.ids import RunId
 from retinue.core.log_context import logger
 from retinue.core.messages import Reply, StartDelta
 from retinue.core.ports import Clock, KeyValue, Publish, Request
-from retinue.providers.batch.vendors import Answered, BatchApi, ItemResult, NotAnswered, item_id
+from retinue.providers.batch.vendors import AnsweredRequest, BatchApi, ItemResult, NotAnswered, item_id
 from retinue.providers.http import HttpProvider
 from retinue.providers.http_errors import error_response
 from retinue.providers.key_mask import AnswerMask
@@ -156,7 +156,7 @@ class BatchQueue:
                     unsupported = provider.unsupported(request.model) | rejected_now
                     body = provider.encode(request, unsupported)
                     result = await self._result(call_key(request), request, body)
-                    if isinstance(result, Answered):
+                    if isinstance(result, AnsweredRequest):
                         return self._reply(request, result.body, publish)
                     error = self._error(request, result)
                     rejected = provider.rejected(request, unsupported, error)

@@ -31,7 +31,7 @@ class BatchState(Struct, frozen=True):
     error: str = ""
 
 
-class Answered(Struct, frozen=True):
+class AnsweredRequest(Struct, frozen=True):
     """The response to one request of a batch, as it would have come alone."""
 
     body: bytes
@@ -45,7 +45,7 @@ class NotAnswered(Struct, frozen=True):
     body: bytes = b""
 
 
-ItemResult: TypeAlias = Answered | NotAnswered
+ItemResult: TypeAlias = AnsweredRequest | NotAnswered
 
 
 class BatchApi(ABC):
@@ -200,7 +200,7 @@ class AnthropicBatches(BatchApi):
             found = _decode(_LineOfMessages, line)
             match found.result.type:
                 case "succeeded":
-                    yield found.custom_id, Answered(bytes(found.result.message))
+                    yield found.custom_id, AnsweredRequest(bytes(found.result.message))
                 case "expired":
                     yield found.custom_id, NotAnswered("expired")
                 case "canceled":
@@ -370,7 +370,7 @@ def _result_of_line(line: _LineOfFile) -> ItemResult:
     if line.response is None:
         return NotAnswered("errored", 500)
     if 200 <= line.response.status_code < 300:
-        return Answered(bytes(line.response.body))
+        return AnsweredRequest(bytes(line.response.body))
     return NotAnswered("errored", line.response.status_code, bytes(line.response.body))
 
 
@@ -484,7 +484,7 @@ def _batch_id(name: str) -> str:
 
 def _result_of_response(each: _InlinedResponse) -> ItemResult:
     if len(each.error) <= len(_NULL):
-        return Answered(bytes(each.response))
+        return AnsweredRequest(bytes(each.response))
     error = _decode(_Status, bytes(each.error))
     if error.code in (1, 4):
         return NotAnswered("cancelled" if error.code == 1 else "expired")

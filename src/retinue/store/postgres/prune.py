@@ -110,7 +110,7 @@ _DATA_BYTES: Final = """
 """
 
 
-class Statements(Protocol):
+class PruneStatements(Protocol):
     """Statements in the transaction of the caller."""
 
     def fetch(self, query: str, *values: object) -> list[Row]:
@@ -122,7 +122,7 @@ class Statements(Protocol):
         ...
 
 
-class Reader(Protocol):
+class QueryReader(Protocol):
     """Queries outside of a transaction; some take long, so that others should not wait for them."""
 
     def read(self, query: str, *values: object) -> list[Row]:
@@ -133,12 +133,12 @@ class Reader(Protocol):
 class PrunedStore(Protocol):
     """What a prune in steps needs of `PostgresStore`."""
 
-    def maintain(self, step: Callable[[Statements], T]) -> T:
+    def maintain(self, step: Callable[[PruneStatements], T]) -> T:
         """Make a step in a transaction of its own."""
         ...
 
 
-def prune_at_once(statements: Statements, before: float) -> int:
+def prune_at_once(statements: PruneStatements, before: float) -> int:
     """Remove trees that ended before a time, in the caller's transaction; how many runs were removed."""
     rows = statements.fetch(_RUNS)
     inherits = {run_id: origin for run_id, _, _, origin in rows if origin is not None}
@@ -151,7 +151,7 @@ def prune_at_once(statements: Statements, before: float) -> int:
     return len(gone)
 
 
-def prune_in_steps(store: PrunedStore, reader: Reader, request: PruneRequest) -> Generator[int]:
+def prune_in_steps(store: PrunedStore, reader: QueryReader, request: PruneRequest) -> Generator[int]:
     """See `core.ports.PruneInSteps`. The server uses free space again; its autovacuum gives the end of files back.
 
     Trees that have ended do not change any more. So everything is read before a step, and only whether a new run has
@@ -169,7 +169,7 @@ def prune_in_steps(store: PrunedStore, reader: Reader, request: PruneRequest) ->
         blobs = _blobs_of_runs(reader.read, runs)
 
         def step(
-            statements: Statements,
+            statements: PruneStatements,
             chosen: list[RunId] = chosen,
             runs: list[Row] = runs,
             blobs: list[str] = blobs,
@@ -206,7 +206,7 @@ def next_size(size: int, seconds: float) -> int:
     return max(int(size * STEP_SECONDS / seconds), LEAST_PER_STEP) if seconds > 1.2 * STEP_SECONDS else size
 
 
-def _remove_others(store: PrunedStore, reader: Reader, request: PruneRequest) -> Iterator[int]:
+def _remove_others(store: PrunedStore, reader: QueryReader, request: PruneRequest) -> Iterator[int]:
     before = min(request.before, time.time())
     created = min(before, time.time() - SESSION_SECONDS)
     reader.read(BY_INDEX.replace("'off'", "'on'"), False)  # this query is about all sessions
@@ -216,7 +216,7 @@ def _remove_others(store: PrunedStore, reader: Reader, request: PruneRequest) ->
     for start in range(0, len(old), ROWS_PER_STEP):
         chunk = old[start : start + ROWS_PER_STEP]
 
-        def remove_charges(statements: Statements, chosen: list[int] = chunk) -> int:
+        def remove_charges(statements: PruneStatements, chosen: list[int] = chunk) -> int:
             statements.send("DELETE FROM charges WHERE id = ANY(%s)", chosen)
             return 0
 
@@ -227,7 +227,7 @@ def _remove_others(store: PrunedStore, reader: Reader, request: PruneRequest) ->
         chosen = names[start : start + size]
         start += size
 
-        def remove_sessions(statements: Statements, chosen: list[str] = chosen) -> int:
+        def remove_sessions(statements: PruneStatements, chosen: list[str] = chosen) -> int:
             nonlocal began
             began = time.monotonic()
             still = [
@@ -241,14 +241,14 @@ def _remove_others(store: PrunedStore, reader: Reader, request: PruneRequest) ->
         yield store.maintain(remove_sessions)
         size = next_size(size, time.monotonic() - began)
 
-    def remove_drivers(statements: Statements) -> int:
+    def remove_drivers(statements: PruneStatements) -> int:
         statements.send(_IDLE_DEAD_DRIVERS)
         return 0
 
     yield store.maintain(remove_drivers)
 
 
-def _trees_to_remove(store: Reader, request: PruneRequest) -> dict[RunId, None]:
+def _trees_to_remove(store: QueryReader, request: PruneRequest) -> dict[RunId, None]:
     """The roots of trees that ended in time and whose history no remaining run has inherited, the oldest first."""
     roots: dict[RunId, None] = {root_id: None for (root_id,) in store.read(_TREES, float(request.before))}
     if request.keep_sessions:
@@ -267,7 +267,7 @@ def _trees_to_remove(store: Reader, request: PruneRequest) -> dict[RunId, None]:
     return roots
 
 
-def _is_small_enough(store: Reader, request: PruneRequest) -> bool:
+def _is_small_enough(store: QueryReader, request: PruneRequest) -> bool:
     return request.max_bytes is not None and store.read(_DATA_BYTES)[0][0] <= request.max_bytes
 
 
@@ -276,7 +276,7 @@ def _blobs_of_runs(fetch: Callable[..., list[Row]], rows: list[Row]) -> list[str
     return [digest for (digest,) in fetch(_BLOBS_OF_RUNS, numbers, numbers, numbers, numbers)]
 
 
-def _remove_runs(statements: Statements, rows: list[Row], whole_trees: set[RunId], blobs: list[str]) -> None:
+def _remove_runs(statements: PruneStatements, rows: list[Row], whole_trees: set[RunId], blobs: list[str]) -> None:
     """Remove runs, given as number, id and root, with what only they need; artifacts go with the last run of a tree.
 
     `blobs` are those that the runs name; the ones that other runs name as well stay.
@@ -293,7 +293,7 @@ def _remove_runs(statements: Statements, rows: list[Row], whole_trees: set[RunId
     statements.send(_REMOVE_UNUSED_BLOBS, blobs)
 
 
-def forget(statements: Statements, root_id: RunId, dialect: str) -> int:
+def forget(statements: PruneStatements, root_id: RunId, dialect: str) -> int:
     """Delete the messages of a tree's runs of one dialect, inside the caller's transaction; returns their number."""
     if statements.fetch("SELECT 1 FROM runs WHERE root_id = %s AND NOT ended LIMIT 1", root_id):
         return 0

@@ -34,7 +34,7 @@ from retinue.store.postgres.errors import translated_error
 from retinue.store.postgres.lost_results import UnknownResult, found_results, is_kept, results_to_keep
 from retinue.store.postgres.memory_tables import PostgresMemoryTables
 from retinue.store.postgres.migrations import migrate
-from retinue.store.postgres.prune import Statements, prune_in_steps
+from retinue.store.postgres.prune import PruneStatements, prune_in_steps
 from retinue.store.postgres.queries import PostgresQueries
 from retinue.store.postgres.queue_tables import create_queue_tables
 from retinue.store.postgres.wake_ups import WakeUps
@@ -129,7 +129,7 @@ class PostgresStore(PostgresQueries):
         finally:
             reader.close()
 
-    def maintain(self, step: Callable[[Statements], T]) -> T:
+    def maintain(self, step: Callable[[PruneStatements], T]) -> T:
         """Make one step of maintenance in a transaction of its own; other writers wait no longer than the step."""
 
         def transact(connection: Connection) -> T:

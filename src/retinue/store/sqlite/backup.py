@@ -21,7 +21,7 @@ from retinue.store.sqlite.check import FOREIGN, CheckReport, check, check_kind, 
 from retinue.store.sqlite.errors import translated_error
 from retinue.store.sqlite.migrations import STEPS, migrate
 from retinue.store.sqlite.replace import check_unused, replace_file, sync_file, sync_folder, temporary_beside, unused
-from retinue.store.sqlite.work import Work
+from retinue.store.sqlite.work import LongWork
 
 PAGES: Final = 256
 """Pages that are copied between two looks at the request to stop: 1 MiB."""
@@ -71,7 +71,7 @@ def copy_error(source: Path, target: Path, error: sqlite3.Error | OSError) -> Ex
 
 
 def backup(
-    path: Path, target: Path, work: Work, *, attached: Sequence[Attached] = (), replace: bool = False
+    path: Path, target: Path, work: LongWork, *, attached: Sequence[Attached] = (), replace: bool = False
 ) -> CheckReport:
     """Copy a store into `target`, check the copy, and give it its name only then; returns the check's report.
 
@@ -105,7 +105,7 @@ def backup(
         raise copy_error(path, target, error) from error
 
 
-def _copy_pages(source: sqlite3.Connection, into: sqlite3.Connection, work: Work) -> None:
+def _copy_pages(source: sqlite3.Connection, into: sqlite3.Connection, work: LongWork) -> None:
     def progress(status: int, remaining: int, total: int) -> None:
         work.report("pages", total - remaining, total)
 
@@ -139,7 +139,7 @@ def _link(copy: Path, target: Path) -> None:
         os.rename(copy, target)
 
 
-def restore(path: Path, source: Path, work: Work, *, attached: Sequence[Attached] = ()) -> dict[Path, Path | None]:
+def restore(path: Path, source: Path, work: LongWork, *, attached: Sequence[Attached] = ()) -> dict[Path, Path | None]:
     """Replace a store by a backup; returns where the old files are kept, by the names of the new ones.
 
     The rows are copied into a new file with the schema of a store; triggers, views and other tables of the backup are
@@ -174,7 +174,7 @@ def restore(path: Path, source: Path, work: Work, *, attached: Sequence[Attached
     return kept
 
 
-def _copy_rows(stored: sqlite3.Connection, into: sqlite3.Connection, version: int, work: Work) -> None:
+def _copy_rows(stored: sqlite3.Connection, into: sqlite3.Connection, version: int, work: LongWork) -> None:
     """Create a store of a version in an empty file, with the rows of another one."""
     into.execute("PRAGMA auto_vacuum = INCREMENTAL")
     migrate(into, Path("the copy"), STEPS[:version])

@@ -24,8 +24,8 @@ from retinue.core.state import Run, fold
 from retinue.store.codec import Codec, blob_name, checked_blob
 from retinue.store.sqlite.errors import damaged_file, translated_error
 from retinue.store.sqlite.migrations import APPLICATION_ID, STEPS, foreign_objects
-from retinue.store.sqlite.rows import TABLES, Row, is_intact, row_name, scan
-from retinue.store.sqlite.work import Work
+from retinue.store.sqlite.rows import TABLES, TypedRow, is_intact, row_name, scan
+from retinue.store.sqlite.work import LongWork
 
 MAX_DAMAGES: Final = 1000
 """Damages that a report lists; further ones are counted."""
@@ -72,7 +72,7 @@ class _Findings:
             self.more += 1
 
 
-def check(path: Path, work: Work, *, quick: bool = False, codec: Codec | None = None) -> CheckReport:
+def check(path: Path, work: LongWork, *, quick: bool = False, codec: Codec | None = None) -> CheckReport:
     """Check the store in a file; `quick` checks SQLite's structures and the schema, and no rows.
 
     Raises `StoreUnavailable` if the file cannot be read at all, `UnknownFormat` for a newer version, and `WorkStopped`.
@@ -143,7 +143,7 @@ def check_kind(connection: sqlite3.Connection, path: Path) -> int:
 
 
 def check_structure(
-    connection: sqlite3.Connection, add: Callable[[str, str | None, str], None], work: Work, *, quick: bool
+    connection: sqlite3.Connection, add: Callable[[str, str | None, str], None], work: LongWork, *, quick: bool
 ) -> None:
     """Run SQLite's own check: its pages, and unless `quick` also whether the indexes agree with their tables."""
     work.report("structure")
@@ -189,7 +189,7 @@ def is_table(connection: sqlite3.Connection, name: str) -> bool:
 class _Rows:
     """Checks rows, references and runs on one connection."""
 
-    def __init__(self, findings: _Findings, codec: Codec, work: Work) -> None:
+    def __init__(self, findings: _Findings, codec: Codec, work: LongWork) -> None:
         self._findings = findings
         self._codec = codec
         self._work = work
@@ -225,7 +225,7 @@ class _Rows:
         except sqlite3.DatabaseError:
             return 0
 
-    def _check_row(self, table: Any, row: Row) -> None:
+    def _check_row(self, table: Any, row: TypedRow) -> None:
         run_id = self._run_id(row[table.of_run]) if table.of_run == "run_no" else row.get("run_id")
         of_run = run_id if table.of_run is not None else None
         if table.of_run == "run_no" and run_id is None:
@@ -244,7 +244,7 @@ class _Rows:
         except (StoreError, TypeError, AttributeError) as error:
             self._findings.add(table.name, of_run, f"{row_name(table, row)}: {error}")
 
-    def _decode(self, table: str, row: Row) -> None:
+    def _decode(self, table: str, row: TypedRow) -> None:
         match table:
             case "blobs":
                 checked_blob(row["digest"], row["body"])

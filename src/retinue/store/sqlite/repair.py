@@ -31,14 +31,14 @@ from retinue.store.sqlite.rows import (
     IDENTITY,
     PROGRESS,
     TABLES,
-    Row,
     Table,
+    TypedRow,
     event_checksum,
     is_intact,
     row_name,
     scan,
 )
-from retinue.store.sqlite.work import Work
+from retinue.store.sqlite.work import LongWork
 
 _MAGIC: Final = b"SQLite format 3\x00"
 _COUNTS: Final = ("turns", "input", "output", "cached", "reasoning", "cost")
@@ -54,7 +54,7 @@ class RepairReport(Struct, frozen=True, kw_only=True):
     kept: str | None
 
 
-def repair(path: Path, work: Work, *, codec: Codec | None = None) -> RepairReport:
+def repair(path: Path, work: LongWork, *, codec: Codec | None = None) -> RepairReport:
     """Replace a damaged store by one with what can be saved.
 
     Raises `StoreInUse` while a process has the store open, `NotWritten` if there is no room for two copies of the
@@ -115,7 +115,7 @@ def copy_readable(path: Path, copy: Path) -> None:
 
 
 class _Salvage:
-    def __init__(self, source: sqlite3.Connection, into: sqlite3.Connection, codec: Codec, work: Work) -> None:
+    def __init__(self, source: sqlite3.Connection, into: sqlite3.Connection, codec: Codec, work: LongWork) -> None:
         self._source = source
         self._into = into
         self._codec = codec
@@ -148,7 +148,7 @@ class _Salvage:
                     continue
                 self._lose(name, row.get("run_id"), row_name(table, row))
 
-    def _rows(self, name: str) -> Iterable[Row]:
+    def _rows(self, name: str) -> Iterable[TypedRow]:
         self._work.report(name)
         table = self._tables[name]
         if not self._can_be_read(name):
@@ -170,7 +170,7 @@ class _Salvage:
     def _lose(self, table: str, run_id: str | None, what: str) -> None:
         self.lost.append(Damage(table, run_id, what))
 
-    def _insert(self, name: str, row: Row) -> bool:
+    def _insert(self, name: str, row: TypedRow) -> bool:
         columns = [column for column in row if row[column] is not None]
         marks = ", ".join("?" * len(columns))
         try:
@@ -184,7 +184,7 @@ class _Salvage:
     def _save_runs(self) -> None:
         """Save runs with their events and inboxes, in the order of their numbers: parents come before children."""
         table = self._tables["runs"]
-        rows: dict[int, Row] = {}
+        rows: dict[int, TypedRow] = {}
         ids: dict[int, str] = {}
         damaged: dict[int, str] = {}
         for row in self._rows("runs"):
@@ -195,7 +195,7 @@ class _Salvage:
                 damaged[row["no"]] = row["run_id"]
             else:
                 self._lose("runs", None, f"run number {row['no']}")
-        logs: dict[int, dict[int, Row]] = {}
+        logs: dict[int, dict[int, TypedRow]] = {}
         for row in self._rows("events"):
             if isinstance(row["run_no"], int) and isinstance(row["seq"], int):
                 logs.setdefault(row["run_no"], {})[row["seq"]] = row
@@ -267,7 +267,7 @@ class _Salvage:
             return True
         return False
 
-    def _events(self, run_id: str | None, log: dict[int, Row]) -> dict[int, Event]:
+    def _events(self, run_id: str | None, log: dict[int, TypedRow]) -> dict[int, Event]:
         """The events of a run that are intact, without those after a gap.
 
         Raises `UnknownFormat` for an intact event of a newer version, whose repair saves more of the store.
@@ -312,7 +312,7 @@ class _Salvage:
             return False
         return True
 
-    def _can_fold(self, events: dict[int, Event], row: Row, folded: set[str]) -> bool:
+    def _can_fold(self, events: dict[int, Event], row: TypedRow, folded: set[str]) -> bool:
         first, last = events[1], events[len(events)]
         return (
             isinstance(first, RunAccepted)
@@ -322,7 +322,7 @@ class _Salvage:
             and isinstance(last, RunEnded) == bool(row["ended"])
         )
 
-    def _rebuilt(self, no: int, events: dict[int, Event]) -> Row | None:
+    def _rebuilt(self, no: int, events: dict[int, Event]) -> TypedRow | None:
         """The row of a run from its events; None without its acceptance."""
         accepted = events.get(1)
         if not isinstance(accepted, RunAccepted):
@@ -354,7 +354,7 @@ class _Salvage:
             **self._progress(outcome, end.at),
         }
 
-    def _progress(self, outcome: Outcome | None, at: float) -> Row:
+    def _progress(self, outcome: Outcome | None, at: float) -> TypedRow:
         usage = None if outcome is None else outcome.usage
         return {
             "ended": int(outcome is not None),
@@ -369,7 +369,7 @@ class _Salvage:
             "ended_at": None if outcome is None else float(at),
         }
 
-    def _without_messages(self, row: Row) -> Row:
+    def _without_messages(self, row: TypedRow) -> TypedRow:
         """The row of a run whose events are lost: as after `Forget`, and ended."""
         row = row | {"seq": 0, "driver_id": None}
         if row["ended"]:
@@ -382,11 +382,11 @@ def _count(value: object) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _root_above(row: Row) -> str | None:
+def _root_above(row: TypedRow) -> str | None:
     return None if row["root_id"] == row["run_id"] else row["root_id"]
 
 
-def _summed(table: Table, row: Row) -> Row:
+def _summed(table: Table, row: TypedRow) -> TypedRow:
     """The row with fresh checksums."""
     covered: dict[str, tuple[str, ...]] = dict(table.sums)
     if table.name == "runs":

@@ -53,7 +53,7 @@ def register_function(connection: sqlite3.Connection) -> None:
     connection.create_function("checksum", -1, checksum, deterministic=True)
 
 
-Row: TypeAlias = dict[str, Any]
+TypedRow: TypeAlias = dict[str, Any]
 
 IDENTITY: Final = (
     *("run_id", "session_id", "root_id", "parent_id", "depth", "path", "agent", "label", "dialect", "key"),
@@ -108,7 +108,7 @@ TABLES: Final = (
 )
 
 
-def is_intact(table: Table, row: Row, run_id: str | None) -> bool | None:
+def is_intact(table: Table, row: TypedRow, run_id: str | None) -> bool | None:
     """Whether a row matches its checksums; None if it has none, as rows of older versions.
 
     `run_id` is that of the run to which an event or an inbox item belongs, or None if there is no such run.
@@ -127,7 +127,7 @@ def is_intact(table: Table, row: Row, run_id: str | None) -> bool | None:
     )
 
 
-def row_name(table: Table, row: Row) -> str:
+def row_name(table: Table, row: TypedRow) -> str:
     """A row in words, by the columns that name it."""
     return ", ".join(f"{column} {row[column]}" for column in table.names)
 
@@ -139,7 +139,7 @@ def scan(
     has_sums: bool,
     damaged: Callable[[str], None],
     size: int = 500,
-) -> Iterator[Row]:
+) -> Iterator[TypedRow]:
     """All rows of a table that SQLite can read, in the order of their numbers; `damaged` gets each gap in words.
 
     After a page that cannot be read, the scan goes on behind it.
@@ -188,7 +188,7 @@ def _scan_whole(
     names: Sequence[str],
     table: Table,
     damaged: Callable[[str], None],
-) -> Iterator[Row]:
+) -> Iterator[TypedRow]:
     if not _can_prepare(connection, query, damaged):
         return
     cursor: sqlite3.Cursor | None = None

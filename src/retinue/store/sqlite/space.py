@@ -12,7 +12,7 @@ from retinue.core.errors import StoreCorrupt
 from retinue.store.sqlite.backup import copy_error
 from retinue.store.sqlite.check import check_kind
 from retinue.store.sqlite.replace import unused
-from retinue.store.sqlite.work import Work
+from retinue.store.sqlite.work import LongWork
 
 
 class Space(Struct, frozen=True):
@@ -41,7 +41,7 @@ def free_space(path: Path) -> FreeSpace:
     return FreeSpace(free * size, released=mode != 0)
 
 
-def compact(path: Path, work: Work) -> Space:
+def compact(path: Path, work: LongWork) -> Space:
     """Rewrite a store without free pages, so that `prune` can give space back in small steps from then on.
 
     Raises `StoreInUse` while another process has the store open, and `NotWritten` if there is no room for a copy.

@@ -16,16 +16,16 @@ from retinue.core.errors import BadInput, StoreCorrupt
 from retinue.store.sqlite.check import check_kind, open_snapshot
 from retinue.store.sqlite.errors import damaged_file, translated_error
 from retinue.store.sqlite.replace import check_unused
-from retinue.store.sqlite.rows import TABLES, Row, Table, event_checksum, is_intact, row_name, scan
+from retinue.store.sqlite.rows import TABLES, Table, TypedRow, event_checksum, is_intact, row_name, scan
 from retinue.store.sqlite.store import SqliteStore
-from retinue.store.sqlite.work import Work
+from retinue.store.sqlite.work import LongWork
 
 _BY_NAME: Final = {table.name: table for table in TABLES}
 _CHECKSUMS_SINCE: Final = 2
 
 
 @contextmanager
-def read_rows(path: Path, work: Work) -> Generator[Iterator[tuple[str, Row]]]:
+def read_rows(path: Path, work: LongWork) -> Generator[Iterator[tuple[str, TypedRow]]]:
     """All rows with the names of their tables; raises `StoreInUse` while a process has the store open."""
     if not path.exists():
         raise BadInput(f"there is no store at {path}")
@@ -38,7 +38,9 @@ def read_rows(path: Path, work: Work) -> Generator[Iterator[tuple[str, Row]]]:
         raise translated_error(path, error) from error
 
 
-def _rows(connection: sqlite3.Connection, path: Path, work: Work, *, has_sums: bool) -> Iterator[tuple[str, Row]]:
+def _rows(
+    connection: sqlite3.Connection, path: Path, work: LongWork, *, has_sums: bool
+) -> Iterator[tuple[str, TypedRow]]:
     run_ids: dict[int, str] = {}
 
     def damaged(what: str) -> NoReturn:
@@ -55,7 +57,7 @@ def _rows(connection: sqlite3.Connection, path: Path, work: Work, *, has_sums: b
             yield table.name, {column: row[column] for column in table.columns}
 
 
-def write_rows(path: Path, rows: Iterable[tuple[str, Row]]) -> dict[str, int]:
+def write_rows(path: Path, rows: Iterable[tuple[str, TypedRow]]) -> dict[str, int]:
     """Write rows into a new or empty store, in one transaction; how many there are in each table."""
     store = SqliteStore(path)
     try:
@@ -64,7 +66,7 @@ def write_rows(path: Path, rows: Iterable[tuple[str, Row]]) -> dict[str, int]:
         store.close()
 
 
-def _insert(connection: sqlite3.Connection, path: Path, rows: Iterable[tuple[str, Row]]) -> dict[str, int]:
+def _insert(connection: sqlite3.Connection, path: Path, rows: Iterable[tuple[str, TypedRow]]) -> dict[str, int]:
     for table in TABLES:
         if connection.execute(f"SELECT 1 FROM {table.name} LIMIT 1").fetchone() is not None:
             raise BadInput(f"the store {path} is not empty: nothing was copied; choose another file")
@@ -81,7 +83,7 @@ def _insert(connection: sqlite3.Connection, path: Path, rows: Iterable[tuple[str
     return counts
 
 
-def _checksums(table: Table, row: Row, run_ids: dict[int, str]) -> dict[str, Any]:
+def _checksums(table: Table, row: TypedRow, run_ids: dict[int, str]) -> dict[str, Any]:
     match table.name:
         case "events":
             return {"crc": event_checksum(run_ids[row["run_no"]], row["seq"], row["body"])}

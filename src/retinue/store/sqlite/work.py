@@ -25,7 +25,7 @@ def _ignore(step: str, done: int, total: int) -> None:
     pass
 
 
-class Work:
+class LongWork:
     """Long work: `report` gets the name of a step, what is done of it, and its size (0 if unknown).
 
     `stop` ends the work from any thread, and `seconds` after a time: it then raises `WorkStopped`.

@@ -51,7 +51,7 @@ def sample_request() -> Request:
     )
 
 
-class Listener:
+class DeltaListener:
     """Collects the deltas that a provider publishes."""
 
     def __init__(self) -> None:
@@ -147,20 +147,20 @@ async def a_failure_is_a_provider_error_with_its_fault(open_provider: OpenProvid
         ("bad_request", 400),
     ]
     for fault, status in faults:
-        error = await _failed(open_provider, ProviderError("no", fault=fault, status=status), Listener())
+        error = await _failed(open_provider, ProviderError("no", fault=fault, status=status), DeltaListener())
         _same("fault and status", (error.fault, error.status), (fault, status))
 
 
 async def retry_after_is_passed_on(open_provider: OpenProvider) -> None:
     """The delay that the provider asks for is in `retry_after`."""
     limited = ProviderError("slow down", fault="rate_limited", status=429, retry_after=7.0)
-    error = await _failed(open_provider, limited, Listener())
+    error = await _failed(open_provider, limited, DeltaListener())
     _same("retry_after", error.retry_after, 7.0)
 
 
 async def a_broken_stream_keeps_the_partial_text(open_provider: OpenProvider) -> None:
     """A stream that breaks off raises an error with the text so far, which was also published."""
-    listener = Listener()
+    listener = DeltaListener()
     error = await _failed(open_provider, ProviderError("cut", fault="cut", partial="It is because"), listener)
     _same("fault", error.fault, "cut")
     _same("partial and published text", (error.partial, listener.text), ("It is because", "It is because"))
@@ -183,7 +183,7 @@ async def deltas_add_up_to_the_reply(open_provider: OpenProvider) -> None:
 async def nothing_is_published_after_the_reply(open_provider: OpenProvider) -> None:
     """No delta is published after the reply was returned."""
     async with open_provider(streams("a", "b", "c")) as provider:
-        listener = Listener()
+        listener = DeltaListener()
         await provider.answer(sample_request(), listener.publish)
         before = list(listener.deltas)
         await asyncio.sleep(0.05)
@@ -213,14 +213,14 @@ async def after_a_cancelled_call_the_next_is_answered(open_provider: OpenProvide
             await _first_delta(listener.received, call)
             call.cancel()
             await asyncio.wait({call}, timeout=PROMPTLY)
-        reply = await provider.answer(sample_request(), Listener().publish)
+        reply = await provider.answer(sample_request(), DeltaListener().publish)
         _same("text", reply.message.text, "It is because.")
 
 
 async def concurrent_answers_do_not_mix(open_provider: OpenProvider) -> None:
     """One provider serves concurrent calls."""
     async with open_provider(streams("It ", "is ", "because.", every=0.01)) as provider:
-        listeners = [Listener() for _ in range(5)]
+        listeners = [DeltaListener() for _ in range(5)]
         replies = await asyncio.gather(*(provider.answer(sample_request(), listener.publish) for listener in listeners))
         texts = [(reply.message.text, listener.text) for reply, listener in zip(replies, listeners, strict=True)]
         _same("texts and published texts", texts, [("It is because.", "It is because.")] * 5)
@@ -250,13 +250,13 @@ replies with the line. It raises `AssertionError` if the provider does not have 
 """
 
 
-async def _reply_to(open_provider: OpenProvider, line: Line) -> tuple[Reply, Listener]:
+async def _reply_to(open_provider: OpenProvider, line: Line) -> tuple[Reply, DeltaListener]:
     async with open_provider(line) as provider:
-        listener = Listener()
+        listener = DeltaListener()
         return await provider.answer(sample_request(), listener.publish), listener
 
 
-async def _failed(open_provider: OpenProvider, error: ProviderError, listener: Listener) -> ProviderError:
+async def _failed(open_provider: OpenProvider, error: ProviderError, listener: DeltaListener) -> ProviderError:
     async with open_provider(fails(error)) as provider:
         try:
             reply = await provider.answer(sample_request(), listener.publish)
@@ -267,7 +267,7 @@ async def _failed(open_provider: OpenProvider, error: ProviderError, listener: L
 
 @asynccontextmanager
 async def _call_in_flight(provider: Provider):
-    listener = Listener()
+    listener = DeltaListener()
     call = asyncio.ensure_future(provider.answer(sample_request(), listener.publish))
     try:
         yield call, listener

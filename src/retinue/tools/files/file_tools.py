@@ -57,7 +57,9 @@ MAX_LINE = 2000
 BINARY_IN = 8192
 """A zero byte among this many first bytes makes a file binary."""
 
-Operation: TypeAlias = Literal["read", "write", "append", "list", "delete", "move", "copy", "mkdir", "exists", "info"]
+FileOperation: TypeAlias = Literal[
+    "read", "write", "append", "list", "delete", "move", "copy", "mkdir", "exists", "info"
+]
 READING = frozenset({"read", "list", "exists", "info"})
 
 FromZero: TypeAlias = Annotated[int, Meta(ge=0)]
@@ -214,7 +216,7 @@ def _operation_in(arguments: str) -> str:
 def _file_ops_tool(dependencies: ToolDependencies) -> Tool:
 
     def file_ops(
-        operation: Operation,
+        operation: FileOperation,
         path: str,
         context: CallContext,
         content: str | None = None,

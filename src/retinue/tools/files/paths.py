@@ -35,8 +35,8 @@ from retinue.tools.path_walk import (
     READ,
     Id,
     Located,
+    PathStep,
     Position,
-    Step,
     Workspaces,
     components,
     identity_of,
@@ -47,7 +47,7 @@ from retinue.tools.path_walk import (
 )
 from retinue.tools.settings_trust import record_roots
 
-Mode = Literal["read", "write"]
+AccessMode = Literal["read", "write"]
 
 SETTINGS = frozenset(SETTINGS_FILES)
 """Settings files, which define what agents may do. No tool writes one in any folder: retinue may be started there."""
@@ -63,7 +63,7 @@ ATTEMPTS = 16
 class AccessDenied(ToolError):
     """A path that the policy closes; `setting` is the setting that closes it."""
 
-    def __init__(self, path: str, *, mode: Mode, setting: str, reason: str) -> None:
+    def __init__(self, path: str, *, mode: AccessMode, setting: str, reason: str) -> None:
         super().__init__(f"Security policy: cannot {mode} {path}: {reason} ({setting})")
         self.path = path
         self.mode = mode
@@ -93,7 +93,7 @@ class PathTarget:
     """The last component of a path, in a folder that is held open; an empty name means the folder itself."""
 
     fd: int
-    steps: tuple[Step, ...]
+    steps: tuple[PathStep, ...]
     name: str
     path: str
 
@@ -207,7 +207,9 @@ class FileAccess:
         return self._opened(path, folder=True)
 
     @contextmanager
-    def target(self, path: str, mode: Mode, *, follow: bool = True, parents: bool = False) -> Generator[PathTarget]:
+    def target(
+        self, path: str, mode: AccessMode, *, follow: bool = True, parents: bool = False
+    ) -> Generator[PathTarget]:
         """Open the folder of a path whose last component may be missing.
 
         `follow` follows a link in the last component, `parents` creates missing folders. With `write`, the folder is
@@ -228,7 +230,7 @@ class FileAccess:
 
     @contextmanager
     def _checked_target(
-        self, path: str, mode: Mode, *, follow: bool = True, parents: bool = False
+        self, path: str, mode: AccessMode, *, follow: bool = True, parents: bool = False
     ) -> Generator[PathTarget]:
         target = self._walk(path, mode, follow=follow, parents=parents)
         try:
@@ -341,7 +343,7 @@ class FileAccess:
         finally:
             os.close(target.fd)
 
-    def _walk(self, path: str, mode: Mode, *, follow: bool = True, parents: bool = False) -> PathTarget:
+    def _walk(self, path: str, mode: AccessMode, *, follow: bool = True, parents: bool = False) -> PathTarget:
         if not path or "\0" in path or len(path) > MAX_PATH or not _encodable(path):
             raise UnusablePath(path[:80], "a path has 1 to 4096 characters that a file name can have")
         try:
@@ -360,7 +362,7 @@ class FileAccess:
             raise
         return PathTarget(position.fd, tuple(position.steps), name, path)
 
-    def _follow(self, position: Position, path: str, mode: Mode, *, follow: bool, parents: bool) -> str:
+    def _follow(self, position: Position, path: str, mode: AccessMode, *, follow: bool, parents: bool) -> str:
         """Walk to the folder of the last component, and return the name of that component."""
         ahead = components(self._spelled(path))
         links = 0
@@ -397,14 +399,16 @@ class FileAccess:
             self._pass(position, path, mode)
         return ""
 
-    def _pass(self, position: Position, path: str, mode: Mode) -> None:
+    def _pass(self, position: Position, path: str, mode: AccessMode) -> None:
         names, identity = position.names, position.steps[-1].id
         if self.is_closed(names, identity):
             raise self._refusal(names, identity, path, mode)
 
     # ---- the rules --------------------------------------------------------------------------------------------------
 
-    def _check(self, steps: Sequence[Step], names: tuple[str, ...], identity: Id | None, path: str, mode: Mode) -> None:
+    def _check(
+        self, steps: Sequence[PathStep], names: tuple[str, ...], identity: Id | None, path: str, mode: AccessMode
+    ) -> None:
         if self.is_closed(names, identity):
             raise self._refusal(names, identity, path, mode)
         passed = {step.id for step in steps}
@@ -424,7 +428,7 @@ class FileAccess:
             reason = "it lies outside the workspace and the allowed folders"
             raise AccessDenied(path, mode=mode, setting=roots, reason=reason)
 
-    def _refusal(self, names: tuple[str, ...], identity: Id | None, path: str, mode: Mode) -> AccessDenied:
+    def _refusal(self, names: tuple[str, ...], identity: Id | None, path: str, mode: AccessMode) -> AccessDenied:
         if self._forbidden.has(names, identity):
             return AccessDenied(path, mode=mode, setting="forbidden_paths", reason="it is forbidden")
         if "/" + "/".join(names[:1]) == PROCESSES:

@@ -7,30 +7,30 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 from retinue.core.errors import ToolError
-from retinue.tools.file_changes import Change, Content, Found, NotKept, found, same
+from retinue.tools.file_changes import FileChange, FileContent, FoundContent, UnkeptContent, found, same
 from retinue.tools.files.atomic_write import replace, write_lock
 from retinue.tools.files.paths import PathTarget
 
-Result: TypeAlias = Literal["restored", "removed", "changed since", "not kept"]
+UndoResult: TypeAlias = Literal["restored", "removed", "changed since", "not kept"]
 
 
 class Undone(NamedTuple):
     """A file whose changes were undone, or why they were not."""
 
     path: str
-    result: Result
+    result: UndoResult
 
 
-def undo(changes: Sequence[Change]) -> list[Undone]:
+def undo(changes: Sequence[FileChange]) -> list[Undone]:
     """Undo changes, the last one first; a file that another program has changed since is left as it is."""
-    results = dict[str, Result]()
+    results = dict[str, UndoResult]()
     for change in reversed(changes):
         results[change.path] = _undo(change)
     return [Undone(path, result) for path, result in results.items()]
 
 
-def _undo(change: Change) -> Result:
-    if isinstance(change.before, NotKept):
+def _undo(change: FileChange) -> UndoResult:
+    if isinstance(change.before, UnkeptContent):
         return "not kept"
     try:
         with change.reopen() as target:
@@ -40,7 +40,7 @@ def _undo(change: Change) -> Result:
         return "changed since"
 
 
-def _restore(target: PathTarget, before: Content | None, after: Found) -> Result:
+def _restore(target: PathTarget, before: FileContent | None, after: FoundContent) -> UndoResult:
     with write_lock(target):
         now = found(target)
         if same(now, before):

@@ -63,7 +63,7 @@ class Note(Struct, frozen=True, kw_only=True):
         )
 
 
-class Search(Struct, frozen=True, kw_only=True):
+class MemorySearch(Struct, frozen=True, kw_only=True):
     """Which memories to recall: those of `agents`, last written from `since` to `until`, both included.
 
     `query` is any text; the best matches come first. Without a word in it, the newest memories do.
@@ -116,7 +116,7 @@ class MemoryBackend(Protocol):
     def find(self, agent: str, key: str) -> Memory | None:
         """The memory of an agent under a key."""
 
-    def recall(self, search: Search) -> list[Recalled]:
+    def recall(self, search: MemorySearch) -> list[Recalled]:
         """The memories that match a search, the best or newest first."""
         ...
 
@@ -182,7 +182,7 @@ def scored(query: Sequence[str], found: Sequence[tuple[Memory, Sequence[str], fl
     return best_first(results, limit)
 
 
-def search_all(memories: Sequence[Memory], search: Search, *, total: int | None = None) -> list[Recalled]:
+def search_all(memories: Sequence[Memory], search: MemorySearch, *, total: int | None = None) -> list[Recalled]:
     """The results of a search in these memories, for backends whose index does not weigh them.
 
     `total` is the number of all memories that the search admits, if these are only those with a word of the query.
@@ -221,7 +221,7 @@ class NoMemory:
     def find(self, agent: str, key: str) -> Memory | None:
         return None
 
-    def recall(self, search: Search) -> list[Recalled]:
+    def recall(self, search: MemorySearch) -> list[Recalled]:
         return []
 
     def forget(self, agent: str, key: str, *, written_by: float | None = None) -> bool:
@@ -244,7 +244,7 @@ class RoutedMemory:
     def find(self, agent: str, key: str) -> Memory | None:
         return self._backend(agent).find(agent, key)
 
-    def recall(self, search: Search) -> list[Recalled]:
+    def recall(self, search: MemorySearch) -> list[Recalled]:
         agents: dict[MemoryBackend, list[str]] = {}
         for agent in search.agents:
             agents.setdefault(self._backend(agent), []).append(agent)

@@ -20,7 +20,7 @@ import msgspec
 
 from retinue.local.bounded_file import MIB, read_bounded
 from retinue.local.private_folder import create_private
-from retinue.tools.memory.backend import Memory, MemoryUnavailable, Note, Recalled, Search, search_all
+from retinue.tools.memory.backend import Memory, MemorySearch, MemoryUnavailable, Note, Recalled, search_all
 
 FOLDER: Final = "memory"
 MAX_FILE_BYTES: Final = 64 * MIB
@@ -56,7 +56,7 @@ class MarkdownMemory:
         with _errors_mapped():
             return _find(self._read(agent), key)
 
-    def recall(self, search: Search) -> list[Recalled]:
+    def recall(self, search: MemorySearch) -> list[Recalled]:
         with _errors_mapped():
             agents = dict.fromkeys(search.agents)
             return search_all([memory for agent in agents for memory in _memories(self._read(agent))], search)

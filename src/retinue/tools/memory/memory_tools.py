@@ -45,7 +45,7 @@ SECONDS = 60.0
 _CATEGORY = re.compile(r"[\w-]{1,64}")
 _RFC_3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 
-Fields: TypeAlias = Mapping[str, object]
+MemoryFields: TypeAlias = Mapping[str, object]
 
 
 NO_WORKSPACES: Mapping[str, str] = {}
@@ -137,7 +137,11 @@ def _configured_memory(dependencies: ToolDependencies) -> backend.MemoryBackend:
 
 
 def memory_tools(memory: backend.MemoryBackend, key_value: KeyValue, clock: Clock) -> Sequence[Tool]:
-    return MemoryStore(memory, key_value, clock), MemoryRecall(memory), MemoryForget(memory, key_value, clock)
+    return (
+        MemoryStoreTool(memory, key_value, clock),
+        MemoryRecallTool(memory),
+        MemoryForgetTool(memory, key_value, clock),
+    )
 
 
 def _text(description: str) -> dict[str, object]:
@@ -164,7 +168,7 @@ class _Changes(Tool):
         self._clock = clock
 
 
-class MemoryStore(_Changes):
+class MemoryStoreTool(_Changes):
     spec = ToolSpec(
         "memory_store",
         "Remember a fact, a preference or a note beyond this conversation. The same key again replaces what was there.",
@@ -196,7 +200,7 @@ class MemoryStore(_Changes):
         return ToolResult(f"Stored memory: {key}")
 
 
-class MemoryRecall(Tool):
+class MemoryRecallTool(Tool):
     spec = ToolSpec(
         "memory_recall",
         "Recall what was remembered. With a query the best fitting memories come first, with how well they fit; "
@@ -231,7 +235,7 @@ class MemoryRecall(Tool):
         return ToolResult(listing(await in_thread(self._memory.recall, search)))
 
 
-class MemoryForget(_Changes):
+class MemoryForgetTool(_Changes):
     spec = ToolSpec(
         "memory_forget",
         "Forget something that was remembered: what is outdated, wrong, or should not have been kept.",
@@ -292,7 +296,7 @@ async def _first_attempt(key_value: KeyValue, context: CallContext, now: _Attemp
 # ---- the model's arguments -------------------------------------------------------------------------------------------
 
 
-def _fields(arguments: str) -> Fields:
+def _fields(arguments: str) -> MemoryFields:
     try:
         decoded: object = msgspec.json.decode(arguments if arguments.strip() else "{}")
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
@@ -302,7 +306,7 @@ def _fields(arguments: str) -> Fields:
     return cast("dict[str, Any]", decoded)
 
 
-def _key(fields: Fields) -> str:
+def _key(fields: MemoryFields) -> str:
     key = fields.get("key")
     if not isinstance(key, str) or not key.strip():
         raise ToolError("Missing 'key' parameter")
@@ -311,7 +315,7 @@ def _key(fields: Fields) -> str:
     return key
 
 
-def _content(fields: Fields) -> str:
+def _content(fields: MemoryFields) -> str:
     content = fields.get("content")
     if not isinstance(content, str):
         raise ToolError("Missing 'content' parameter")
@@ -323,7 +327,7 @@ def _content(fields: Fields) -> str:
     return content
 
 
-def _category(fields: Fields) -> str:
+def _category(fields: MemoryFields) -> str:
     category = fields.get("category")
     if category is None:
         return backend.DEFAULT_CATEGORY
@@ -334,7 +338,7 @@ def _category(fields: Fields) -> str:
     return category
 
 
-def _search(fields: Fields, agents: tuple[str, ...]) -> backend.Search:
+def _search(fields: MemoryFields, agents: tuple[str, ...]) -> backend.MemorySearch:
     query, limit, mode = fields.get("query") or "", fields.get("limit"), fields.get("search_mode")
     if not isinstance(query, str):
         raise ToolError("Invalid 'query': expected words to look for.")
@@ -348,10 +352,10 @@ def _search(fields: Fields, agents: tuple[str, ...]) -> backend.Search:
     since, until = _timestamp(fields, "since"), _timestamp(fields, "until")
     if since is not None and until is not None and since >= until:
         raise ToolError("'since' must be before 'until'")
-    return backend.Search(agents=agents, query=query, limit=min(limit, MAX_LIMIT), since=since, until=until)
+    return backend.MemorySearch(agents=agents, query=query, limit=min(limit, MAX_LIMIT), since=since, until=until)
 
 
-def _timestamp(fields: Fields, name: str) -> float | None:
+def _timestamp(fields: MemoryFields, name: str) -> float | None:
     given = fields.get(name)
     if given is None:
         return None

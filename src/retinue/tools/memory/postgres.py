@@ -56,7 +56,7 @@ class PostgresMemory:
             rows = statements.fetch(_FIND, agent, key)
         return _memory(rows[0]) if rows else None
 
-    def recall(self, search: backend.Search) -> list[backend.Recalled]:
+    def recall(self, search: backend.MemorySearch) -> list[backend.Recalled]:
         query = backend.query_words(search.query)
         where, values = _where(search)
         admitted = f"SELECT count(*) FROM memories WHERE {where}"
@@ -116,7 +116,7 @@ def _memory(row: tuple[Any, ...]) -> backend.Memory:
     return backend.Memory(**dict(zip(backend.Memory.__struct_fields__, row, strict=True)))
 
 
-def _where(search: backend.Search) -> tuple[str, list[object]]:
+def _where(search: backend.MemorySearch) -> tuple[str, list[object]]:
     parts = ["agent = ANY(%s)", "category <> ALL(%s)"]
     values: list[object] = [list(search.agents), list(search.without)]
     if search.since is not None:

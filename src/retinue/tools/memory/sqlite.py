@@ -107,7 +107,7 @@ class SqliteMemory:
         with self._open() as connection:
             return _find(connection, agent, key)
 
-    def recall(self, search: backend.Search) -> list[backend.Recalled]:
+    def recall(self, search: backend.MemorySearch) -> list[backend.Recalled]:
         query = backend.query_words(search.query)
         with self._open() as connection:
             if not query or not self._full_text:
@@ -159,7 +159,7 @@ class SqliteMemory:
                 count += 1
         return count
 
-    def _read_all(self, connection: sqlite3.Connection, search: backend.Search) -> list[backend.Recalled]:
+    def _read_all(self, connection: sqlite3.Connection, search: backend.MemorySearch) -> list[backend.Recalled]:
         where, values = _where(search)
         newest = "ORDER BY updated_at DESC, key, agent"
         limit = "" if backend.query_words(search.query) else f"LIMIT {search.limit}"
@@ -302,7 +302,7 @@ def _remedy(error: Exception) -> str:
     return _REMEDY if code in (0, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) else ""
 
 
-def _where(search: backend.Search) -> tuple[str, list[object]]:
+def _where(search: backend.MemorySearch) -> tuple[str, list[object]]:
     agents, categories = (", ".join("?" * len(values)) for values in (search.agents, search.without))
     parts = [f"agent IN ({agents})", f"category NOT IN ({categories})"]
     values: list[object] = [*search.agents, *search.without]

@@ -27,7 +27,15 @@ from msgspec.structs import replace
 
 from retinue.core.agent import DEFAULT_AGENT
 from retinue.core.errors import ToolError
-from retinue.tools.memory.backend import Memory, MemoryBackend, MemoryUnavailable, Note, Recalled, Search, search_all
+from retinue.tools.memory.backend import (
+    Memory,
+    MemoryBackend,
+    MemorySearch,
+    MemoryUnavailable,
+    Note,
+    Recalled,
+    search_all,
+)
 from retinue.tools.path_walk import Descriptor, Workspaces
 
 LASTING: Final = "MEMORY.md"
@@ -117,12 +125,12 @@ class WorkspaceMemory:
             found = None if folder is None else self._find(folder, agent, key)
         return found or self._find_earlier(agent, key)
 
-    def recall(self, search: Search) -> list[Recalled]:
+    def recall(self, search: MemorySearch) -> list[Recalled]:
         found: dict[tuple[str, str], Memory] = {}
         shared: set[tuple[Path, str]] = set()
         for agent in dict.fromkeys(search.agents):
             if self._earlier is not None:
-                earlier = self._earlier.recall(Search(agents=(agent,), limit=_ALL))
+                earlier = self._earlier.recall(MemorySearch(agents=(agent,), limit=_ALL))
                 found |= {(agent, memory.key): memory for memory, _ in earlier}
             with _opened(self._place(agent), self._workspaces) as folder:
                 entries = [] if folder is None else [each for each in folder.entries() if each[1].belongs_to(agent)]

@@ -451,14 +451,14 @@ MAX_DEPTH = 256
 BLOCK = 64 * 1024
 MAX_LINE = 64 * 1024 * 1024
 
-Kind = Literal["d", "f", "l", "o"]
+FileKind = Literal["d", "f", "l", "o"]
 
 
-class Entry(NamedTuple):
+class FolderEntry(NamedTuple):
     """A file or folder of the tree; `folder` is the descriptor of its folder, open until the next entry."""
 
     path: tuple[str, ...]
-    kind: Kind
+    kind: FileKind
     folder: int
 
     def stat(self) -> os.stat_result:
@@ -471,14 +471,14 @@ def walk(
     path: tuple[str, ...] = (),
     *,
     ignored: Sequence[GitIgnore] | None = None,
-) -> Iterator[Entry]:
+) -> Iterator[FolderEntry]:
     """All entries below an open folder, sorted by component; follows no link, and skips folders that cannot be read.
 
     With `ignored`, the rules of folders above, what git ignores is left out.
     """
     try:
         with os.scandir(folder) as found:
-            entries: dict[str, Kind] = {entry.name: _kind(entry) for entry in found}
+            entries: dict[str, FileKind] = {entry.name: _kind(entry) for entry in found}
     except OSError:
         return
     if ignored is not None and entries.get(GITIGNORE) == "f":
@@ -487,7 +487,7 @@ def walk(
         here = (*path, name)
         if ignored is not None and is_ignored(ignored, here, is_folder=kind == "d"):
             continue
-        yield Entry(here, kind, folder)
+        yield FolderEntry(here, kind, folder)
         if kind != "d" or len(here) > MAX_DEPTH or not enter(here):
             continue
         try:
@@ -500,7 +500,7 @@ def walk(
             os.close(inner)
 
 
-def _kind(entry: os.DirEntry[str]) -> Kind:
+def _kind(entry: os.DirEntry[str]) -> FileKind:
     if entry.is_symlink():
         return "l"
     return "d" if entry.is_dir(follow_symlinks=False) else "f" if entry.is_file(follow_symlinks=False) else "o"
@@ -543,7 +543,7 @@ class Scan:
             if not self._globs.leave_out("/".join(entry.path), is_folder=False):
                 self._search(entry)
 
-    def _search(self, entry: Entry) -> None:
+    def _search(self, entry: FolderEntry) -> None:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
             fd = os.open(entry.path[-1], flags, dir_fd=entry.folder)
@@ -605,7 +605,7 @@ class RipgrepScan(Scan):
         if self._batch or not self._begun:  # without any file, ripgrep says whether the pattern is valid
             self._search_batch()
 
-    def _search(self, entry: Entry) -> None:
+    def _search(self, entry: FolderEntry) -> None:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
             fd = os.open(entry.path[-1], flags, dir_fd=entry.folder)

@@ -27,7 +27,7 @@ from retinue.tools.function import as_text, tool
 from retinue.tools.pagination import NOTICE_CHARS, fitting, page_limit, page_text
 from retinue.tools.search.ripgrep import LIMITS, SearchLimits, SearchPage, SearchTimedOut, ignores_above, matches
 from retinue.tools.search.ripgrep_arguments import check_lengths, query_of, split
-from retinue.tools.search.search_program import Entry, GitIgnore, walk
+from retinue.tools.search.search_program import FolderEntry, GitIgnore, walk
 from retinue.tools.threads import in_thread
 
 DEADLINE = LIMITS.seconds + 10
@@ -185,7 +185,7 @@ def _error(text: str) -> ToolResult:
     return ToolResult(as_text({"error": text}), failed=True)
 
 
-Test = Callable[[Entry, str, float], bool]
+Test = Callable[[FolderEntry, str, float], bool]
 """Whether an entry passes, given its path in the results and the current time."""
 
 TYPES = {"": "f", "f": "f", "d": "d", "l": "l"}
@@ -286,7 +286,7 @@ def _at_path(glob: str, flags: int = 0) -> Test:
     return lambda entry, path, now: pattern.match(path) is not None or pattern.match(f"./{path}") is not None
 
 
-def _empty(entry: Entry, path: str, now: float) -> bool:
+def _empty(entry: FolderEntry, path: str, now: float) -> bool:
     try:
         if entry.kind != "d":
             return entry.kind == "f" and entry.stat().st_size == 0
@@ -311,7 +311,7 @@ def _measured(
         unit = {"": 512, "c": 1, "k": 1024, "M": 1024**2, "G": 1024**3}[parsed[3]] if units else 1
         sign, number = parsed[1], int(parsed[2])
 
-        def test(entry: Entry, path: str, now: float) -> bool:
+        def test(entry: FolderEntry, path: str, now: float) -> bool:
             try:
                 found = math.ceil(measure(entry.stat(), now) / unit)
             except OSError:

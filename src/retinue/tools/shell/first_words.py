@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from retinue.tools.shell.parser import ParsedCommand, Step
+from retinue.tools.shell.parser import ParsedCommand, ProgramStep
 
 MAX_STEPS = 3
 """Programs of a command line whose words are named; a longer line is approved as a whole."""
@@ -56,7 +56,7 @@ def first_words(command: ParsedCommand) -> str:
     return "; ".join(words)
 
 
-def _words(step: Step) -> str:
+def _words(step: ProgramStep) -> str:
     """The words of one program; empty if only its whole line says what it does."""
     starts_others = bool(step.starts) or step.undecided
     if step.writes or step.varies or step.sets_code_path or starts_others or step.program != step.name:

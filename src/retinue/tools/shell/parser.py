@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from retinue.core.policy import Policy
 from retinue.core.text import name_list
 from retinue.tools.shell.lexer import Operator, Unclear, Word, tokens
-from retinue.tools.shell.starters import ASSIGNMENT, Started, Undecidable, started_by
+from retinue.tools.shell.starters import ASSIGNMENT, StartedProgram, Undecidable, started_by
 
 SEPARATORS = frozenset({"&&", "||", ";", ";;", "|", "|&", "&", "\n", "(", ")"})
 """Operators that end a command."""
@@ -94,7 +94,7 @@ _HINTS = {
 }
 
 
-class Step(Struct, frozen=True):
+class ProgramStep(Struct, frozen=True):
     """One program that a command runs, with its arguments.
 
     `writes`: its output is redirected to a file, or its input may be a connection. `varies`: an argument contains
@@ -111,7 +111,7 @@ class Step(Struct, frozen=True):
     patterns: tuple[str, ...] = ()
     varying: tuple[int, ...] = ()
     sets_code_path: bool = False
-    starts: tuple[Started, ...] = ()
+    starts: tuple[StartedProgram, ...] = ()
     undecided: bool = False
 
     @property
@@ -123,7 +123,7 @@ class ParsedCommand(Struct, frozen=True):
     """A command line and its programs, in order; `unreadable` is why it cannot be parsed, and what to write instead."""
 
     text: str
-    steps: tuple[Step, ...] = ()
+    steps: tuple[ProgramStep, ...] = ()
     unreadable: str = ""
     loops: bool = False
     """Whether parts of it may run several times, or under a name of their own."""
@@ -160,7 +160,7 @@ def _parsed(command: str) -> ParsedCommand:
     return ParsedCommand(command, steps, loops=loops)
 
 
-def _check_values(steps: Sequence[Step], values: Iterable[Word], numbers: Iterable[Word]) -> None:
+def _check_values(steps: Sequence[ProgramStep], values: Iterable[Word], numbers: Iterable[Word]) -> None:
     """Refuse a word that stands for a number and may be `a[$(id)]`, which some shells evaluate."""
     for word in numbers:
         if not _PLAIN_VALUE.fullmatch(word.text):
@@ -191,7 +191,7 @@ def refusal_of(command: ParsedCommand, policy: Policy) -> str | None:
     return None
 
 
-def _refusal_of_started(step: Step, policy: Policy) -> str | None:
+def _refusal_of_started(step: ProgramStep, policy: Policy) -> str | None:
     """The same for the programs that a program starts: the list of allowed commands applies to them too."""
     if step.undecided:
         return (
@@ -235,13 +235,13 @@ class _Part:
         self._is_timed = any(word.text == "time" for word in words[:start])
         self.loops = head == "for" or any(word.text in ("while", "until") for word in words[:start])
 
-    def step(self, values: list[Word], numbers: list[Word]) -> Step | None:
+    def step(self, values: list[Word], numbers: list[Word]) -> ProgramStep | None:
         """The command of the part; None if it runs nothing by itself. Adds to `values` and `numbers`."""
         words = self._words
         if self._head:
             _check_head(words)
             values += words[3:]
-            return Step("", (), writes=True) if self._writes else None
+            return ProgramStep("", (), writes=True) if self._writes else None
         variables: dict[str, str] = {}
         start = 0
         while start < len(words) and (assigned := ASSIGNMENT.match(words[start].text)):
@@ -255,14 +255,14 @@ class _Part:
         for name, value in variables.items():
             _check_variable(name, value, words[start].text if start < len(words) else "")
         if start == len(words):
-            return Step("", (), self._writes) if self._writes else None
+            return ProgramStep("", (), self._writes) if self._writes else None
         program, arguments = words[start], words[start + 1 :]
         _check_program(program)
         _check_builtin(program.text, arguments, numbers)
         if program.text == "export":
             values += arguments
         return _with_started(
-            Step(
+            ProgramStep(
                 program.text,
                 tuple(word.text for word in arguments),
                 self._writes,
@@ -275,7 +275,7 @@ class _Part:
         )
 
 
-def _with_started(step: Step, matching: Sequence[int]) -> Step:
+def _with_started(step: ProgramStep, matching: Sequence[int]) -> ProgramStep:
     try:
         started = started_by(step.name, step.arguments, varying=step.varying, patterns=matching)
     except Undecidable:

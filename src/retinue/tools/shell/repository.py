@@ -15,7 +15,7 @@ import stat
 import struct
 from collections.abc import Collection, Iterator, Sequence
 
-from retinue.tools.shell.parser import ParsedCommand, Step
+from retinue.tools.shell.parser import ParsedCommand, ProgramStep
 
 MAX_SETTINGS = 256 * 1024
 MAX_INDEX = 64 * 1024 * 1024
@@ -120,12 +120,12 @@ def folders_of_git(command: ParsedCommand) -> tuple[str, ...] | None:
     return tuple(found)
 
 
-def _cd_target(step: Step) -> str | None:
+def _cd_target(step: ProgramStep) -> str | None:
     plain = len(step.arguments) == 1 and not (step.varies or step.patterns)
     return step.arguments[0] if plain and not step.arguments[0].startswith(("-", "~")) and step.arguments[0] else None
 
 
-def _git_folder(step: Step) -> str | None:
+def _git_folder(step: ProgramStep) -> str | None:
     """The folder that `-C` names, from the one in which git starts; None if the shell has to expand something first."""
     folder, words = "", iter(step.arguments)
     for word in words:

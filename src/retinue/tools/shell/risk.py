@@ -12,8 +12,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct
 
 from retinue.core.policy import Risk
-from retinue.tools.shell.parser import ParsedCommand, Step, parse
-from retinue.tools.shell.starters import Started, Undecidable, git_subcommand, is_option, is_starter, may_be_one_of
+from retinue.tools.shell.parser import ParsedCommand, ProgramStep, parse
+from retinue.tools.shell.starters import (
+    StartedProgram,
+    Undecidable,
+    git_subcommand,
+    is_option,
+    is_starter,
+    may_be_one_of,
+)
 
 HIGH_RISK = frozenset(
     (
@@ -143,7 +150,7 @@ def risk_of(command: ParsedCommand) -> Risk:
     return Risk.HIGH if command.unreadable else _worst(_risk_of_step(step) for step in command.steps)
 
 
-def _risk_of_step(step: Step) -> Risk:
+def _risk_of_step(step: ProgramStep) -> Risk:
     """Risk of one program with all that it starts; `step.starts` has those that are started in turn, too."""
     if step.name in READING or not (is_starter(step.name) or step.name in _SHELLS):
         return _worst((_risk_alone(step), *map(_risk_of_started, step.starts)))
@@ -151,14 +158,14 @@ def _risk_of_step(step: Step) -> Risk:
     return _worst((Risk.MEDIUM, _risk_alone(step), *others))
 
 
-def _risk_of_started(started: Started) -> Risk:
+def _risk_of_started(started: StartedProgram) -> Risk:
     patterns = tuple(started.arguments[index] for index in started.matching if index < len(started.arguments))
     unsure = tuple(started.varying)
-    step = Step(started.program, started.arguments, varies=bool(unsure), patterns=patterns, varying=unsure)
+    step = ProgramStep(started.program, started.arguments, varies=bool(unsure), patterns=patterns, varying=unsure)
     return _worst((Risk.MEDIUM, _risk_alone(step)))
 
 
-def _risk_alone(step: Step) -> Risk:
+def _risk_alone(step: ProgramStep) -> Risk:
     """Risk of a program without those that it starts."""
     name, arguments = step.name, step.arguments
     if name in HIGH_RISK or name.startswith("mkfs.") or _starts_or_deletes(name, arguments):

@@ -51,7 +51,7 @@ SHORT = 4096
 READING_SECONDS = 10.0
 """Time to read a longer one, in a thread."""
 
-Run = Callable[[CallContext], Awaitable[ToolResult]]
+RunCommand = Callable[[CallContext], Awaitable[ToolResult]]
 Examine = Callable[[CallContext], Awaitable[PreparedCall]]
 
 
@@ -68,7 +68,7 @@ class _ShellCall(msgspec.Struct, frozen=True):
 
     arguments: str
     request: ShellRequest
-    instead: Run | None = None
+    instead: RunCommand | None = None
 
 
 def tools(dependencies: ToolDependencies) -> Sequence[Tool]:

@@ -32,7 +32,7 @@ class Undecidable(ValueError):
     """The arguments do not determine which program runs."""
 
 
-class Started(Struct, frozen=True):
+class StartedProgram(Struct, frozen=True):
     """A program that another one starts, with its arguments.
 
     `variables` are those that are set for it. `varying` are the indices of arguments that may be other words, or
@@ -232,11 +232,11 @@ def started_by(
     varying: Collection[int] = (),
     patterns: Collection[int] = (),
     before: int = 0,
-) -> list[Started]:
+) -> list[StartedProgram]:
     """The programs that a program of that name starts by these arguments, each followed by those that it starts.
 
-    `varying` and `patterns` are as in `Started`; `before` is how many starters are around it. Raises `Undecidable` for
-    the arguments of the program itself; a started program is marked.
+    `varying` and `patterns` are as in `StartedProgram`; `before` is how many starters are around it. Raises
+    `Undecidable` for the arguments of the program itself; a started program is marked.
 
     >>> [(step.program, step.arguments) for step in started_by("xargs", ["-n", "1", "rm", "-r"])]
     [('rm', ('-r',))]
@@ -267,7 +267,7 @@ def _started_plainly(
     varying: Collection[int],
     patterns: Collection[int],
     before: int,
-) -> list[Started]:
+) -> list[StartedProgram]:
     # `setarch x86_64 -R ls`: the architecture comes before the options.
     own = 1 if name == "setarch" and arguments and not arguments[0].startswith("-") else 0
     where, options = _after_options(starter, arguments, own)
@@ -282,7 +282,7 @@ def _started_plainly(
     if any(index <= where for index in (*varying, *patterns)):
         raise Undecidable(name)
     if where >= len(arguments):
-        return [Started(_SHELL)] if starter.shell else []
+        return [StartedProgram(_SHELL)] if starter.shell else []
     if arguments[where].startswith("-"):  # an option after a word of its own, as in `flock FILE -c TEXT`
         raise Undecidable(name)
     program, words = arguments[where], tuple(arguments[where + 1 :])
@@ -293,11 +293,11 @@ def _started_plainly(
     elif starter.marker:
         unsure |= _indices_of(starter.marker, program, words)
     matching = frozenset(index - where - 1 for index in patterns)
-    started = Started(program, words, tuple(variables), frozenset(unsure), matching)
+    started = StartedProgram(program, words, tuple(variables), frozenset(unsure), matching)
     return _followed(started, before)
 
 
-def _followed(started: Started, before: int) -> list[Started]:
+def _followed(started: StartedProgram, before: int) -> list[StartedProgram]:
     """A started program, and those that it starts in turn."""
     if before + 1 >= MAX_IN_A_ROW and is_starter(started.name):
         return [replace(started, undecided=True)]
@@ -326,9 +326,9 @@ def _matches_one_of(words: Collection[str], pattern: str) -> bool:
     return any(fnmatchcase(word, before + ("*" if bracket else "")) for word in words)
 
 
-def _started_by_find(arguments: Sequence[str], before: int) -> list[Started]:
+def _started_by_find(arguments: Sequence[str], before: int) -> list[StartedProgram]:
     """The commands of find; each ends at `;` or at `{} +`, and what stands in it belongs to it."""
-    found: list[Started] = []
+    found: list[StartedProgram] = []
     where = 0
     while where < len(arguments):
         if arguments[where] not in _FIND_STARTS:
@@ -340,7 +340,7 @@ def _started_by_find(arguments: Sequence[str], before: int) -> list[Started]:
                 break
             where += 1
         program, words = (arguments[begin] if begin < where else ""), tuple(arguments[begin + 1 : where])
-        started = Started(program, words, varying=frozenset(_indices_of("{}", program, words)))
+        started = StartedProgram(program, words, varying=frozenset(_indices_of("{}", program, words)))
         found += _followed(started, before)
     return found
 

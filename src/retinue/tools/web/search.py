@@ -33,25 +33,25 @@ MAX_FINDINGS = 10
 MAX_QUERY_CHARS = 400
 
 
-class Finding(Struct, frozen=True):
+class SearchResult(Struct, frozen=True):
     title: str
     url: str
     description: str
 
 
-Search: TypeAlias = Callable[[str], Awaitable[list[Finding]]]
+Search: TypeAlias = Callable[[str], Awaitable[list[SearchResult]]]
 """Finds pages for a query that is not blank; returns none if no engine answers."""
 
 
-def findings(rows: Iterable[tuple[object, object, object]]) -> list[Finding]:
+def findings(rows: Iterable[tuple[object, object, object]]) -> list[SearchResult]:
     """Findings from titles, addresses and descriptions: at most `MAX_FINDINGS`, each address once, no long texts."""
-    kept: dict[str, Finding] = {}
+    kept: dict[str, SearchResult] = {}
     for title, url, description in rows:
         if len(kept) == MAX_FINDINGS:
             break
         address = _line(url, 2000)
         if address.startswith(("http://", "https://")):
-            kept.setdefault(address, Finding(_line(title, 200), address, _line(description, 500)))
+            kept.setdefault(address, SearchResult(_line(title, 200), address, _line(description, 500)))
     return list(kept.values())
 
 
@@ -100,7 +100,7 @@ class Brave:
         self._fetcher = fetcher
         self._address = address
 
-    async def search(self, query: str) -> list[Finding]:
+    async def search(self, query: str) -> list[SearchResult]:
         variable = brave_key()
         if variable is None:
             raise ToolError(f"searching with Brave needs a key in {BRAVE_KEYS[0]}, which is not set here")
@@ -126,7 +126,7 @@ class Searxng:
         self._base = URL(base)
         self._fetcher = Fetcher(Guard(trusted=(str(self._base.origin()),)))
 
-    async def search(self, query: str) -> list[Finding]:
+    async def search(self, query: str) -> list[SearchResult]:
         url = (self._base / "search").with_query(q=query, format="json")
         refusal = f"{self._base.host} does not answer in JSON: its settings need `json` under search.formats"
         rows = _rows(await _json(self._fetcher, url, refusal=refusal), "results")
@@ -225,7 +225,7 @@ class Ddgs:
         self._engine = engine
         self._hosts = hosts
 
-    async def search(self, query: str) -> list[Finding]:
+    async def search(self, query: str) -> list[SearchResult]:
         try:
             async with asyncio.timeout(SEARCH_SECONDS):
                 for name, host in self._hosts.items():
@@ -235,7 +235,7 @@ class Ddgs:
             pass
         return []
 
-    def _ask(self, name: str, host: str, query: str) -> list[Finding]:
+    def _ask(self, name: str, host: str, query: str) -> list[SearchResult]:
         try:
             engine = self._engine(name)
             engine.http_client = OneHost(engine.http_client, host)
@@ -255,7 +255,7 @@ NOT_SET_UP = (
 class Searches(Protocol):
     """An engine."""
 
-    async def search(self, query: str) -> list[Finding]: ...
+    async def search(self, query: str) -> list[SearchResult]: ...
 
 
 class Automatic:
@@ -268,7 +268,7 @@ class Automatic:
         self._ddgs = ddgs
         self._brave = brave
 
-    async def search(self, query: str) -> list[Finding]:
+    async def search(self, query: str) -> list[SearchResult]:
         return await self._engine()(query)
 
     def _engine(self) -> Search:

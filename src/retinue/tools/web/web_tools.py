@@ -14,7 +14,7 @@ from retinue.net.fetcher import Fetcher
 from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.function import tool
 from retinue.tools.web.extract import readable, single_line
-from retinue.tools.web.search import MAX_QUERY_CHARS, Finding, Search, search_by
+from retinue.tools.web.search import MAX_QUERY_CHARS, Search, SearchResult, search_by
 
 MAX_SCRAPED_CHARS = 100_000
 MAX_FETCHED_CHARS = 50_000
@@ -34,7 +34,7 @@ def tools(
     find = search or search_by(dependencies.web_search)
 
     @tool(kind="idempotent", timeout=CALL_SECONDS)
-    async def search_web(query: str) -> list[Finding]:
+    async def search_web(query: str) -> list[SearchResult]:
         """Search the web. Returns titles, addresses and short descriptions of pages; read a page to know what it says.
 
         Args:
