@@ -14,7 +14,7 @@ from retinue.cli import options
 from retinue.cli.event_loop import interrupts, perform
 from retinue.cli.options import ANSWERS, OUTPUT, option
 from retinue.cli.output.terminal import INTERRUPTED, printable, say, stdout_for_answers_alone, write_styled
-from retinue.cli.prompt import prompt_text
+from retinue.cli.run import prompt_text
 
 if TYPE_CHECKING:
     from retinue.cli.output.sse import SseKind

@@ -13,8 +13,8 @@ from retinue.app.retinue import Retinue
 from retinue.cli.options import OutputOptions
 from retinue.cli.output.approval_prompt import TerminalApprover
 from retinue.cli.output.format import count, estimate_text, money, tokens, total
+from retinue.cli.output.plain_lines import Refusals
 from retinue.cli.output.progress import print_outcome
-from retinue.cli.output.refusals import Refusals
 from retinue.cli.output.terminal import say, stdout_for_answers_alone
 from retinue.cli.output.turn_screen import ScreenPrompt, TurnPrinter, TurnScreen
 from retinue.core.attachments import Attachment

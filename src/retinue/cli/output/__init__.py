@@ -6,7 +6,6 @@ __all__ = [
     "live",
     "plain_lines",
     "progress",
-    "refusals",
     "reply",
     "sse",
     "table",

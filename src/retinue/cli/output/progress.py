@@ -17,8 +17,7 @@ from retinue.app.json_rows import outcome_row
 from retinue.app.retinue import Retinue
 from retinue.cli.options import ApprovalOptions, Form, OutputOptions
 from retinue.cli.output.format import count, elapsed, estimate_text, money, status_of, tokens, total, unsuccessful
-from retinue.cli.output.plain_lines import PlainLines, redrawable
-from retinue.cli.output.refusals import Refusals
+from retinue.cli.output.plain_lines import PlainLines, Refusals, redrawable
 from retinue.cli.output.terminal import INTERRUPTED, answer, answer_json, say, say_text
 from retinue.core.ids import RunId
 from retinue.core.limit_text import cut_text

@@ -22,8 +22,7 @@ from retinue.app.engine_types import RunView, Supervisor
 from retinue.app.follow import failure_text
 from retinue.cli.output.call_line import SIGNS, called, returned_line
 from retinue.cli.output.format import elapsed, name_of, one_line
-from retinue.cli.output.plain_lines import PlainLines, redrawable
-from retinue.cli.output.refusals import WIDTH, refusal_line
+from retinue.cli.output.plain_lines import WIDTH, PlainLines, redrawable, refusal_line
 from retinue.cli.output.reply import TEXT, THINKING, HeldReply, LiveReply, Piece, ReplyWriter
 from retinue.cli.output.terminal import console, markdown_screen, say, write, write_styled
 from retinue.core.events import CallReturned, Event, HistoryCompacted, ReplyReceived, TurnFailed

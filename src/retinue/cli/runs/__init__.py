@@ -170,8 +170,8 @@ async def _resume(
 ) -> int:
     """Drive the tree of the run to its end, or print its stored outcome; the exit code is that of the run."""
     from retinue.app.launch.resume import find_stored, reopen, resume
+    from retinue.cli.output.plain_lines import Refusals
     from retinue.cli.output.progress import approver_for, follow, print_followed, print_outcome
-    from retinue.cli.output.refusals import Refusals
 
     with interrupts() as stop, stdout_for_answers_alone():
         stored = await find_stored(name, flags, config=config)
