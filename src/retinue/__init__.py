@@ -22,10 +22,10 @@ from retinue.core.lazy_names import lazy_names
 from retinue.version import __version__
 
 if TYPE_CHECKING:
-    from retinue.app.child_runs import agent_tool as agent_tool
-    from retinue.app.child_runs import handoff as handoff
     from retinue.app.engine_types import RunView as RunView
     from retinue.app.handle import RunHandle as RunHandle
+    from retinue.app.handle import agent_tool as agent_tool
+    from retinue.app.handle import handoff as handoff
     from retinue.app.open import MEMORY as MEMORY
     from retinue.app.open import open as open
     from retinue.app.retinue import Retinue as Retinue
@@ -104,8 +104,8 @@ _HOMES = {
     "Denial": "retinue.core.ports:Denial",
     "Hooks": "retinue.core.ports:Hooks",
     "tool": "retinue.tools.function:tool",
-    "agent_tool": "retinue.app.child_runs:agent_tool",
-    "handoff": "retinue.app.child_runs:handoff",
+    "agent_tool": "retinue.app.handle:agent_tool",
+    "handoff": "retinue.app.handle:handoff",
     "ToolOptions": "retinue.tools.dependencies:ToolOptions",
     "ServerTool": "retinue.tools.server_tools:ServerTool",
     "AgentProgram": "retinue.providers.acp:AgentProgram",

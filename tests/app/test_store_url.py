@@ -9,7 +9,7 @@ import pytest
 
 import retinue
 from retinue.app.open import open_read_only
-from retinue.app.store_url import open_url
+from retinue.app.state_folder import open_url
 from retinue.core.errors import BadInput
 from retinue.core.events import CallReturned
 from retinue.dispatch.cron.jobs import ClaimOwner, Job, ShellWork

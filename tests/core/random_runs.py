@@ -31,12 +31,11 @@ from retinue.core.events import (
     TurnFailed,
     WrapUpAsked,
 )
-from retinue.core.history import NOT_MADE, NOT_OFFERED, UNFINISHED, History
 from retinue.core.inbox import URGENT, ApprovalAnswer, Cancel, ChildEnded, Close, Deadline, Input, Item, TextMessage
 from retinue.core.messages import AssistantMessage, Message, Reply, Stop, ToolCall, ToolMessage, UserMessage
 from retinue.core.policy import Policy
 from retinue.core.run import Lifecycle, LimitMet, Limits
-from retinue.core.state import Run, apply, fold
+from retinue.core.state import NOT_MADE, NOT_OFFERED, UNFINISHED, History, Run, apply, fold
 from retinue.core.step import (
     MAX_REPAIRS,
     MODEL,

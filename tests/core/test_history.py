@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.core.history import LEFT_OUT, NOT_MADE, STILL_OPEN, History, forked, not_made, unanswered
 from retinue.core.messages import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
+from retinue.core.state import LEFT_OUT, NOT_MADE, STILL_OPEN, History, forked, not_made, unanswered
 from tests.core.random_runs import Simulation, assert_every_call_has_one_result
 
 CALL = ToolCall("look", "{}", "id 1")

@@ -22,11 +22,10 @@ from retinue.core.events import (
     TurnFailed,
     WrapUpAsked,
 )
-from retinue.core.history import STILL_OPEN
 from retinue.core.inbox import ApprovalAnswer, Cancel, ChildEnded, Close, Deadline, Input, Item, TextMessage
 from retinue.core.messages import AssistantMessage, Reply, Stop, ToolCall, ToolMessage, UserMessage
 from retinue.core.run import EndReason, Exchange, Lifecycle, LimitMet, Limits, Outcome
-from retinue.core.state import Run, apply, fold
+from retinue.core.state import STILL_OPEN, Run, apply, fold
 from retinue.core.step import (
     MODEL,
     AlreadyEnded,

@@ -24,7 +24,7 @@ from retinue.core.run import HistoryRef, Limits, Outcome
 from retinue.core.usage import Usage
 from retinue.engine import SpawnRequest
 from retinue.engine.compaction import NOTHING_LEFT
-from retinue.engine.retries import MAX_ATTEMPTS
+from retinue.engine.model_call import MAX_ATTEMPTS
 from retinue.providers.scripted import (
     Line,
     LineFunction,

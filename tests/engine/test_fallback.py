@@ -13,7 +13,7 @@ from retinue.core.ports import Publish, Request
 from retinue.core.run import Limits
 from retinue.core.usage import Usage
 from retinue.engine.compaction import NOTHING_LEFT
-from retinue.engine.retries import MAX_ATTEMPTS
+from retinue.engine.model_call import MAX_ATTEMPTS
 from retinue.providers.scripted import Script, ScriptedProvider, calls, fails, says
 from retinue.testing.harness import Harness
 from tests.internals import engine_of

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 import retinue
 from retinue.core.errors import ProviderError, ProviderFault
 from retinue.core.events import TurnFailed, WrapUpAsked
-from retinue.core.history import NOT_MADE
 from retinue.core.messages import AssistantMessage, Message, Reply, StartDelta, TextDelta, ToolCall, ToolMessage
 from retinue.core.ports import Publish, Request, ToolLike
 from retinue.core.run import LimitMet, Limits, Outcome
+from retinue.core.state import NOT_MADE
 from retinue.core.usage import Usage
-from retinue.engine.retries import MAX_ATTEMPTS
+from retinue.engine.model_call import MAX_ATTEMPTS
 from retinue.providers.scripted import (
     Line,
     LineFunction,

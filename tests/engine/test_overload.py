@@ -8,7 +8,7 @@ import retinue
 from retinue.core.errors import ProviderError
 from retinue.core.messages import AssistantMessage, Reply
 from retinue.core.ports import Provider, Publish, Request
-from retinue.engine.retries import MAX_ATTEMPTS
+from retinue.engine.model_call import MAX_ATTEMPTS
 from retinue.testing.fake_chat import error_response
 from retinue.testing.fake_server import FakeResponse, FakeServer
 from tests.providers.raw_answers import PROVIDERS, answer

@@ -16,7 +16,7 @@ from retinue.core.errors import ProviderError
 from retinue.core.messages import Reply
 from retinue.core.ports import Provider, Publish, Request
 from retinue.core.run import Limits
-from retinue.engine.retries import MAX_ATTEMPTS, MAX_THROTTLED
+from retinue.engine.model_call import MAX_ATTEMPTS, MAX_THROTTLED
 from retinue.providers.openai_chat.response import OpenAIChatProvider
 from retinue.providers.scripted import Line, Script, ScriptedProvider, fails, says
 from retinue.testing.fake_chat import ChatScript, FakeChat, error_response

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from retinue.core.errors import BadInput, ProviderError
-from retinue.core.history import History, forked
 from retinue.core.messages import (
     AssistantMessage,
     Delta,
@@ -23,6 +22,7 @@ from retinue.core.messages import (
     UserMessage,
 )
 from retinue.core.ports import Provider, Request
+from retinue.core.state import History, forked
 from retinue.core.usage import Usage
 from retinue.providers.anthropic.response import AnthropicProvider
 from retinue.providers.pricing import ModelPrices, PricedProvider, Rates

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from retinue.core.agent import ToolSpec
-from retinue.core.history import LEFT_OUT, UNFINISHED
 from retinue.core.messages import AssistantMessage, Message, Thinking, ToolCall, ToolMessage, UserMessage
 from retinue.core.ports import Request
+from retinue.core.state import LEFT_OUT, UNFINISHED
 from retinue.providers.anthropic.request import encode
 from retinue.providers.anthropic.response import Decoder
 from retinue.testing.fake_server import ReceivedRequest

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.core.agent import ToolSpec
-from retinue.core.history import UNFINISHED, History, forked
 from retinue.core.messages import AssistantMessage, Message, Thinking, ToolCall, ToolMessage, UserMessage
 from retinue.core.ports import Request
+from retinue.core.state import UNFINISHED, History, forked
 from retinue.providers.openai_chat.request import encode
 from retinue.testing.fake_chat import request_error
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.core.agent import ToolSpec
-from retinue.core.history import UNFINISHED, History, forked
 from retinue.core.messages import AssistantMessage, Message, Thinking, ToolCall, ToolMessage, UserMessage
 from retinue.core.ports import Request
+from retinue.core.state import UNFINISHED, History, forked
 from retinue.providers.openai_responses.request import Spelling, encode
 from tests.providers.fakes.responses import rejection_of
 from tests.providers.responses_events import COMPLETED, decode_reply, done, item, text_delta

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from retinue.core.errors import BadInput, ProviderError
-from retinue.core.history import History, forked
 from retinue.core.messages import (
     AssistantMessage,
     CallDelta,
@@ -26,6 +25,7 @@ from retinue.core.messages import (
     UserMessage,
 )
 from retinue.core.ports import Provider, Request, price_of
+from retinue.core.state import History, forked
 from retinue.core.usage import Usage
 from retinue.providers.scripted import (
     AskedTurn,

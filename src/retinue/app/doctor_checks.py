@@ -16,8 +16,8 @@ from retinue.app.launch.model_choice import ModelChoice, choose_model
 from retinue.app.model_lists import AskedProvider, ask_provider, ask_providers
 from retinue.app.open import STORE, default_home, open_read_only, writable_folders
 from retinue.app.settings_file import load_settings, provider_configs
+from retinue.app.state_folder import chosen_url, shown_url
 from retinue.app.store_files import LongWork, WorkStopped, check_store
-from retinue.app.store_url import chosen_url, shown_url
 from retinue.app.tool_modules import load_tools
 from retinue.app.validation import unknown_in_settings
 from retinue.config.precedence import VARIABLES, Flags

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from retinue.app.open import default_home, open_workspaces
-from retinue.app.store_url import memory_tables
+from retinue.app.state_folder import memory_tables
 from retinue.config.settings import Settings
 from retinue.core.agent import DEFAULT_AGENT, Agent
 from retinue.core.errors import ToolError

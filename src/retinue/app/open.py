@@ -17,9 +17,8 @@ from msgspec.structs import replace
 from retinue.app.read_only import ReadOnlyClient
 from retinue.app.registries import ProviderRegistry, ToolRegistry
 from retinue.app.retinue import Retinue
+from retinue.app.state_folder import chosen_url, is_sqlite, memory_tables, open_url, secure_state_folder, sqlite_path
 from retinue.app.state_folder import default_home as default_home
-from retinue.app.state_folder import secure_state_folder
-from retinue.app.store_url import chosen_url, is_sqlite, memory_tables, open_url, sqlite_path
 from retinue.app.structured_output import validate_output
 from retinue.app.validation import (
     check_agents,
@@ -44,7 +43,7 @@ from retinue.dialects.registry import DEFAULT
 from retinue.engine import Approver, build_engine
 from retinue.local.workspaces import FetchedWorkspaces
 from retinue.mcp_client import McpServer, McpTools
-from retinue.net.encryption import check_encrypted, check_values_encrypted
+from retinue.net.loopback import check_encrypted, check_values_encrypted
 from retinue.providers.acp import AgentPrograms
 from retinue.providers.catalog import (
     WIRES,

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from retinue.app.child_runs import ChildRuns
+from retinue.app.handle import ChildRuns
 from retinue.app.registries import ProviderRegistry, RegistryFamilies, ToolRegistry
 from retinue.app.structured_output import make_output
 from retinue.core.agent import DEFAULT_AGENT, Agent, RunSpec, is_server_tool

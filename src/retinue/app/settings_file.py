@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from retinue.app.settings_sections import DIALECT_SECTIONS, SECTIONS
-from retinue.app.state_folder import default_home
-from retinue.app.store_url import is_sqlite
+from retinue.app.state_folder import default_home, is_sqlite
 from retinue.config.agent_files.translation import AGENT_FILES, AgentFileSettings
 from retinue.config.mcp_servers import MCP_SERVERS
 from retinue.config.model_options import model_options_of

@@ -1,6 +1,7 @@
-"""The state folder: where it is, and that no other user owns it or writes to it.
+"""Where state is: the folder, which no other user may own or write to, and the address of the store.
 
-What is in it decides what resumed runs do.
+What is in them decides what resumed runs do. An address is `sqlite:PATH`, `memory:` or `postgresql://...`, by flag,
+environment or settings.
 """
 
 from __future__ import annotations
@@ -9,9 +10,15 @@ import os
 import stat
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
-from retinue.core.errors import StoreNotOpened
+from retinue.core.errors import BadInput, StoreNotOpened
+from retinue.core.ports import Store
 from retinue.local.private_folder import PRIVATE, create_private
+
+if TYPE_CHECKING:
+    from retinue.store.postgres import PostgresAddress
+    from retinue.tools.dependencies import MemoryTables
 
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 STATE_NAMES = (
@@ -19,6 +26,14 @@ STATE_NAMES = (
     *("chat_history", "approved_calls.json", "web_token", "daemon.lock"),
 )
 """How the names of files and folders of the state begin."""
+
+VARIABLE = "RETINUE_STORE"
+"""The variable with the address of the store, for this process and those that it starts."""
+
+IN_MEMORY = "memory:"
+_SQLITE = "sqlite:"
+_POSTGRES = ("postgresql:", "postgres:")
+_EXPECTED = "expected sqlite:PATH, postgresql://... or memory:"
 
 
 def default_home() -> Path:
@@ -91,3 +106,95 @@ def _check_files(folder: Path, fd: int, *, is_default: bool) -> None:
                 f"{folder / entry.name} {why}: look at it, then remove it or take it over (chown, chmod), or choose "
                 "another state folder with RETINUE_HOME"
             )
+
+
+def chosen_url() -> str | None:
+    """The address in the environment; None for the file in the state folder."""
+    return os.environ.get(VARIABLE) or None
+
+
+def choose_url(url: str) -> None:
+    """Use this store in this process and in those that it starts; raises `BadInput` for an invalid address."""
+    os.environ[VARIABLE] = checked_url(url)
+
+
+def checked_url(url: str) -> str:
+    """The address, with an absolute path; raises `BadInput`, which never shows a password.
+
+    >>> checked_url("sqlite:/srv/retinue.db"), checked_url("memory:")
+    ('sqlite:/srv/retinue.db', 'memory:')
+    >>> checked_url("mysql://me:hidden@db/x")
+    Traceback (most recent call last):
+    retinue.core.errors.BadInput: unknown kind of store 'mysql': expected sqlite:PATH, postgresql://... or memory:
+    """
+    kind, colon, _ = url.partition(":")
+    if url == IN_MEMORY:
+        return url
+    if url.startswith(_SQLITE):
+        return f"{_SQLITE}{sqlite_path(url)}"
+    if url.startswith(_POSTGRES):
+        postgres_address(url)
+        return url
+    if not colon:
+        raise BadInput(f"the address of a store names its kind: {_EXPECTED}")
+    raise BadInput(f"unknown kind of store {kind!r}: {_EXPECTED}")
+
+
+def sqlite_path(url: str) -> Path:
+    """The file of a `sqlite:` address."""
+    path = url.removeprefix(_SQLITE)
+    if path.startswith("//"):  # as other programs write it: sqlite:///relative, sqlite:////absolute
+        path = path.removeprefix("///") if path.startswith("///") else path.removeprefix("//")
+    if not path:
+        raise BadInput("the address sqlite: of a store has no path: write sqlite:PATH")
+    return Path(path).expanduser().absolute()
+
+
+def is_postgres(url: str | None) -> bool:
+    return url is not None and url.startswith(_POSTGRES)
+
+
+def is_sqlite(url: str | None) -> bool:
+    return url is not None and url.startswith(_SQLITE)
+
+
+def postgres_address(url: str) -> PostgresAddress:
+    """The address of a PostgreSQL store; raises `BadInput` if the extra `postgres` is not installed."""
+    try:
+        from retinue.store.postgres import parse_address
+    except ImportError as error:
+        raise BadInput(f"a PostgreSQL store needs the package psycopg ({error}): install retinue[postgres]") from error
+    return parse_address(url)
+
+
+def open_url(url: str, *, durability: Literal["process", "power"] = "process") -> Store:
+    """The store at an address."""
+    url = checked_url(url)
+    if url == IN_MEMORY:
+        from retinue.store.memory import MemoryStore
+
+        return MemoryStore()
+    if is_sqlite(url):
+        from retinue.store.sqlite import SqliteStore
+
+        return SqliteStore(sqlite_path(url), durability=durability)
+    address = postgres_address(url)
+    from retinue.store.postgres import PostgresStore
+
+    return PostgresStore(address)
+
+
+def shown_url(url: str) -> str:
+    """The address without secrets."""
+    return str(postgres_address(url)) if is_postgres(url) else url
+
+
+def memory_tables() -> MemoryTables | None:
+    """The tables of memories, if the store of this process is a PostgreSQL database."""
+    url = chosen_url()
+    if url is None or not is_postgres(url):
+        return None
+    address = postgres_address(url)
+    from retinue.store.postgres import PostgresMemoryTables
+
+    return PostgresMemoryTables(address)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from retinue.app.store_url import checked_url, is_postgres, is_sqlite, postgres_address, shown_url, sqlite_path
+from retinue.app.state_folder import checked_url, is_postgres, is_sqlite, postgres_address, shown_url, sqlite_path
 from retinue.core.errors import BadInput
 from retinue.store.sqlite.work import LongWork
 

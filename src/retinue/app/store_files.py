@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from retinue.app.open import STORE, default_home
-from retinue.app.store_url import chosen_url, is_postgres, is_sqlite, sqlite_path
+from retinue.app.state_folder import chosen_url, is_postgres, is_sqlite, sqlite_path
 from retinue.core.errors import BadInput, StoreCorrupt
 from retinue.store.sqlite.backup import Attached, DamagedStore, backup, restore, write_attached
 from retinue.store.sqlite.check import CheckReport, Damage, check, check_structure, open_snapshot

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 from msgspec.structs import replace as replace_struct
 
-from retinue.app.child_runs import AgentTool, HandoffTool
+from retinue.app.handle import AgentTool, HandoffTool
 from retinue.config import error_texts
 from retinue.core.agent import SERVER_PREFIX, Agent, is_server_tool, wrong_type
 from retinue.core.errors import BadInput, Problem, UnknownName

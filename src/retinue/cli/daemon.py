@@ -96,7 +96,7 @@ def status(json: options.JsonFlag = False) -> int:
 
 async def _status(facts: DaemonFacts, home: Path, *, json: bool) -> int:
     from retinue.app.open import STORE, open_read_only
-    from retinue.app.store_url import chosen_url, shown_url
+    from retinue.app.state_folder import chosen_url, shown_url
     from retinue.dispatch.daemon.service import read_workload
 
     url = chosen_url()

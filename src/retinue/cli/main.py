@@ -116,7 +116,7 @@ def _chosen_store(context: Any) -> Generator[None]:
 
         url = store_in_settings(context.params.get("config"))
     if url:
-        from retinue.app.store_url import choose_url
+        from retinue.app.state_folder import choose_url
 
         choose_url(url)
     try:

@@ -347,7 +347,7 @@ async def _workers_of(retinue: Retinue) -> int | None:
 
     On a store that machines share it is left to workers even if none runs at the moment: one will be started.
     """
-    from retinue.app.store_url import chosen_url, is_postgres
+    from retinue.app.state_folder import chosen_url, is_postgres
     from retinue.dispatch.worker import live_workers
 
     number = len(await live_workers(retinue.supervisor))

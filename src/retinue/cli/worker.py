@@ -82,7 +82,7 @@ def worker(
 async def _work(settings: Settings, worker_options: WorkerOptions, lease: float, *, cron: bool, quiet: bool) -> int:
     from retinue.app.engine_types import WorkerRole
     from retinue.app.launch.worker import open_worker
-    from retinue.app.store_url import chosen_url, is_postgres, postgres_address
+    from retinue.app.state_folder import chosen_url, is_postgres, postgres_address
     from retinue.dispatch.worker import Schedules, serve
 
     role = WorkerRole(tags=worker_options.tags, max_runs=worker_options.max_runs, max_trees=worker_options.max_trees)

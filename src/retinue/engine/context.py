@@ -29,11 +29,10 @@ from retinue.core.run import Approval, Outcome
 from retinue.core.state import Run
 from retinue.core.text import clean_line, quote_headers
 from retinue.engine.budgets import Budgets
-from retinue.engine.driver_table import DriverTable
+from retinue.engine.driver_table import DriverTable, RequestGate
 from retinue.engine.hooks import NO_HOOKS, HookSet
 from retinue.engine.journal_writer import COMMIT_DELAY, Journal
 from retinue.engine.rate_limiter import RateLimiters
-from retinue.engine.request_gate import RequestGate
 from retinue.engine.timeouts import LoopTicks, Timeouts
 
 Approver: TypeAlias = Callable[[Approval], Awaitable[bool] | bool] | Literal["wait", "deny"]

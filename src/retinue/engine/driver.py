@@ -51,6 +51,7 @@ from retinue.engine.budgets import Budgets
 from retinue.engine.context import Approver, EngineContext, Tuning, WorkerRole
 from retinue.engine.driver_table import (
     DriverTable,
+    RequestGate,
     begin_of_marking,
     end_of_interruption,
     end_of_signs,
@@ -65,7 +66,6 @@ from retinue.engine.live_run import LiveRun
 from retinue.engine.loop import Executor
 from retinue.engine.rate_limiter import SYNC_SECONDS, RateLimiters, SharedRateLimits
 from retinue.engine.registry import EndedRun, RunRegistry
-from retinue.engine.request_gate import RequestGate
 from retinue.engine.run_view import view_of_row
 from retinue.engine.store_access import Handles, OpenSessions, Replay
 from retinue.engine.supervisor import Supervisor

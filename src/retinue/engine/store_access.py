@@ -9,12 +9,11 @@ from retinue.core.agent import RunSpec
 from retinue.core.commands import Change, Charge, Decide, Retire, RunQuery, RunRow, SessionRow, WriteResult
 from retinue.core.errors import NotKept, SessionClosed, StoreCorrupt, UnknownFormat, UnknownName
 from retinue.core.events import Event, RunAccepted
-from retinue.core.history import History
 from retinue.core.ids import Key, RunId, SessionId
 from retinue.core.inbox import Item
 from retinue.core.ports import Store, log_lengths_of, tasks_of
 from retinue.core.run import HistoryRef
-from retinue.core.state import Run, fold
+from retinue.core.state import History, Run, fold
 from retinue.engine.context import EngineContext
 from retinue.engine.journal_writer import Journal
 from retinue.engine.registry import RunRegistry

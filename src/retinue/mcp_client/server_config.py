@@ -19,7 +19,7 @@ from retinue.core.log_context import logger
 from retinue.core.policy import Risk, WorkspaceRights
 from retinue.core.ports import Ended, Talk
 from retinue.core.text import NOT_JSON, clean_line
-from retinue.net.encryption import check_encrypted, check_values_encrypted, is_secret_name
+from retinue.net.loopback import check_encrypted, check_values_encrypted, is_secret_name
 
 NAME = re.compile(r"[A-Za-z0-9-]+(?:_[A-Za-z0-9-]+)*")
 """Names of servers; two underscores separate the parts of the name of a tool."""

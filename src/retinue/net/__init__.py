@@ -2,7 +2,6 @@
 
 __all__ = [
     "compression",
-    "encryption",
     "event_stream",
     "fetcher",
     "guard",

@@ -19,8 +19,7 @@ from retinue.core.agent import SERVER_PREFIX
 from retinue.core.errors import BadInput, ProviderError, UnknownName
 from retinue.core.model_options import NO_OPTIONS, ModelOptions, set_options
 from retinue.core.ports import Provider, Request
-from retinue.net.encryption import check_encrypted
-from retinue.net.loopback import is_loopback
+from retinue.net.loopback import check_encrypted, is_loopback
 from retinue.providers import acp, anthropic, bedrock, gemini, openai_chat, openai_responses
 from retinue.providers.acp import AgentProgram, AgentPrograms
 from retinue.providers.pricing import ContextWindows, ModelPrices, PricedProvider, Rates, bedrock_tier, openai_tier

@@ -22,9 +22,9 @@ from retinue.core.model_options import NO_OPTIONS, NO_REQUEST_OPTIONS
 from retinue.core.ports import Publish, Request
 from retinue.core.text import MAX_JSON_VALUES, values_in
 from retinue.core.usage import NO_USAGE, Spent, attach_spent
-from retinue.net.encryption import check_encrypted
 from retinue.net.http import CONNECT_SECONDS, Http, ProxyFailed, UnknownProxy
 from retinue.net.http1 import BadResponse, Disconnected, Response, ResponseBody
+from retinue.net.loopback import check_encrypted
 from retinue.net.sse import MAX_EVENT_BYTES, EventReader, EventTooLarge
 from retinue.providers.http_errors import (
     SLIP_CHARS,

@@ -20,9 +20,9 @@ from msgspec import Struct
 
 from retinue.core.attachments import Attachment, described, text_of, with_labels
 from retinue.core.errors import ProviderError
-from retinue.core.history import UNFINISHED
 from retinue.core.messages import AssistantMessage, Message, Thinking, ToolCall, ToolMessage, UserMessage
 from retinue.core.ports import Request
+from retinue.core.state import UNFINISHED
 from retinue.providers.lenient_json import decode_or_none
 from retinue.providers.unsupported_options import RESULT_MEDIA
 

@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from retinue.core.errors import StoreError
-from retinue.core.history import STILL_OPEN
 from retinue.core.messages import ToolMessage, UserMessage
 from retinue.core.ports import Request, Store
-from retinue.core.state import Run
+from retinue.core.state import STILL_OPEN, Run
 from retinue.dialects.meerkat.settings import MeerkatSettings
 from retinue.providers.scripted import Line, LineFunction, calls, hangs, says, together
 from retinue.store.memory.store import MemoryStore

@@ -9,8 +9,8 @@ import pytest
 
 import retinue
 from retinue.core.events import CallReturned
-from retinue.core.history import STILL_OPEN
 from retinue.core.messages import AssistantMessage, ToolMessage, UserMessage
+from retinue.core.state import STILL_OPEN
 from retinue.dialects.meerkat.settings import MeerkatSettings
 from retinue.providers.catalog import provider_config
 from retinue.providers.scripted import Line, calls, says, together

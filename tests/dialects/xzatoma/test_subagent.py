@@ -6,9 +6,9 @@ import json
 import pytest
 
 from retinue.core.errors import ProviderError
-from retinue.core.history import NOT_MADE
 from retinue.core.messages import UserMessage
 from retinue.core.run import Limits
+from retinue.core.state import NOT_MADE
 from retinue.core.usage import Usage
 from retinue.dialects.xzatoma.settings import XzatomaSettings
 from retinue.providers import scripted

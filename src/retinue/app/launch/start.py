@@ -23,7 +23,7 @@ from retinue.app.open import open as open_retinue
 from retinue.app.retinue import Retinue
 from retinue.app.run_spec import MAX_TURNS, DetachedApprovals, LaunchConfig
 from retinue.app.settings_file import dialect_settings, load_settings, mcp_servers, server_tools, telemetry_of
-from retinue.app.store_url import chosen_url
+from retinue.app.state_folder import chosen_url
 from retinue.app.structured_output import OutputFormat
 from retinue.app.tool_modules import load_tools
 from retinue.config.agent_files.translation import AGENT_FILES, AgentFileSettings

@@ -14,7 +14,7 @@ from retinue.app.launch.model_choice import own_providers
 from retinue.app.open import open as open_retinue
 from retinue.app.retinue import Retinue
 from retinue.app.settings_file import dialect_settings, server_tools
-from retinue.app.store_url import chosen_url
+from retinue.app.state_folder import chosen_url
 from retinue.app.tool_modules import load_tools
 from retinue.config.settings import Settings
 from retinue.core.workspace import host_tag

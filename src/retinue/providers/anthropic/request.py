@@ -18,10 +18,10 @@ from msgspec import Struct
 
 from retinue.core.agent import ToolSpec
 from retinue.core.attachments import IMAGE_TYPES, PDF, Attachment
-from retinue.core.history import LEFT_OUT
 from retinue.core.messages import AssistantMessage, Thinking, ToolCall
 from retinue.core.model_options import NO_REQUEST_OPTIONS, THINKING_TOKENS, RequestOptions
 from retinue.core.ports import Request
+from retinue.core.state import LEFT_OUT
 from retinue.providers import message_encoder
 from retinue.providers.effort import ADAPTIVE_STEPS, nearest_step
 from retinue.providers.lenient_json import as_json_object, raw_json, utf8_safe

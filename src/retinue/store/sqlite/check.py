@@ -18,9 +18,8 @@ from msgspec import Struct
 from retinue.core.agent import RunSpec
 from retinue.core.errors import StoreCorrupt, StoreError, UnknownFormat
 from retinue.core.events import Event, RunAccepted
-from retinue.core.history import History
 from retinue.core.run import Outcome
-from retinue.core.state import Run, fold
+from retinue.core.state import History, Run, fold
 from retinue.store.codec import Codec, blob_name, checked_blob
 from retinue.store.sqlite.errors import damaged_file, translated_error
 from retinue.store.sqlite.migrations import APPLICATION_ID, STEPS, foreign_objects
