@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import io
 import re
+import subprocess
+import sys
 from collections.abc import Sequence
+from itertools import accumulate
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from rich.console import RenderableType
 
-from retinue.cli.output.markdown import MarkdownPrinter, page_console
+from retinue.cli.output.markdown import MarkdownPrinter, blocks, is_plain, markdown, page_console
+from retinue.cli.output.parsed_markdown import block_starts, parsed
+from retinue.core.text import clean
 
 HOSTILE = (
     "# \x1b[2Jtitle\n\n\x1b]8;;http://evil.example\x07link\x1b]8;;\x07 and [a](http://evil.example/\x1b[31m) "
@@ -112,3 +120,43 @@ def test_the_preview_is_the_end_of_the_unfinished_block() -> None:
     assert [line.plain.strip() for line in page.preview(4)][-2:] == ["line 99", ""]
     page.add("x" * 30_000)
     assert len(page.preview(4)) == 4
+
+
+WORDS = st.lists(
+    st.sampled_from(
+        ["One", "ein.", "1", "1)", "2.", "(a)", "-", "b-c", "+", ":", "Äö", "\u4e2d\u6587", "x" * 50, "!", "%", "'s"]
+    )
+    | st.sampled_from([" ", " ", " ", "  ", "\n", "\n", "\n\n", " \n", "\n \n", "    "]),
+    max_size=30,
+).map("".join)
+
+
+@given(WORDS)
+def test_plain_paragraphs_look_as_if_they_had_been_parsed(text: str) -> None:
+    assume(text.strip() and is_plain(text))
+    lines = [0, *accumulate(map(len, text.splitlines(keepends=True)))]
+    ends = [*(lines[start] for start in block_starts(text)[1:]), len(text)]
+
+    assert list(accumulate(map(len, blocks(text)))) == ends
+    for block in blocks(text):
+        assert rendered(markdown(block)) == rendered(parsed(clean(block)))
+
+
+def rendered(block: RenderableType) -> list[str]:
+    page = page_console(io.StringIO(), width=30)
+    with page.capture() as captured:
+        page.print(block)
+    return [line.rstrip() for line in captured.get().splitlines()]
+
+
+def test_plain_paragraphs_are_printed_without_the_parser_of_markdown() -> None:
+    script = (
+        "import sys; from retinue.cli.output.markdown import MarkdownPrinter, page_console\n"
+        "page = MarkdownPrinter(page_console(sys.stdout, width=30)); page.add(sys.argv[1])\n"
+        "print(page.take_finished(), page.preview(3), page.end(), any(name in sys.modules for name in "
+        "('markdown_it', 'pygments', 'rich.markdown', 'rich.syntax')))\n"
+    )
+    answers = ["It is 42,\nas you said.\n\nYes.", "It is *42*."]
+    shown = [subprocess.check_output([sys.executable, "-c", script, text], text=True, timeout=60) for text in answers]
+
+    assert [text.split()[-1] for text in shown] == ["False", "True"]

@@ -1,21 +1,18 @@
-"""Markdown of a model on a terminal: rendered by Rich, with plain headings, without links that hide their address.
+"""Markdown of a model on a terminal: the blocks of a text that arrives in pieces, and the console for them.
 
-Colours are those of the terminal's own palette, without backgrounds, so that they suit dark and light terminals.
+Many answers are paragraphs of plain words. They are wrapped here: the parser of Markdown and the highlighter of code,
+behind `parsed_markdown`, take longer to load than such an answer takes to print.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import ClassVar, TextIO
+from typing import TextIO
 
-from markdown_it import MarkdownIt
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.markdown import Heading, Markdown, MarkdownElement
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
-from rich.style import Style
-from rich.syntax import ANSISyntaxTheme
 from rich.text import Text
 from rich.theme import Theme
 
@@ -42,35 +39,6 @@ THEME = Theme(
     }
 )
 
-CODE = ANSISyntaxTheme(
-    {
-        ("Comment",): Style(dim=True, italic=True),
-        ("Keyword",): Style(color="magenta"),
-        ("Literal", "String"): Style(color="green"),
-        ("Literal", "Number"): Style(color="cyan"),
-        ("Name", "Function"): Style(bold=True),
-        ("Name", "Class"): Style(bold=True),
-        ("Name", "Decorator"): Style(color="yellow"),
-        ("Name", "Builtin"): Style(color="cyan"),
-        ("Operator", "Word"): Style(color="magenta"),
-        ("Generic", "Deleted"): Style(color="red"),
-        ("Generic", "Inserted"): Style(color="green"),
-        ("Generic", "Heading"): Style(bold=True),
-    }
-)
-
-
-class _PlainHeading(Heading):
-    """A heading at the left, without a box."""
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        self.text.justify = "left"
-        yield self.text
-
-
-class _Answer(Markdown):
-    elements: ClassVar[dict[str, type[MarkdownElement]]] = {**Markdown.elements, "heading_open": _PlainHeading}
-
 
 class PageConsole(Console):
     """A console for texts of several lines: every text and every segment is made printable, with its line ends.
@@ -94,11 +62,6 @@ class PageConsole(Console):
 
 def _printable(text: str) -> str:
     return clean(text.replace("\r\n", " \n"))
-
-
-def markdown(text: str) -> RenderableType:
-    """The text as Markdown."""
-    return _Answer(clean(text), code_theme=CODE, hyperlinks=False, inline_code_theme=None)  # pyright: ignore[reportArgumentType]
 
 
 def page_console(stream: TextIO, *, width: int | None = None, plain: bool = False) -> PageConsole:
@@ -194,8 +157,6 @@ class MarkdownPrinter:
 
 _CODES = re.compile(r"\x1b\[[\d;]*m")
 
-_PARSER = MarkdownIt("commonmark").enable("table")
-
 MAX_PARSED = 20_000
 """Characters of an unfinished block that are parsed for each frame; of a longer one the end is shown as it is."""
 
@@ -216,11 +177,51 @@ def finished(text: str) -> int:
 def blocks(text: str) -> list[str]:
     """The blocks of a text, in order and each with the line ends behind it.
 
-    >>> blocks("# Why\\n\\nOne.\\n- a\\n- b"), blocks("```\\ncode\\n\\nmore")
-    (['# Why\\n\\n', 'One.\\n', '- a\\n- b'], ['```\\ncode\\n\\nmore'])
+    >>> blocks("# Why\\n\\nOne.\\n- a\\n- b"), blocks("```\\ncode\\n\\nmore"), blocks("One,\\ntwo.\\n\\nThree.")
+    (['# Why\\n\\n', 'One.\\n', '- a\\n- b'], ['```\\ncode\\n\\nmore'], ['One,\\ntwo.\\n\\n', 'Three.'])
     """
     if "\n" not in text:
         return [text]
-    starts = [token.map[0] for token in _PARSER.parse(text) if token.level == 0 and token.map and token.nesting >= 0]
     lines = re.findall(r"[^\n]*\n|[^\n]+", text)
+    starts = _paragraph_starts(lines) if is_plain(text) else _block_starts(text)
     return ["".join(lines[start:end]) for start, end in pairwise([0, *starts[1:], len(lines)])]
+
+
+def _paragraph_starts(lines: Sequence[str]) -> list[int]:
+    """The numbers of the lines that follow an empty one, or none."""
+    filled = [bool(line.strip()) for line in lines]
+    return [number for number, is_filled in enumerate(filled) if is_filled and not (number and filled[number - 1])]
+
+
+def _block_starts(text: str) -> list[int]:
+    from retinue.cli.output.parsed_markdown import block_starts
+
+    return block_starts(text)
+
+
+def markdown(text: str) -> RenderableType:
+    """The text as Markdown."""
+    if is_plain(text) and len(blocks(text)) == 1:
+        return Text(" ".join(filter(None, map(str.strip, clean(text).split("\n")))), justify="left")
+    from retinue.cli.output.parsed_markdown import parsed
+
+    return parsed(clean(text))
+
+
+def is_plain(text: str) -> bool:
+    """Whether a text is nothing but paragraphs of words, each of whose lines ends where a blank could stand.
+
+    >>> is_plain("It is 42.\\n\\nYes (I am sure)."), is_plain("*Sure.*"), is_plain("- one"), is_plain("1. one")
+    (True, False, False, False)
+    """
+    return text.replace("\n", "").isprintable() and not _MARKED.search(text)
+
+
+_MARKED = re.compile(
+    r"[\\`*_\[\]<>&#|~=]"  # marks of Markdown, wherever they stand
+    r"|^\s*([-+:]|\d+[.)])"  # of a list, a line, or a table
+    r"|^\ {4}"  # code
+    r"|\ {2}$",  # a line end that stays
+    re.MULTILINE,
+)
+"""What may make a text more than paragraphs; a text with one of these is parsed, whatever it means there."""
