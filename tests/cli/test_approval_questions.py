@@ -206,9 +206,23 @@ def test_texts_with_too_many_changes_are_shown_and_not_compared(monkeypatch: pyt
 
     monkeypatch.setattr(call_details, "unified_diff", compared)
     old, new = ([str((at * step) % 997) for at in range(60_000)] for step in (389, 611))
-    arguments = json.dumps({"path": "a", "old_string": "\n".join(old), "new_string": "\n".join(new)})
-
-    lines = readable("file_edit", arguments).split("\n")
+    lines = edit_shown(old, new)
 
     assert lines[1:4] == ["(too many changes to compare; 1 equal lines before them)", "- 389", "- 778"]
     assert len(lines) > 100_000
+
+    common = [str(at % 50) for at in range(2_200)]  # each equal line is a block of its own
+    old, new = ([line for each in common for line in (each, f"{side}{len(each)}")] for side in "ab")
+    assert edit_shown(old, new)[1] == "(too many changes to compare; 1 equal lines before them)"
+
+
+def test_changes_all_over_a_long_text_are_compared() -> None:
+    old = [f"line {at}" if at % 10 else "" for at in range(3_000)]
+    new = [f"{line} changed" if at % 500 == 7 else line for at, line in enumerate(old)]
+
+    assert len([line for line in edit_shown(old, new) if line.startswith(("- ", "+ "))]) == 12
+
+
+def edit_shown(old: list[str], new: list[str]) -> list[str]:
+    arguments = {"path": "a", "old_string": "\n".join(old), "new_string": "\n".join(new)}
+    return readable("file_edit", json.dumps(arguments)).split("\n")

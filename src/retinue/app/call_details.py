@@ -5,6 +5,7 @@ Every line of a text begins with a sign, so that no text of a model looks like a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from difflib import unified_diff
 from pathlib import Path
@@ -18,8 +19,8 @@ from retinue.core.workspace import WorkspaceUnavailable
 MAX_BYTES = 1024 * 1024
 """Bytes of a file that is compared with what is to be written."""
 
-MAX_CELLS = 20_000_000
-"""The product of the numbers of lines of two texts that are compared."""
+MAX_COMPARISONS = 30_000_000
+"""Pairs of equal lines that are looked at, at most, when two texts are compared."""
 
 CONTEXT = 3
 """Unchanged lines around each change of a diff."""
@@ -109,14 +110,22 @@ def _diff(old: str, new: str, *, around: int) -> Iterator[str]:
 def _different_parts(before: list[str], after: list[str]) -> tuple[int, int] | None:
     """How many equal lines both begin and end with, where what is between them would take too long to compare.
 
-    The time grows with the product of the numbers of lines, and a model chooses both texts.
+    A model chooses both texts. `difflib` looks at all pairs of equal lines for each block that it finds.
     """
     shorter = min(len(before), len(after))
     first = next((at for at in range(shorter) if before[at] != after[at]), shorter)
     room = shorter - first
     last = next((at for at in range(room) if before[-1 - at] != after[-1 - at]), room)
-    cells = (len(before) - first - last) * (len(after) - first - last)
-    return (first, last) if cells > MAX_CELLS else None
+    old, new = before[first : len(before) - last], after[first : len(after) - last]
+    comparisons = (_equal_pairs(old, new) + len(old)) * min(len(old), len(new))
+    return (first, last) if comparisons > MAX_COMPARISONS else None
+
+
+def _equal_pairs(old: list[str], new: list[str]) -> int:
+    """The pairs of equal lines; without those of a line that is in more than a hundredth of a long text, as difflib."""
+    counts = Counter(new)
+    most = len(new) // 100 + 1 if len(new) >= 200 else len(new)
+    return sum(count for line in old if (count := counts[line]) <= most)
 
 
 def _lines(sign: str, text: str) -> Iterator[str]:

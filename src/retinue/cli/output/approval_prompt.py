@@ -95,7 +95,8 @@ class TerminalApprover:
         """The question in lines; a file is compared with that in the folder where the run works."""
         assert self._supervisor is not None
         folder = await self._supervisor.folder(question.run_id)
-        return described(question, name=self.name_of(question), workspace=folder)
+        name = self.name_of(question)
+        return await asyncio.to_thread(described, question, name=name, workspace=folder)
 
     def workspace_of(self, question: Approval) -> str:
         """The workspace of the asking run, for which approvals are kept; empty if it is not known."""
