@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import os
+import shlex
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -183,6 +184,14 @@ def plant(path: Path, said: Path) -> Path:
         ("/bin/sh", ("-c", "exit 0", "--from=file://{work}/lib"), "its argument --from=file://{work}/lib lies in"),
         ("/bin/sh", ("-c", "exit 0", "-I{work}"), "its argument -I{work} lies in"),
         ("env", ("-C", "{work}", sys.executable, "-m", "planted"), "its argument {work} lies in"),
+        ("env", ("PYTHONPATH={work}", sys.executable, "-m", "planted"), "its PYTHONPATH names {work}"),
+        ("/bin/sh", ("-c", "cd {work} && ./run"), "cd {work} && ./run names {work}, which lies in"),
+        ("bash", ("-lc", "cd '{work}'; exec ./run"), "names {work}, which lies in"),
+        ("/bin/sh", ("-c", 'exec "{work}/run"'), "names {work}/run, which lies in"),
+        ("env", ("A=b", "sh", "-c", "PYTHONPATH={work} exec python3 -m planted"), "its PYTHONPATH names {work}"),
+        ("/bin/sh", ("-c", "sh -c '. {work}/run'"), "names {work}/run, which lies in"),
+        ("/bin/sh", ("-c", "true\n{work}/run"), "names {work}/run, which lies in"),
+        (sys.executable, ("-c", "import sys; sys.path.append('{work}'); import planted"), "names {work}, which lies"),
         ("./run", (), "run is not started: agents may write in {work}"),
         ("{work}/.venv/bin/run", (), "run is not started: agents may write in {work}"),
         ("{beside}/leads-there", (), "leads-there is not started: agents may write in {work}"),
@@ -274,7 +283,10 @@ async def test_a_folder_of_agents_is_data_for_a_server(tmp_path: Path, work: Pat
     made = server(tmp_path, "echo")
     made = replace(made, args=(*made.args, str(work), "--repository", str(work)))
 
+    in_shell = replace(made, command="/bin/sh", args=("-c", shlex.join(("exec", made.command, *made.args))))
+
     assert await results([made], calls("mcp__test__echo", a=1)) == ['{"a": 1}']
+    assert await results([in_shell], calls("mcp__test__echo", a=1)) == ['{"a": 1}']
 
 
 # ---- calls -----------------------------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ from retinue.local.programs import trusted_path
 from retinue.mcp_client.program import (
     TrustBoundary,
     check_arguments,
+    check_code,
     check_variables,
     program_of,
     sandboxed_program_of,
@@ -329,6 +330,7 @@ async def _started(server: McpServer, boundary: TrustBoundary) -> AsyncGenerator
         folder = await asyncio.to_thread(resources.enter_context, starting_folder(server, boundary))
         path = await asyncio.to_thread(program_of, server, boundary)
         await asyncio.to_thread(check_arguments, server, folder, boundary)
+        await asyncio.to_thread(check_code, server, boundary)
         await asyncio.to_thread(check_variables, server, boundary)
         async with _running(msgspec.structs.replace(server, command=path), folder, boundary) as pipes:
             yield pipes

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote
@@ -54,6 +55,18 @@ CODE_VARIABLES = frozenset(
 )
 """Environment variables with folders or files from which programs take code."""
 
+LANGUAGES = frozenset({"bun", "deno", "java", "node", "perl", "php", "python", "ruby", "tsx"})
+"""Runners whose code in an argument is no shell command."""
+
+ENTERS = frozenset({".", "cd", "pushd", "source"})
+"""Commands of a shell after which what lies in a folder is run."""
+
+MAX_NESTED = 5
+"""Shell commands in words of shell commands that are read."""
+
+_IS_CODE = re.compile(r"[\s;&|()'\"`$<>]")
+_ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)=(?P<value>.*)", re.DOTALL)
+_PARAMETER = re.compile(r"\$(?:\{(?P<braced>\w+)\}|(?P<plain>\w+))")
 _FILE_URL = re.compile(r"(?:^|[\s+@])file:(?://(?:localhost)?)?(?P<path>[^?#]+)")
 _JOINED = re.compile(r"(?P<option>-[A-Za-z])(?P<path>[./~].*)", re.DOTALL)
 
@@ -183,15 +196,81 @@ def _option_of(word: str) -> tuple[str, str]:
     return option, value
 
 
+def check_code(server: McpServer, boundary: TrustBoundary) -> None:
+    """Raise `BadInput` if code, shell commands or variables in an argument name what agents may write.
+
+    Shell commands are read word by word. In code of another language, any name of a folder of agents counts. Names that
+    are put together when the code runs are not seen.
+    """
+    environment = server.environment()
+    runner = _name_of(server.command)
+    for word in server.args:
+        _check_assignment(word, boundary)
+        if _name_of(word) in RUNNERS:
+            runner = _name_of(word)
+        elif runner in LANGUAGES and _IS_CODE.search(word) and not os.path.isabs(word):
+            for root in dict.fromkeys((*boundary.agents_write, *map(os.path.realpath, boundary.agents_write))):
+                if root != "/" and re.search(rf"{re.escape(root)}(?![\w.-])", _expanded(word, environment)):
+                    raise _code_refused(word, root, root)
+        elif runner in RUNNERS and _IS_CODE.search(word):
+            _check_shell(word, environment, boundary)
+
+
+def _check_shell(text: str, environment: Mapping[str, str], boundary: TrustBoundary, depth: int = 0) -> None:
+    before = ""
+    for word in _shell_words(text):
+        _check_assignment(word, boundary)
+        option, value = _option_of(word)
+        place = os.path.expanduser(_expanded(value, environment))
+        enters = before in ENTERS or before in CODE_OPTIONS or option in CODE_OPTIONS or _name_of(before) in RUNNERS
+        if os.path.isabs(place) and (enters or not os.path.isdir(place)) and (root := boundary.agents_reach(place)):
+            raise _code_refused(text, place, root)
+        if depth < MAX_NESTED and word != text and _IS_CODE.search(word):
+            _check_shell(word, environment, boundary, depth + 1)
+        before = word
+
+
+def _shell_words(text: str) -> list[str]:
+    lexer = shlex.shlex(text, posix=True, punctuation_chars=";&|()<>`\n")
+    lexer.commenters = ""
+    lexer.whitespace_split = True
+    lexer.whitespace = " \t\r"
+    try:
+        return list(lexer)
+    except ValueError:  # a shell would not take it either, or it is no shell command
+        return text.split()
+
+
+def _expanded(text: str, environment: Mapping[str, str]) -> str:
+    return _PARAMETER.sub(lambda found: environment.get(found["braced"] or found["plain"], ""), text)
+
+
+def _check_assignment(word: str, boundary: TrustBoundary) -> None:
+    """Raise `BadInput` for `PYTHONPATH=FOLDER`, as `env` and shells read it."""
+    if (found := _ASSIGNMENT.fullmatch(word)) and found["name"] in CODE_VARIABLES:
+        _check_code_path(found["name"], os.path.expanduser(found["value"]), boundary)
+
+
+def _code_refused(word: str, place: str, root: str) -> BadInput:
+    return BadInput(
+        f"its argument {clean_line(word)[:100]} names {clean_line(place)}, which lies in {clean_line(root)}, "
+        f"{WRITTEN}: {ADVICE}"
+    )
+
+
 def check_variables(server: McpServer, boundary: TrustBoundary) -> None:
     """Raise `BadInput` if a variable has programs take code from where agents may write."""
     environment = server.environment()
     for name in sorted(CODE_VARIABLES & environment.keys()):
-        for part in filter(os.path.isabs, environment[name].split(os.pathsep)):
-            if root := boundary.agents_reach(part):
-                raise BadInput(
-                    f"its {name} names {clean_line(part)}, which lies in {clean_line(root)}, {WRITTEN}: {ADVICE}"
-                )
+        _check_code_path(name, environment[name], boundary)
+
+
+def _check_code_path(name: str, value: str, boundary: TrustBoundary) -> None:
+    for part in filter(os.path.isabs, value.split(os.pathsep)):
+        if root := boundary.agents_reach(part):
+            raise BadInput(
+                f"its {name} names {clean_line(part)}, which lies in {clean_line(root)}, {WRITTEN}: {ADVICE}"
+            )
 
 
 def _name_of(command: str) -> str:
