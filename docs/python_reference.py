@@ -97,7 +97,17 @@ PORT_GROUPS: Groups = {
     ),
     "Results and rows of a store": (
         *("Accepted", "NotCreated", "NamespaceClosed", "Posted", "RunRow", "Progress", "Phase", "RunQuery"),
-        *("WindowFull", "Unread", "SessionRow", "DriverRow", "Charge", "CallLimit", "AmountLimit", "RunSpec"),
+        *(
+            "WindowFull",
+            "Unread",
+            "SessionRow",
+            "DriverRow",
+            "Charge",
+            "CallLimit",
+            "AmountLimit",
+            "RunLimit",
+            "RunSpec",
+        ),
     ),
 }
 TESTING_GROUPS: Groups = {

@@ -10,9 +10,12 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from retinue.core.commands import Change, Decision, OpenSession, Post
+from msgspec.structs import replace
+
+from retinue.core.commands import Accepted, Change, Decision, OpenSession, Post, RunLimit
 from retinue.core.errors import StoreUnavailable
 from retinue.core.inbox import TextMessage
+from retinue.store.postgres import PostgresStore
 from retinue.store.sqlite import store as sqlite
 from retinue.store.sqlite.store import SqliteStore
 from retinue.testing.contracts.store.fixtures import accept, record, register, reply
@@ -74,6 +77,22 @@ def write_for_ever(path: Path, name: str, begin: int) -> None:
         n += 1
 
 
+def race(place: str, name: str, count: int, limit: int) -> None:
+    """When a line comes on stdin, create children of `root` within a limit; prints how many were accepted."""
+    store = PostgresStore(place) if place.startswith("postgresql:") else SqliteStore(Path(place))
+    store.commit(None, [register(name)])
+    print("ready", flush=True)
+    sys.stdin.readline()
+    within = RunLimit(root_ids=("root",), dialect="mine", runs=limit)
+    done = 0
+    for n in range(count):
+        child = replace(accept(f"{name}-{n}", parent="root", driver_id=name), limit=within)
+        (answer,) = store.commit(name, [child])
+        done += isinstance(answer, Accepted)
+    print(done)
+    store.close()
+
+
 def fill_up(path: Path, limit: int) -> None:
     """Write batches up to a file size limit, then ten more without it; prints how many were acknowledged."""
     import resource
@@ -109,6 +128,8 @@ if __name__ == "__main__":
             hammer(Path(path), float(seconds), *names)
         case ["write_for_ever", path, name, begin]:
             write_for_ever(Path(path), name, int(begin))
+        case ["race", place, name, count, limit]:
+            race(place, name, int(count), int(limit))
         case ["fill_up", path, limit]:
             fill_up(Path(path), int(limit))
         case unknown:

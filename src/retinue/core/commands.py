@@ -98,13 +98,25 @@ class Charge(Struct, frozen=True, gc=False):
     calls: int = 0
 
 
+class RunLimit(Struct, frozen=True, kw_only=True, gc=False):
+    """At most `runs` runs of one dialect below the roots of these trees, whichever processes drive them.
+
+    Unfinished runs count, with a driver or without: a run that has lost its driver goes on. With `with_ended` those
+    that have ended count as well.
+    """
+
+    root_ids: tuple[RunId, ...]
+    dialect: str
+    runs: int
+    with_ended: bool = False
+
+
 class Accept(Struct, frozen=True, kw_only=True):
     """Create a run: its first event, its run spec, and the next handle of its session's `handle_space`.
 
     `max_running` bounds the runs with a handle in that space of the session that have a driver, or were placed for one,
-    across all drivers. In an
-    archived session only root runs are created: they may read it. Returns `Accepted`, also for an existing run with the
-    same key, or `NotCreated`.
+    across all drivers; `limit` bounds the runs of a dialect in trees. In an archived session only root runs are
+    created: they may read it. Returns `Accepted`, also for an existing run with the same key, or `NotCreated`.
     """
 
     accepted: RunAccepted
@@ -113,6 +125,7 @@ class Accept(Struct, frozen=True, kw_only=True):
     handle_space: str | None = None
     handle_format: str = "{}"
     max_running: int | None = None
+    limit: RunLimit | None = None
 
 
 class Accepted(Struct, frozen=True):

@@ -11,7 +11,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from retinue.core.agent import Agent, Output, RunSpec
-from retinue.core.commands import RunQuery
+from retinue.core.commands import RunLimit
+from retinue.core.errors import TooManyRunning
 from retinue.core.ids import Key, RunId
 from retinue.core.model_options import Effort
 from retinue.core.policy import Policy, intersect
@@ -115,6 +116,7 @@ class SubAgents:
             dialect=self._rules.dialect,
             max_depth=self._rules.max_depth,
             check=lambda: self._check_running(context),
+            limit=RunLimit(root_ids=(context.root_id,), dialect=self._rules.dialect, runs=self._rules.max_running),
         )
         if request.apart:
             key = context.key if key is None else key
@@ -149,12 +151,15 @@ class SubAgents:
         run = await self._supervisor.replay(view.run_id)
         return await self._dialect_context.worktree_changes(run.run_spec.workspace)
 
-    async def check_elsewhere(self, context: CallContext) -> None:
-        """Count the sub-agents of a tree whose root another process drives: only the store knows them all."""
-        if self._supervisor.live(context.root_id) is None:
-            query = RunQuery(root_id=context.root_id, dialect=self._rules.dialect, unfinished_only=True)
-            rows = await self._supervisor.stored.runs(query)
-            self._check_number(sum(row.depth > 0 for row in rows))
+    async def start(self, planned: PlannedChild, context: CallContext, *, key: Key | None = None) -> RunId:
+        """Start a planned run, under the key of the call or another one.
+
+        Raises `CallRefused` if too many are running, also for those that other processes drive.
+        """
+        try:
+            return (await self._dialect_context.spawn(planned.spawn_request, context, key=key)).run_id
+        except TooManyRunning as refused:
+            raise self._too_many(refused.running) from refused
 
     def tools_of(self, agent: Agent | None, context: CallContext) -> tuple[str, ...]:
         """The tools that a child may have: those of its agent, else those of the caller."""
@@ -168,11 +173,12 @@ class SubAgents:
 
     def _check_running(self, context: CallContext) -> None:
         runs = self._supervisor.unfinished_in(context.root_id)
-        self._check_number(sum(accepted.dialect == self._rules.dialect and accepted.depth > 0 for accepted in runs))
-
-    def _check_number(self, running: int) -> None:
+        running = sum(accepted.dialect == self._rules.dialect and accepted.depth > 0 for accepted in runs)
         if running >= self._rules.max_running:
-            raise CallRefused(f"{running} agents are running, which is the limit: {self._rules.too_many}")
+            raise self._too_many(running)
+
+    def _too_many(self, running: int) -> CallRefused:
+        return CallRefused(f"{running} agents are running, which is the limit: {self._rules.too_many}")
 
     def _history(self, inherited: Inherited, context: CallContext) -> HistoryRef | None:
         if inherited == "none":

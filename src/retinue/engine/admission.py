@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from retinue.core.agent import RunSpec
 from retinue.core.attachments import Attachment
 from retinue.core.budget import Window
+from retinue.core.commands import RunLimit
 from retinue.core.errors import DepthExceeded, TooManyRunning, TreeCancelled
 from retinue.core.events import RunAccepted
 from retinue.core.ids import Key, RunId, SessionId
@@ -41,7 +42,8 @@ class SpawnRequest(Struct, frozen=True, kw_only=True):
     `policy` is what the child asks for (None: all that its parent has). An `independent` run is not bound by its
     parent's policy but by the settings of its agent; dialects that delegate to another agent set it. `windows` are
     limits per period, in addition to those of the runs above. `max_depth` and `max_running` are rules of the caller;
-    `max_running` counts the running runs of the session with a handle in `handle_space`.
+    `max_running` counts the running runs of the session with a handle in `handle_space`. `limit` is checked by the
+    store where other processes drive runs of its trees, too; where all are here, the caller has to, with `check`.
     """
 
     agent: str
@@ -57,6 +59,7 @@ class SpawnRequest(Struct, frozen=True, kw_only=True):
     handle_format: str = "{}"
     max_depth: int | None = None
     max_running: int | None = None
+    limit: RunLimit | None = None
     reserved: bool = False
     inherits: HistoryRef | None = None
     windows: tuple[Window, ...] = ()

@@ -233,8 +233,10 @@ class Recovery:
         for live in continued:
             await self._executor.await_missing_dependencies(live)
         created = Counter(row.parent_id for row in tree)
+        owns_tree = all(row.run_id in mine or row.run_id in ended for row in tree)
         for live in continued:
             live.children_created = created[live.run_id]
+            live.owns_tree = owns_tree and live.run.accepted.parent_id is None
         await self._cancel_orphans(continued, ended)
         for callback in self._engine.on_adopt:
             await callback([live.run for live in continued])

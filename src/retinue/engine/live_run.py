@@ -234,7 +234,7 @@ class LiveRun:
         "_turns", "_unstopped", "_validated", "_wake", "acceptance", "ancestor", "cancelled", "children",
         "children_by_key", "children_created", "deadline", "dependents", "ending", "error", "fixed_size", "folder",
         "in_flight", "inbox", "last_write", "limit_met", "memo", "needs_slot", "not_compactable_at", "overflow",
-        "owns_folder", "partial", "pause", "refusal_is_raised", "run", "subscriptions", "task", "tool_set",
+        "owns_folder", "owns_tree", "partial", "pause", "refusal_is_raised", "run", "subscriptions", "task", "tool_set",
         "waiting_for",
     )
     # fmt: on
@@ -256,6 +256,8 @@ class LiveRun:
         """Its parent, or the nearest ancestor that was alive when the parent ended."""
         self.children: dict[RunId, bool] = {}
         """Live children, those of ended children included, and whether the end of this run waits for them."""
+        self.owns_tree = False
+        """Whether it is a root run whose unfinished descendants are all live here, so that none must be looked for."""
         self.children_created = 0
         self.children_by_key: dict[Key, RunId] = {}
         """Children by the key of their spawn, ended ones too: the same key means the same child."""

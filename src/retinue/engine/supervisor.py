@@ -146,7 +146,7 @@ class Supervisor:
         try:
             return await self._spawn(spawn_request, session_id, caller, key, approver)
         except _TooManyInStore:
-            await self.drivers.reap()  # the runs of a process that is gone do not count any more
+            await self.drivers.reap()  # runs that wait for a process that is gone may end, or do not count any more
         return await self._spawn(spawn_request, session_id, caller, key, approver)
 
     async def _spawn(
@@ -182,6 +182,7 @@ class Supervisor:
         self._engine.budgets.open(accepted)
         if approver is not None and parent is None:
             self.use_approver(accepted.root_id, approver)
+        limit = self._limit_in_store(spawn_request.limit)
         commit_future = self._engine.journal.write(
             commands.Accept(
                 accepted=accepted,
@@ -190,10 +191,12 @@ class Supervisor:
                 handle_space=space,
                 handle_format=spawn_request.handle_format,
                 max_running=spawn_request.max_running,
+                limit=limit,
             )
         )
         live = self._executor.prepare(Run(accepted, run_spec, inherited), commit_future)
-        live.refusal_is_raised = caller is None or space is not None
+        live.owns_tree = parent is None
+        live.refusal_is_raised = caller is None or space is not None or limit is not None
         self._executor.start(live, handle_space=space)
         self._executor.await_dependencies(accepted, ended)
         if key is not None and parent is not None:
@@ -237,6 +240,8 @@ class Supervisor:
         """Accept a child without a driver, for another worker to adopt."""
         accepted = self._engine.budgets.for_elsewhere(accepted)
         self._engine.budgets.open(accepted)
+        if (root := self._registry.live.get(accepted.root_id)) is not None:
+            root.owns_tree = False
         commit_future = self._engine.journal.write(
             commands.Accept(
                 accepted=accepted,
@@ -245,6 +250,7 @@ class Supervisor:
                 handle_space=spawn_request.handle_space,
                 handle_format=spawn_request.handle_format,
                 max_running=spawn_request.max_running,
+                limit=self._limit_in_store(spawn_request.limit),
             )
         )
         self._executor.place(accepted, run_spec, parent.run_id)
@@ -264,6 +270,13 @@ class Supervisor:
         for callback in self._engine.on_placed:
             callback(accepted.run_id)
         return started
+
+    def _limit_in_store(self, limit: commands.RunLimit | None) -> commands.RunLimit | None:
+        """The limit, None if the caller has checked it: this process drives all unfinished runs of its trees."""
+        if limit is None:
+            return None
+        roots = (self._registry.live.get(root_id) for root_id in limit.root_ids)
+        return None if all(root is not None and root.owns_tree for root in roots) else limit
 
     async def accept(self, spawn_request: SpawnRequest, *, session_id: SessionId, key: Key | None = None) -> StartedRun:
         """Create a root run without a driver; it starts when a process adopts it. The same key gives the same run."""

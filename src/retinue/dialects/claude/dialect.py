@@ -159,8 +159,7 @@ class SpawnTool(ClaudeTool):
             ),
         )
         planned = self._children.plan(child, context)
-        await self._children.check_elsewhere(context)
-        return (await self._dialect_context.spawn(planned.spawn_request, context)).run_id
+        return await self._children.start(planned, context)
 
     async def _free_name(self, request: AgentArguments, context: CallContext) -> str:
         """The name of the new sub-agent; raises `CallRefused` for one that is taken or not valid."""

@@ -176,8 +176,7 @@ class SpawnTool(CodexTool):
         planned = self._children.plan(child, context)
         if path in await self._agents(context):
             raise answers.taken(path)
-        await self._children.check_elsewhere(context)
-        await self._dialect_context.spawn(planned.spawn_request, context)
+        await self._children.start(planned, context)
         answer: JsonObject = {"task_name": path}
         return answer | {"cache": planned.cache} if planned.cache else answer
 

@@ -117,9 +117,7 @@ class RunTool(NativeTool):
         if run_id is None:
             planned = self._plan(request, context)
             cache = planned.cache
-            await self._children.check_elsewhere(context)
-            key = self._key(request, context)
-            run_id = (await self._dialect_context.spawn(planned.spawn_request, context, key=key)).run_id
+            run_id = await self._children.start(planned, context, key=self._key(request, context))
         if not request.background:
             await self._supervisor.wait([run_id], timeout=_seconds(request.wait_seconds, context))
         named = NamedRun(run_id, await self._runs.latest(run_id, context))

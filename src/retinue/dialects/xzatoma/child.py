@@ -19,8 +19,8 @@ from msgspec import Struct
 
 from retinue.core.agent import RunSpec
 from retinue.core.budget import Caps, Window
-from retinue.core.commands import RunQuery
-from retinue.core.errors import BadInput, Refused, RunIsOver
+from retinue.core.commands import RunLimit, RunQuery
+from retinue.core.errors import BadInput, Refused, RunIsOver, TooManyRunning
 from retinue.core.ids import Key, RunId
 from retinue.core.inbox import Close, Input
 from retinue.core.log_context import REPORTED, logger, quoted
@@ -155,6 +155,13 @@ class Quotas:
         first, *_ = await self._dialect_context.supervisor.conversation(root_id)
         return (Window(f"{NAME}/{first}", QUOTA_SECONDS, Caps(tokens=max_tokens), soft=True),)
 
+    async def limit(self, root_id: RunId) -> RunLimit | None:
+        """The number of executions, for the store to check: other processes may start some at the same time."""
+        if (executions := self._settings.max_executions) is None:
+            return None
+        roots = await self._dialect_context.supervisor.conversation(root_id)
+        return RunLimit(root_ids=tuple(roots), dialect=NAME, runs=executions, with_ended=True)
+
     def seconds_left(self, used: Used | None) -> float | None:
         """How long a subagent may run that starts now."""
         max_seconds = self._settings.max_total_time
@@ -279,11 +286,16 @@ class Children:
                     await stack.enter_async_context(self.quotas.lock)
                 used = await self.quotas.check(context.root_id)
                 windows = await self.quotas.windows(context.root_id)
-                spawn_request = self._spawn_request(task, tools, context, used, windows)
+                limit = await self.quotas.limit(context.root_id)
+                spawn_request = self._spawn_request(task, tools, context, used, windows, limit)
                 started = await self._dialect_context.spawn(spawn_request, context, key=task.key)
         except SubagentRefused:
             raise
         except Refused as refused:
+            if isinstance(refused, TooManyRunning):  # another process has started one meanwhile
+                used_up = _reason(Used(executions=refused.running), self._settings)
+                if used_up is not None:
+                    raise answers.quota_exceeded(used_up) from refused
             self.telemetry.failed(label, depth, error=str(refused))
             raise answers.failed(str(refused), "initialization_failed") from refused
         if not started.existed:
@@ -333,6 +345,7 @@ class Children:
         context: CallContext,
         used: Used | None,
         windows: tuple[Window, ...],
+        limit: RunLimit | None,
     ) -> SpawnRequest:
         request = task.request
         caller = self._dialect_context.run_spec_of(context.run_id)
@@ -347,6 +360,7 @@ class Children:
             lifecycle=Lifecycle(keep_alive=request.summary_prompt is not None, awaited=True),
             label=request.label,
             dialect=NAME,
+            limit=limit,
         )
 
     def _max_turns(self, request: Delegation) -> int:

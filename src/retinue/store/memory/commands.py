@@ -229,6 +229,8 @@ class MemoryCommands:
         return None
 
     def _too_many(self, write: commands.Accept) -> commands.NotCreated | None:
+        if write.limit is not None and (counted := self._count(write.limit)) >= write.limit.runs:
+            return commands.NotCreated("too_many", str(counted))
         if write.max_running is None:
             return None
         place = (write.accepted.session_id, write.handle_space)
@@ -240,6 +242,15 @@ class MemoryCommands:
             for run in self._tables.runs.values()
         )
         return commands.NotCreated("too_many", str(running)) if running >= write.max_running else None
+
+    def _count(self, limit: commands.RunLimit) -> int:
+        return sum(
+            run.accepted.root_id in limit.root_ids
+            and run.accepted.dialect == limit.dialect
+            and run.accepted.parent_id is not None
+            and (limit.with_ended or not run.ended)
+            for run in self._tables.runs.values()
+        )
 
     def _handle(self, write: commands.Accept) -> HandleRef | None:
         """The next handle of the space, or the one that the run brings along, which then refers to it."""

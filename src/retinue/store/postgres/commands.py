@@ -44,6 +44,10 @@ _ACCEPT: Final = """
 """
 _PUT_BLOB: Final = "INSERT INTO blobs (digest, body) VALUES (%s, %b) ON CONFLICT (digest) DO NOTHING"
 _NEXT_N: Final = "SELECT coalesce(max(n), 0) + 1 FROM handles WHERE session_id = %s AND space = %s"
+_COUNT_IN_TREES: Final = """
+    SELECT count(*) FROM runs
+    WHERE root_id = ANY(%s) AND dialect = %s AND parent_id IS NOT NULL AND (NOT ended OR %s)
+"""
 _POST: Final = """
     INSERT INTO inbox (run_no, key, body)
     SELECT no, %s, %b FROM runs WHERE run_id = %s AND NOT ended
@@ -270,6 +274,7 @@ class PostgresCommands:
 
     def _accept(self, write: commands.Accept) -> Later:
         accepted, phase = write.accepted, rules.initial_progress(write.accepted, write.driver_id).phase
+        counted = None if write.limit is None else self._too_many(write.limit)
         handle, n = accepted.handle, None
         if write.handle_space is not None:
             n = int(self.fetch(_NEXT_N, accepted.session_id, write.handle_space)[0][0])
@@ -281,7 +286,9 @@ class PostgresCommands:
             *(accepted.dialect, accepted.key, handle and handle.space, handle and handle.name, n),
             *(accepted.lifecycle.awaited, accepted.run_spec, accepted.inherits and accepted.inherits.run_id),
             *(write.driver_id, float(accepted.at), accepted.format, phase),
-            *(self._spec_body(write), self._store(accepted), write.handle_space, write.max_running),
+            *(self._spec_body(write), self._store(accepted), write.handle_space),
+            # A limit that is reached is a limit of no run: what else may be wrong with the run is found first.
+            0 if counted is not None else write.max_running,
         )
         rows = self.send(_ACCEPT, *values)
 
@@ -290,9 +297,14 @@ class PostgresCommands:
             if answer in ("accepted", "existed"):
                 named = None if space is None else HandleRef(space, handle_name)
                 return commands.Accepted(name, named, existed=answer == "existed")
-            return commands.NotCreated(answer, name)
+            return commands.NotCreated(answer, name if counted is None or answer != "too_many" else str(counted))
 
         return result
+
+    def _too_many(self, limit: commands.RunLimit) -> int | None:
+        """The number of runs that a limit counts, if it is reached: commits that create runs follow one another."""
+        counted = int(self.fetch(_COUNT_IN_TREES, list(limit.root_ids), limit.dialect, limit.with_ended)[0][0])
+        return counted if counted >= limit.runs else None
 
     def _spec_body(self, write: commands.Accept) -> bytes | None:
         """The run spec as it is stored; None if it does not have the digest that the run names."""

@@ -208,6 +208,10 @@ _COUNT_RUNNING: Final = """
     WHERE session_id = ? AND handle_space = ? AND ended = 0 AND phase != 'pending'
         AND (driver_id IS NOT NULL OR phase = 'placed')
 """
+_COUNT_IN_TREE: Final = """
+    SELECT count(*) FROM runs
+    WHERE root_id = ? AND dialect = ? AND parent_id IS NOT NULL AND (ended = 0 OR ?)
+"""
 _REFUSING_ANCESTOR: Final = """
     WITH RECURSIVE above (run_id, parent_id, cancelled_at, ended, level) AS (
         SELECT run_id, parent_id, cancelled_at, ended, 0 FROM runs WHERE run_id = ?
@@ -443,11 +447,18 @@ class SqliteCommands:
         return commands.NotCreated("cancelled", ancestor[0]) if ancestor else None
 
     def _too_many(self, write: commands.Accept) -> commands.NotCreated | None:
+        if write.limit is not None and (counted := self._count(write.limit)) >= write.limit.runs:
+            return commands.NotCreated("too_many", str(counted))
         if write.max_running is None:
             return None
         row = self._one(_COUNT_RUNNING, write.accepted.session_id, write.handle_space)
         running = row[0] if row else 0
         return commands.NotCreated("too_many", str(running)) if running >= write.max_running else None
+
+    def _count(self, limit: commands.RunLimit) -> int:
+        of_each = (limit.dialect, limit.with_ended)
+        counts = (self._execute(_COUNT_IN_TREE, (root_id, *of_each)).fetchone() for root_id in limit.root_ids)
+        return sum(count for (count,) in counts)
 
     def _handle(self, write: commands.Accept) -> HandleRef | None:
         """The next handle of the space, or the one that the run brings along, which then refers to it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -318,6 +319,68 @@ class CreationContract(fixtures.StoreTestCase):
         assert commit_one(store, late) == NotCreated("too_many", "1")
         assert commit_one(store, commands.Adopt(driver_id="bob", run_ids=("placed",)), "bob") == ("placed",)
         assert commit_one(store, late) == NotCreated("too_many", "1")
+
+    def test_a_limit_counts_the_unfinished_runs_of_a_dialect_in_a_tree(self, store: Store) -> None:
+        def limited(run_id: str, **options: Any) -> commands.Accept:
+            limit = commands.RunLimit(root_ids=("root",), dialect="mine", runs=2)
+            return replace(accept(run_id, parent="root", **options), limit=limit)
+
+        create_runs(store, accept("root"), accept("elsewhere"))
+        first = limited("first", key="call/1")
+        assert commit_one(store, first) == Accepted("first")
+        assert commit_one(store, accept("foreign", parent="root", dialect="other")) == Accepted("foreign")
+        assert commit_one(store, limited("placed", driver_id=None)) == Accepted("placed")
+
+        assert commit_one(store, limited("late", driver_id="bob")) == NotCreated("too_many", "2")
+        assert commit_one(store, limited("late", driver_id=None)) == NotCreated("too_many", "2")
+        assert commit_one(store, first) == Accepted("first", existed=True)
+        assert store.commit("bob", [accept("alone", driver_id="bob"), limited("late", driver_id="bob")]) == [
+            Accepted("alone"),
+            NotCreated("too_many", "2"),
+        ]
+        end_run(store, "first")
+        assert store.commit("bob", [limited("late", driver_id="bob"), limited("later", driver_id="bob")]) == [
+            Accepted("late"),
+            NotCreated("too_many", "2"),
+        ]
+        commit_one(store, commands.CancelTree(run_id="root", item=Cancel(key="stop"), at=20.0))
+        assert commit_one(store, limited("under a cancelled run")) == NotCreated("cancelled", "root")
+
+    def test_a_limit_counts_runs_that_have_lost_their_driver_until_they_end(self, store: Store) -> None:
+        def limited(run_id: str) -> commands.Accept:
+            limit = commands.RunLimit(root_ids=("root",), dialect="mine", runs=1)
+            return replace(accept(run_id, parent="root"), limit=limit)
+
+        create_runs(store, accept("root"), accept("child", parent="root", driver_id="bob"))
+        assert commit_one(store, commands.DeclareDead(driver_id="bob")) is True
+        assert commit_one(store, limited("late")) == NotCreated("too_many", "1")
+
+        assert commit_one(store, commands.Adopt(driver_id="alice", run_ids=("child",))) == ("child",)
+        assert commit_one(store, limited("late")) == NotCreated("too_many", "1")
+        end_run(store, "child")
+        assert commit_one(store, limited("late")) == Accepted("late")
+
+    def test_a_cancelled_run_whose_driver_is_dead_is_not_counted(self, store: Store) -> None:
+        limit = commands.RunLimit(root_ids=("root",), dialect="mine", runs=1)
+        create_runs(store, accept("root"), accept("child", parent="root", driver_id="bob"))
+        late = replace(accept("late", parent="root"), limit=limit)
+        commit_one(store, commands.CancelTree(run_id="child", item=Cancel(key="stop"), at=20.0))
+        assert commit_one(store, late) == NotCreated("too_many", "1")
+        commit_one(store, commands.DeclareDead(driver_id="bob"))
+        assert commit_one(store, late) == Accepted("late")
+
+    def test_a_limit_can_count_the_ended_runs_of_several_trees(self, store: Store) -> None:
+        limit = commands.RunLimit(root_ids=("root", "earlier"), dialect="mine", runs=2, with_ended=True)
+        create_runs(store, accept("root"), accept("first", parent="root"))
+        below_earlier = accept("second", parent="root")
+        earlier = replace(below_earlier.accepted, root_id="earlier", parent_id="earlier")
+        create_runs(store, accept("earlier"), replace(below_earlier, accepted=earlier))
+        end_run(store, "first")
+        end_run(store, "second")
+
+        late = replace(accept("late", parent="root"), limit=limit)
+        assert commit_one(store, late) == NotCreated("too_many", "2")
+        assert commit_one(store, replace(late, limit=replace(limit, runs=3))) == Accepted("late")
 
 
 class SessionContract(fixtures.StoreTestCase):
