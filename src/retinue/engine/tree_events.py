@@ -242,9 +242,15 @@ class TreeReader:
         return self._has_driver(rows, living | await drivers.living())
 
     def _has_driver(self, rows: list[RunRow], living: frozenset[DriverId]) -> bool:
-        """Whether a run whose end was not read has a driver; its row may be older than its last event."""
+        """Whether a run whose end was not read has a driver, or was placed for one that is still to take it.
+
+        Its row may be older than its last event.
+        """
         return any(
-            row.progress.phase != "ended" and row.driver_id in living and not self._members[row.run_id] for row in rows
+            row.progress.phase != "ended"
+            and (row.driver_id in living or (row.driver_id is None and row.progress.phase == "placed"))
+            and not self._members[row.run_id]
+            for row in rows
         )
 
     def _join_missing(self, registry: RunRegistry) -> None:

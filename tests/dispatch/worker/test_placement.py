@@ -207,6 +207,32 @@ async def test_a_child_goes_to_a_worker_with_its_tags(place: str) -> None:
         assert [one.agent for one in plain.provider.asked] == ["lead", "lead"]
 
 
+@pytest.mark.parametrize("tree", [False, True])
+async def test_a_reader_of_a_child_that_no_worker_has_taken_waits_for_one(place: str, tree: bool) -> None:
+    script = lines(delegates(0, agent="trainer"))
+    seen = list[str]()
+
+    async def read(r: retinue.Retinue, run_id: str) -> None:
+        if tree:
+            async for item in r.events(run_id, tree=True):
+                seen.append(type(item.event).__name__)
+        else:
+            async for event in r.events(run_id):
+                seen.append(type(event).__name__)
+
+    async with AsyncExitStack() as stack, client(place) as r:
+        await workers(stack, place, 1, script)
+        run = await r.spawn("lead them", agent="lead", detached=True)
+        await until(lambda: len(rows_of(r)) == 2)
+        reading = asyncio.create_task(read(r, rows_of(r)["dig 0"].run_id))
+        await until(lambda: bool(seen))
+        await workers(stack, place, 1, script, tags=frozenset({"gpu"}))
+        await run.wait(timeout=PATIENCE)
+        await asyncio.wait_for(reading, PATIENCE)
+
+    assert (seen[0], seen[-1]) == ("RunAccepted", "RunEnded")
+
+
 async def test_the_limits_of_a_placed_child_are_reserved_from_its_parent(place: str) -> None:
     async with AsyncExitStack() as stack, client(place) as r:
         await workers(stack, place, 2, lines(children=2))
