@@ -308,6 +308,21 @@ async def test_a_worker_leaves_runs_alone_whose_shared_folder_its_machine_does_n
         assert (await run.look()).state == "interrupted"
 
 
+async def test_a_worker_takes_runs_whose_shared_folder_is_mounted_later(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "LOOK_AGAIN_SECONDS", 0.1)
+    folder = tmp_path / "mounted later"
+    lines = Script().play("main", says("done"))
+    allowed = retinue.ToolOptions(workspaces=("shared://*",))
+    async with client(place) as r, worker(place, lines, tool_options=allowed) as running:
+        run = await r.spawn("task", detached=True, workspace=f"shared://{folder}")
+        await until(lambda: len(running.reports) > 1)
+        folder.mkdir()
+        assert (await run.wait(timeout=PATIENCE)).text == "done"
+        assert sum("left alone" in line for line in running.reports) == 1
+
+
 async def test_a_worker_leaves_runs_of_a_newer_format_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with client(str(tmp_path)) as r:
         await r.spawn("task", detached=True)

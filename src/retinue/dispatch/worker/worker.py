@@ -36,6 +36,7 @@ from retinue.core.ids import RunId
 from retinue.core.log_context import line, logger
 from retinue.core.run import MCP_HOST, Outcome
 from retinue.core.text import plural
+from retinue.core.workspace import WorkspaceUnavailable
 from retinue.dispatch.worker.health import HealthServer
 from retinue.dispatch.worker.job_queue import JobQueue, QueueUnavailable, needs_of, runs_of
 from retinue.dispatch.worker.schedules import Schedules
@@ -88,6 +89,9 @@ PAGE = 256
 
 FULL_SECONDS = 0.5
 """Seconds before another tree is tried, if the store may have as many at work as its limit says."""
+
+LOOK_AGAIN_SECONDS = 60.0
+"""Seconds after which a worker looks again for what its machine lacked, such as a folder that was not mounted."""
 
 CHILDREN = "-children"
 """The end of the names of queues of placed children, for which there is room of another kind than for roots."""
@@ -230,6 +234,9 @@ class Worker:
         """Runs that cannot be driven here, with the number of their last event."""
         self._reported: dict[RunId, str] = {}
         """The reasons that were reported for these runs."""
+        self._passing: tuple[set[RunId], set[str]] = (set(), set())
+        """The refused runs and the queues that cannot be served whose obstacle may have gone."""
+        self._looked_again_at = asyncio.get_running_loop().time()
         self._queue = queue
         self._jobs: dict[RunId, Job] = {}
         """The jobs of units that are driven here, by their top runs."""
@@ -338,6 +345,9 @@ class Worker:
         """Take what waits, as far as there is room; whether nothing is left to do."""
         clock = asyncio.get_running_loop().time
         began = clock()
+        if began - self._looked_again_at >= LOOK_AGAIN_SECONDS:
+            self._looked_again_at = began
+            self._forget_passing()
         await self._supervisor.drivers.reap()
         rows = await self._waiting_rows()
         interrupted = await self._interrupted(rows)
@@ -458,13 +468,15 @@ class Worker:
                 raise
             except RetinueError as obstacle:
                 self._unserved[name] = obstacle.reason if isinstance(obstacle, NotAdoptable) else str(obstacle)
+                if _may_pass(obstacle):
+                    self._passing[1].add(name)
             else:
                 self._served[name] = None
             for names in (self._served, self._unserved):
                 if len(names) > MAX_QUEUES:  # one that is forgotten is found again with its next unit
                     del names[next(iter(names))]
         if (reason := self._unserved.get(name)) is not None:
-            self._leave_alone(unit.top, NotAdoptable(unit.top.run_id, reason))
+            self._leave_alone(unit.top, NotAdoptable(unit.top.run_id, reason), may_pass=name in self._passing[1])
             return None
         return name
 
@@ -560,7 +572,7 @@ class Worker:
         except RetinueError as obstacle:
             if len(units) > 1:  # one of them is the obstacle, and the others may have none
                 return any([await self._take((unit,)) for unit in units])
-            self._leave_alone(top, obstacle)
+            self._leave_alone(top, obstacle, may_pass=_may_pass(obstacle))
             return False
         for unit in units:
             if unit.top.run_id in adopted:
@@ -569,9 +581,21 @@ class Worker:
             self._full_since = asyncio.get_running_loop().time()
         return bool(adopted)
 
-    def _leave_alone(self, top: RunRow, obstacle: RetinueError) -> None:
-        """Leave a unit to other workers until it has changed, and say why once."""
+    def _forget_passing(self) -> None:
+        """Look again at runs that were left alone for want of something that the machine may have by now."""
+        runs, queues = self._passing
+        for run_id in runs:
+            self._refused.pop(run_id, None)
+        for name in queues:
+            self._unserved.pop(name, None)
+        runs.clear()
+        queues.clear()
+
+    def _leave_alone(self, top: RunRow, obstacle: RetinueError, *, may_pass: bool = False) -> None:
+        """Leave a unit to other workers until it has changed, or for a while if the obstacle may pass; say why once."""
         self._refused[top.run_id] = top.seq
+        if may_pass:
+            self._passing[0].add(top.run_id)
         refusal = obstacle if isinstance(obstacle, NotAdoptable) else NotAdoptable(top.run_id, str(obstacle))
         log.info("%s", line(event="not_taken", run_id=top.run_id, reason=refusal))
         if self._reported.get(top.run_id) != refusal.reason:
@@ -695,6 +719,11 @@ async def _serve(
                     async with asyncio.timeout(REOPEN_SECONDS):
                         await stop.wait()
     report("worker: stopped")
+
+
+def _may_pass(obstacle: RetinueError) -> bool:
+    """Whether what a run needs may be here later: a folder is mounted, or git is installed."""
+    return isinstance(obstacle.__cause__, WorkspaceUnavailable)
 
 
 def _url_host(host: str) -> str:
