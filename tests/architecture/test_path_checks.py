@@ -91,6 +91,7 @@ REASONS: dict[tuple[str, str, str], str] = {
     ("sandbox/none.py", "_home_of", "stat"): "a home folder of the user, which is replaced if others can write there",
     ("sandbox/probe.py", "_examine_seatbelt", "access"): SYSTEM,
     ("sandbox/socket_memory.py", "SocketMemory._open", "stat"): PROCESS,
+    ("store/postgres/queue_tables.py", "prepare_queue_tables", "glob"): "files of an installed package",
     ("store/sqlite/backup.py", "_add", "stat"): STORE,
     ("store/sqlite/check.py", "open_snapshot", "stat"): STORE,
     ("store/sqlite/errors.py", "_unwritable", "access"): STORE,

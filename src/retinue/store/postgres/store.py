@@ -36,7 +36,7 @@ from retinue.store.postgres.memory_tables import PostgresMemoryTables
 from retinue.store.postgres.migrations import migrate
 from retinue.store.postgres.prune import PruneStatements, prune_in_steps
 from retinue.store.postgres.queries import PostgresQueries
-from retinue.store.postgres.queue_tables import create_queue_tables
+from retinue.store.postgres.queue_tables import prepare_queue_tables
 from retinue.store.postgres.wake_ups import WakeUps
 
 T = TypeVar("T")
@@ -79,7 +79,7 @@ class PostgresStore(PostgresQueries):
         try:
             self._writer.open()
             self._writer.use(lambda connection: migrate(connection, self.address), again=False)
-            self._writer.use(lambda connection: create_queue_tables(connection, self.address), again=False)
+            self._writer.use(lambda connection: prepare_queue_tables(connection, self.address), again=False)
             self._writer.use(self._add_writer, again=False)
             self._reader.open()
             self._others = self.read(_OTHERS, self._writer_id)
