@@ -116,14 +116,14 @@ class EventReader:
 def _plain(chunk: bytes) -> list[bytes]:
     r"""The data of events that all have exactly one data line, or all a name and one data line, as vendors send them.
 
-    For anything else, which the number of newlines shows, an empty list: it needs the general parser.
+    For anything else, which further newlines show, an empty list: it needs the general parser.
 
     >>> _plain(b"event: a\ndata: 1\n\nevent: b\ndata: 2\n\n"), _plain(b": hello\n\n")
     ([b'1', b'2'], [])
     """
     if chunk.startswith(b"data: "):
         found = chunk[6:-2].split(b"\n\ndata: ")
-        return found if chunk.count(b"\n") == 2 * len(found) else []
+        return found if b"\n" not in b"".join(found) else []
     if chunk.startswith(b"event: "):
         found = [block.partition(b"\ndata: ")[2] for block in chunk[7:-2].split(b"\n\nevent: ")]
         return found if chunk.count(b"\n") == 3 * len(found) and all(found) else []

@@ -56,6 +56,10 @@ _LOOKS_LIKE_A_CALL = re.compile(
 )
 
 
+_WORDS_OF_A_CALL = ("arguments", "parameters", "args", "tool_input")
+"""Words one of which every match of `_LOOKS_LIKE_A_CALL` without a tag or a mark has."""
+
+
 class TextCalls(Struct, frozen=True):
     """What a text contains: calls and the words around them, or the error of an attempt at a call."""
 
@@ -94,7 +98,7 @@ def find_calls(text: str, tools: Sequence[ToolSpec], *, must_be_marked: bool = F
     >>> find_calls('{"name": "Ada", "age": 36}', look)
     TextCalls(calls=(), rest='', error='')
     """
-    if not any(mark in text for mark in ("{", "<function=")) and not _LOOKS_LIKE_A_CALL.search(text):
+    if "{" not in text and "<function=" not in text and not _looks_like_a_call(text):
         return NOTHING
     text = _END_MARKS.sub("", text)
     calls: list[ToolCall] = []
@@ -117,6 +121,14 @@ def find_calls(text: str, tools: Sequence[ToolSpec], *, must_be_marked: bool = F
     if unknown:
         return TextCalls(error=f"there is no tool named {unknown[:128]!r}")
     return TextCalls(error=_failed_attempt(text, must_be_marked=must_be_marked))
+
+
+def _looks_like_a_call(text: str) -> bool:
+    """Whether `_LOOKS_LIKE_A_CALL` matches; looking for its words first is ten times as fast."""
+    may_match = (
+        "<" in text or "[TOOL_CALLS]" in text or (":" in text and any(word in text for word in _WORDS_OF_A_CALL))
+    )
+    return may_match and _LOOKS_LIKE_A_CALL.search(text) is not None
 
 
 class _Parameters(Struct):

@@ -114,8 +114,7 @@ def options(
     >>> options(request, {"stream_options", "max_completion_tokens", "reasoning_effort"})
     {'stream': True, 'developer': True, 'max_tokens': 9}
     """
-    counts_reasoning = _COUNTS_REASONING.match(request.model) is not None
-    is_reasoning = counts_reasoning and not _CHAT_VARIANT.match(request.model)
+    counts_reasoning, is_reasoning = _kind_of(request.model)
     found: dict[str, object] = {STREAM: True, "stream_options": _USAGE}
     if unsupported and STREAM in unsupported:
         found.clear()
@@ -150,6 +149,13 @@ def options(
     elif is_reasoning and explicit:
         found["response_format"] = {"type": "text"}
     return without_unsupported(found, unsupported)
+
+
+@lru_cache(maxsize=256)
+def _kind_of(model: str) -> tuple[bool, bool]:
+    """Whether a model counts its reasoning as output, and whether it is a reasoning model in all other ways too."""
+    counts_reasoning = _COUNTS_REASONING.match(model) is not None
+    return counts_reasoning, counts_reasoning and not _CHAT_VARIANT.match(model)
 
 
 def _add_request_options(found: dict[str, object], request: Request, quirks: ChatQuirks) -> None:

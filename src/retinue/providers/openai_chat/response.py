@@ -41,6 +41,7 @@ from retinue.providers.openai_chat.request import (
     options,
 )
 from retinue.providers.stream_decoder import (
+    DONE,
     EMPTY,
     MAX_CITATIONS,
     NO_DETAILS,
@@ -66,7 +67,7 @@ _STOPS: dict[str, Stop | None] = {
 _GAVE_UP = frozenset({"error", "network_error", "insufficient_system_resource"})
 """Finish reasons of servers that failed or had no capacity in the middle of an answer."""
 
-"""The value of a raw field that was absent, in an event of which nearly all fields are."""
+NULL_BYTES = len(b"null")
 
 # ---- events ---------------------------------------------------------------------------------------------------------
 
@@ -272,14 +273,18 @@ class Decoder(StreamDecoder):
     def feed(self, payload: bytes) -> Sequence[Delta]:
         if self.done:
             return ()
+        if payload == DONE:  # not decoded: an error of the decoder costs more than an event
+            self.done = True
+            return ()
         try:
             chunk = _decode(payload) if self._id else self._begin(_decode_first(payload))
         except NOT_JSON:
             chunk = self._decode_damaged(_decode, payload, is_complete=bool(self._stop))
             if chunk is None:
                 return ()
-        if chunk.usage is not NULL and len(chunk.usage) > len(b"null"):
-            self._usage = chunk.usage
+        usage = chunk.usage
+        if usage is not NULL and len(usage) > NULL_BYTES:
+            self._usage = usage
         choices = chunk.choices
         if not choices or choices[0].index:  # the request asked for one choice
             _check_error(chunk)
