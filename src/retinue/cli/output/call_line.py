@@ -57,13 +57,17 @@ class CallLine(NamedTuple):
         >>> CallLine("bad", "shell", "pytest --maxfail=1 tests", "failed: exit status 1").text(40)
         '✗ shell  pytest --ma…  failed: exit sta…'
         """
-        head = f"{SIGNS[ascii_only][self.kind]} {self.name}"
-        room = max(0, width - len(head) - 4)
+        sign, name, arguments, result = self.parts(width, ascii_only=ascii_only)
+        return _cut("  ".join(part for part in (f"{sign} {name}", arguments, result) if part), width)
+
+    def parts(self, width: int, *, ascii_only: bool = False) -> tuple[str, str, str, str]:
+        """The sign, the name, and what of arguments and result fits into a line of this width."""
+        sign = SIGNS[ascii_only][self.kind]
+        room = max(0, width - len(sign) - len(self.name) - 5)
         result = self.result.replace("→", SIGNS[ascii_only]["gives"])
         kept = min(len(self.arguments), max(MIN_ARGUMENTS, room - len(result)))
         arguments = one_line(self.arguments, kept) if self.arguments else ""
-        result = one_line(result, max(1, room - len(arguments)))
-        return _cut("  ".join(part for part in (head, arguments, result) if part), width)
+        return sign, self.name, arguments, one_line(result, max(1, room - len(arguments)))
 
 
 def _cut(text: str, width: int) -> str:

@@ -6,20 +6,17 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TypeAlias
 
-from rich.cells import cell_len, set_cell_size
-from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.padding import Padding
-from rich.segment import Segment
-from rich.style import Style
 from rich.text import Text
 
 from retinue.app.engine_types import RunView
 from retinue.app.follow import NO_TIMES, failure_text
 from retinue.cli.output.format import elapsed, money, name_of, one_line, short, status_of, tokens_of
 from retinue.cli.output.printable_console import PrintableConsole
+from retinue.cli.output.styled_lines import Part, StyledLines, cut, width_of
 from retinue.core.ids import RunId
 
 NARROW = 56
@@ -105,9 +102,10 @@ class LiveTree:
         keep: bool = False,
         gap: int = 0,
         now: Callable[[], float] = time.time,
+        frames: TreeFrames | None = None,
     ) -> None:
         self._screen = screen
-        self._frames = TreeFrames(screen, verbose=verbose, now=now)
+        self._frames = frames or TreeFrames(screen, verbose=verbose, now=now)
         self._gap = gap
         """Empty lines between the tree and lines that are printed above it."""
         self.rows: Sequence[RunView] = ()
@@ -207,65 +205,29 @@ def draw(
     ]
     taken = sum(widths) + GAP * len(widths)
     # Only names are shortened to make room, never numbers.
-    names = [_cut(name, max(1, width - taken)) for name, _ in cells]
-    more: list[_Part] = [(f"and {hidden} more", "dim")] if hidden else []
-    name_width = max(map(_width, (*names, more)))
-    drawn: list[list[_Part]] = []
+    names = [cut(name, max(1, width - taken)) for name, _ in cells]
+    more: list[Part] = [(f"and {hidden} more", "dim")] if hidden else []
+    name_width = max(map(width_of, (*names, more)))
+    drawn: list[list[Part]] = []
     for (guide, view), name, (_, numbers) in zip(lines, names, cells, strict=True):
-        drawn.append([*name, (" " * (name_width - _width(name)), ""), *_right_aligned(numbers, widths)])
+        drawn.append([*name, (" " * (name_width - width_of(name)), ""), *_right_aligned(numbers, widths)])
         if detailed and view.outcome is not None and not view.outcome.ok:
             reason = one_line(failure_text(view.outcome), MAX_REASON)
             before = _below(guide, ascii_only=ascii_only)
             drawn += _wrapped(f"! {reason}", before, width)
     if more:
-        drawn.append([*more, (" " * (name_width - _width(more) + taken), "")])
-    return _Lines(drawn)
+        drawn.append([*more, (" " * (name_width - width_of(more) + taken), "")])
+    return StyledLines(drawn)
 
 
-_Part: TypeAlias = tuple[str, str]
-"""A text and its style."""
-
-
-class _Lines:
-    """Lines of styled parts. A table of Rich would measure and wrap each cell again, for every frame."""
-
-    def __init__(self, lines: Sequence[Sequence[_Part]]) -> None:
-        self._lines = lines
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
-        for line in self._lines:
-            for text, style in line:
-                if text:
-                    yield Segment(text, Style.parse(style) if style else None)
-            yield Segment.line()
-
-
-def _right_aligned(numbers: Sequence[_Part], widths: Sequence[int]) -> Iterator[_Part]:
+def _right_aligned(numbers: Sequence[Part], widths: Sequence[int]) -> Iterator[Part]:
     for (number, style), width in zip(numbers, widths, strict=True):
         yield number.rjust(GAP + width), style
 
 
-def _width(parts: Sequence[_Part]) -> int:
-    return sum(cell_len(text) for text, _ in parts)
-
-
-def _cut(parts: list[_Part], width: int) -> list[_Part]:
-    """The parts, cut to a width in columns; the last one ends with an ellipsis then."""
-    if _width(parts) <= width:
-        return parts
-    left, kept = width - 1, list[_Part]()
-    for text, style in parts:
-        if cell_len(text) > left:
-            kept.append((set_cell_size(text, left) + "…", style))
-            break
-        kept.append((text, style))
-        left -= cell_len(text)
-    return kept
-
-
 def _cells(
     guide: str, view: RunView, *, took: float, wide: bool, task: str, doing: str, with_id: bool
-) -> tuple[list[_Part], list[_Part]]:
+) -> tuple[list[Part], list[Part]]:
     """The parts of a run's name, and its numbers."""
     status = status_of(view)
     name = [(guide, "dim"), (name_of(view), "bold" if view.outcome is None else "")]
@@ -281,10 +243,10 @@ def _cells(
     return name, [*numbers, (elapsed(took), "dim")]
 
 
-def _wrapped(text: str, before: str, width: int) -> Iterator[list[_Part]]:
+def _wrapped(text: str, before: str, width: int) -> Iterator[list[Part]]:
     """A text about a failure in lines of this width, each with the same guide before it."""
-    for line in Text(text).wrap(PrintableConsole(width=width), max(MIN_REASON, width - _width([(before, "")]))):
-        yield _cut([(before, "dim"), (line.plain.rstrip(), "red")], width)
+    for line in Text(text).wrap(PrintableConsole(width=width), max(MIN_REASON, width - width_of([(before, "")]))):
+        yield cut([(before, "dim"), (line.plain.rstrip(), "red")], width)
 
 
 def _below(guide: str, *, ascii_only: bool) -> str:

@@ -42,11 +42,16 @@ def redrawable() -> Console | None:
 
 
 class PlainLines:
-    """One line for the start of a run, for each turn and for its end; `verbose` adds the task."""
+    """One line for the start of a run, for each turn and for its end; `verbose` adds the task.
 
-    def __init__(self, *, verbose: bool = False, write: Callable[[str], None] = say) -> None:
+    Without `write` the lines go to stderr.
+    """
+
+    def __init__(self, *, verbose: bool = False, write: Callable[[str], None] | None = None) -> None:
         self._verbose = verbose
         self._write = write
+        self._seen: dict[RunId, RunView] = {}
+        """The views at the last call: a view that is the same object has no news."""
         self._turns: dict[RunId, int] = {}
         self._ended: set[RunId] = set()
         self._paused = False
@@ -71,9 +76,17 @@ class PlainLines:
         if self._paused:
             return
         added, self._added = self._added, []
-        news = [*added, *(line for view in rows for line in self._news(view, tasks.get(view.run_id, "")))]
-        for _, line in sorted(news, key=lambda each: each[0]):
-            self._write(line)
+        news = list(added)
+        for view in rows:
+            if self._seen.get(view.run_id) is not view:
+                self._seen[view.run_id] = view
+                news += self._news(view, tasks.get(view.run_id, ""))
+        lines = [line for _, line in sorted(news, key=lambda each: each[0])]
+        if self._write is not None:
+            for line in lines:
+                self._write(line)
+        elif lines:
+            say(*lines)  # in one write: there are thousands of lines about a thousand runs
 
     def _news(self, view: RunView, task: str) -> Iterator[tuple[float, str]]:
         name = name_of(view)

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from itertools import islice
+from itertools import groupby, islice
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -20,14 +20,14 @@ from msgspec.structs import replace
 
 from retinue.app.engine_types import RunView, Supervisor
 from retinue.app.follow import failure_text
-from retinue.cli.output.call_line import SIGNS, called, returned_line
+from retinue.cli.output.call_line import SIGNS, CallLine, called, returned_line
 from retinue.cli.output.format import elapsed, name_of, one_line
 from retinue.cli.output.plain_lines import WIDTH, PlainLines, redrawable, refusal_line
 from retinue.cli.output.reply import TEXT, THINKING, HeldReply, LiveReply, Piece, ReplyWriter
 from retinue.cli.output.terminal import console, markdown_screen, say, write, write_styled
 from retinue.core.events import CallReturned, Event, HistoryCompacted, ReplyReceived, TurnFailed
 from retinue.core.ids import RunId
-from retinue.core.messages import CallDelta, Delta, DiscardDelta, StartDelta, TextDelta, ThinkingDelta, ToolCall
+from retinue.core.messages import Delta, DiscardDelta, StartDelta, TextDelta, ThinkingDelta, ToolCall
 from retinue.core.step import MODEL
 from retinue.core.text import plural
 
@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
+    from retinue.cli.output.live import TreeFrames
     from retinue.cli.output.markdown import MarkdownPrinter
+    from retinue.cli.output.styled_lines import Part
 
 RESTARTED = "(the answer broke off and starts again)"
 
@@ -83,10 +85,11 @@ class TurnPrinter:
     def receive(self, event: Event | Delta) -> None:
         """Print what is new in an event or delta."""
         match event:
-            case StartDelta() | DiscardDelta() | TextDelta() | ThinkingDelta() | CallDelta():
+            case StartDelta() | DiscardDelta() | TextDelta() | ThinkingDelta():
                 self._reply.receive(event)
             case ReplyReceived(reply=reply, turn=turn, at=at):
-                self._reply.finish(reply)
+                # Calls are shown when the reply is complete.
+                self._reply.finish(replace(reply, message=replace(reply.message, calls=())))
                 self._screen.end_text()
                 self.printed = reply.message.text
                 for index, call in enumerate(reply.message.calls):
@@ -228,20 +231,26 @@ class TurnScreen:
         """What is to be printed after a question."""
         self._prompt = prompt
         self._tree: Area | None = None
+        self._tree_frames: TreeFrames | None = None
         self._terminal = None if plain else redrawable()
         self._markdown: MarkdownPrinter | None = None if plain or not with_text else markdown_screen()
         self._plain = PlainLines(verbose=verbose, write=self.note)
         self._thinking: _Thinking | None = None
         self._calls: dict[int, tuple[ToolCall, float]] = {}
         """The root's calls in progress, by index."""
-        self._lines: list[Text] = []
+        self._lines: list[Text | list[Part]] = []
         """Lines to be printed with the next frame: a run with a thousand children returns as many calls."""
         self._uncounted = 0
         """Calls without a line, because many returned at the same time."""
         self._failed: set[RunId] = set()
         self._frames = FrameCost()
-        self.rows: Sequence[RunView] = ()
+        self._rows: Sequence[RunView] = ()
+        """All rows of the last look; few looks are drawn."""
+
+    @property
+    def rows(self) -> list[RunView]:
         """The root, and the descendants that worked during the turn."""
+        return [_of_this_turn(view, self._began) for view in self._rows if self._belongs(view)]
 
     # Text
 
@@ -306,7 +315,7 @@ class TurnScreen:
         if not self._quiet:
             self._print(line)
 
-    def _print(self, line: str | Text) -> None:
+    def _print(self, line: str | Text | list[Part]) -> None:
         if self._paused:
             self._held.append(lambda: self._print(line))
             return
@@ -316,6 +325,7 @@ class TurnScreen:
             self._lines.append(Text(line, style="dim") if isinstance(line, str) else line)
             return
         self.end_text()
+        assert not isinstance(line, list)
         if sys.stderr.isatty():
             from rich.text import Text
 
@@ -331,8 +341,14 @@ class TurnScreen:
         if self._terminal is None or not lines:
             return
         self._hide()
-        for line in lines:
-            self._terminal.print(line)
+        for is_cut, group in groupby(lines, lambda line: isinstance(line, list)):
+            if is_cut:
+                from retinue.cli.output.styled_lines import StyledLines
+
+                self._terminal.print(StyledLines([line for line in group if isinstance(line, list)]), crop=False)
+            else:
+                for line in group:
+                    self._terminal.print(line)
         if more:
             self._terminal.print(f"(and {plural(more, 'call')} more)", style="dim")
 
@@ -361,31 +377,27 @@ class TurnScreen:
         if len(self._lines) >= MAX_LINES:
             self._uncounted += 1
             return
+        line = returned_line(call, returned, seconds)
+        if returned.refused is None:
+            self._print(_cut_line(line, self._terminal))
+            return
         from rich.text import Text
 
-        line = returned_line(call, returned, seconds)
-        shown = line.text(self._terminal.width, ascii_only=not _is_unicode(self._terminal))
-        text = Text(shown, style="dim", no_wrap=True)
-        text.stylize("not dim green" if line.kind == "good" else "not dim red", 0, 1)
-        text.stylize("not dim bold", 2, 2 + len(line.name))
-        if line.kind == "bad":
-            text.stylize("not dim red", max(0, len(shown) - len(line.result)))
-        if returned.refused is not None:  # with the whole reason
-            text = Text(line.text(WIDTH, ascii_only=not _is_unicode(self._terminal)), style="red")
-        self._print(text)
+        self._print(Text(line.text(WIDTH, ascii_only=not _is_unicode(self._terminal)), style="red"))
 
     # Tree
 
     def show(self, rows: Sequence[RunView], tasks: Mapping[RunId, str]) -> None:
         """Show the tree as it stands now, the root first."""
-        self.rows = [_of_this_turn(view, self._began) for view in rows if self._belongs(view)]
+        self._rows = rows
         if self._paused or not self._frames.is_due():
             return
         with self._frames.counted():
             self._draw(tasks)
 
     def _draw(self, tasks: Mapping[RunId, str]) -> None:
-        children = [view for view in self.rows if view.parent_id is not None]
+        rows = self.rows
+        children = [view for view in rows if view.parent_id is not None]
         if self._terminal is not None and not self._quiet:
             self._report_failures(children)
         self._flush_lines()
@@ -403,8 +415,8 @@ class TurnScreen:
         if any(view.outcome is None for view in children) or (
             not is_writing and time.time() - (self._silent_since or 0.0) > PATIENCE
         ):
-            known = {view.run_id: view.task for view in self.rows}
-            self._drawn(self._terminal).show(self.rows, known, above=above, doing=self._doing)
+            known = {view.run_id: view.task for view in rows}
+            self._drawn(self._terminal).show(rows, known, above=above, doing=self._doing)
         elif above:
             self._drawn(self._terminal).show((), above=above)
         else:
@@ -446,7 +458,7 @@ class TurnScreen:
             yield Text(
                 f"{signs['busy']} {plural(len(self._calls) - MAX_CALLS, 'call')} more", style="cyan", no_wrap=True
             )
-        if self.rows and (pause := self._pause(self.rows[0].run_id)):
+        if self._rows and (pause := self._pause(self._rows[0].run_id)):
             yield Text(one_line(pause, width), style="yellow", no_wrap=True)
 
     def _pause(self, run_id: RunId) -> str:
@@ -504,11 +516,14 @@ class TurnScreen:
 
     def _drawn(self, terminal: Console) -> Area:
         if self._tree is None:
-            from retinue.cli.output.live import LiveTree
+            from retinue.cli.output.live import LiveTree, TreeFrames
 
             if self._markdown is None:
                 self.end_text()
-            self._tree = LiveTree(terminal, verbose=True) if self._prompt is None else self._prompt.area(terminal)
+            self._tree_frames = self._tree_frames or TreeFrames(terminal, verbose=True)
+            self._tree = (
+                LiveTree(terminal, frames=self._tree_frames) if self._prompt is None else self._prompt.area(terminal)
+            )
             self._tree.__enter__()
         return self._tree
 
@@ -525,6 +540,17 @@ class TurnScreen:
 
 def _is_unicode(terminal: Console) -> bool:
     return terminal.encoding.lower().startswith("utf")
+
+
+def _cut_line(line: CallLine, terminal: Console) -> list[Part]:
+    """The parts of a line about a call, in the width of the terminal."""
+    from retinue.cli.output.styled_lines import cut
+
+    sign, name, arguments, result = line.parts(terminal.width, ascii_only=not _is_unicode(terminal))
+    parts = [(sign, "green" if line.kind == "good" else "red"), (f" {name}", "bold")]
+    parts += [(f"  {arguments}", "dim")] if arguments else []
+    parts += [(f"  {result}", "dim" if line.kind == "good" else "red")] if result else []
+    return cut(parts, terminal.width)
 
 
 def _last(text: str, width: int) -> str:
