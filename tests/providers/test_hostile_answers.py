@@ -315,9 +315,14 @@ def empty_arguments(count: int) -> Iterator[Event]:
         yield {"type": "response.function_call_arguments.done", "item_id": "i"}
 
 
+def unknown_parts(count: int) -> Iterator[Event]:
+    yield {"candidates": [{"content": {"parts": [{"executableCode": {}}] * count}}]}
+
+
 @pytest.mark.parametrize(
     ("events", "decoder"),
     [
+        (unknown_parts, GeminiDecoder),
         (incomplete_pieces, ChatDecoder),
         (items_without_ids, ResponsesDecoder),
         (empty_arguments, ResponsesDecoder),
@@ -332,6 +337,19 @@ def test_the_time_of_a_decoder_grows_with_the_length_of_the_answer_and_not_with_
     ratio = least[1] / least[0]
 
     assert ratio < 80  # 16 if it grows with the length, 256 with the square
+
+
+def test_supports_of_citations_beyond_a_thousand_are_not_looked_at() -> None:
+    """Each place was found by decoding the whole text up to it."""
+    supports = [{"segment": {"startIndex": at, "endIndex": at + 3}, "groundingChunkIndices": [0]} for at in range(500)]
+    web = {"groundingChunks": [{"web": {"uri": "https://a.example"}}], "groundingSupports": supports}
+    other = web | {"groundingChunks": [{"web": {"uri": "https://b.example"}}]}
+    found = [{"candidates": [{"groundingMetadata": each, "finishReason": "STOP"}]} for each in (web, web, other)]
+    citations = fed(GeminiDecoder(), [parts(text="é" * 5000), *found]).finish().message.citations
+
+    assert {each.url for each in citations} == {"https://a.example"}
+    assert len(citations) == 1000
+    assert [(each.start, each.end) for each in citations[:4]] == [(0, 1), (0, 2), (1, 2), (1, 3)]
 
 
 def test_a_damaged_event_is_repaired_only_up_to_a_size() -> None:

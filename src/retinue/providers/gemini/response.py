@@ -7,7 +7,8 @@ Signatures are kept together with the position that they belong to.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
@@ -248,9 +249,12 @@ class Decoder(StreamDecoder):
             if part.text is not None or part.function_call is not None:
                 return self._add(part)
         deltas: list[Delta] = []
+        raw: _RawChunk | None = None  # decoded once: an event can have any number of such parts
         for number, part in enumerate(parts):
-            if part.is_of_another_kind() and self._add_server_part(payload, number):
-                continue
+            if part.is_of_another_kind():
+                raw = raw or decode_lenient(_decode_raw, payload)
+                if self._add_server_part(raw.part(number)):
+                    continue
             deltas += self._add(part)
         return deltas
 
@@ -310,9 +314,8 @@ class Decoder(StreamDecoder):
         self._text.append(text)
         return (TextDelta(text),)
 
-    def _add_server_part(self, payload: bytes, number: int) -> bool:
+    def _add_server_part(self, raw: msgspec.Raw) -> bool:
         """Keep a part that a server tool made, as it came; whether it is one."""
-        raw = decode_lenient(_decode_raw, payload).part(number)
         fields = decode_or_none(_decode_fields, raw) or {}
         if not any(name in fields for name in _OF_SERVER_TOOLS):
             return False
@@ -348,22 +351,44 @@ def _grounding_of(value: object) -> _Grounding | None:
 
 def _citations(found: Sequence[_Grounding], text: str) -> Iterator[Citation]:
     """The citations of a text, whose ranges come in bytes."""
-    data = text.encode(errors="replace")
+    every = ((grounding, support) for grounding in found for support in grounding.grounding_supports or ())
+    supports = list(islice(every, MAX_CITATIONS))
+    ranges = [_range_of(support) for _, support in supports]
+    characters = _characters_before({place for pair in ranges for place in pair}, text.encode(errors="replace"))
     count = 0
-    for grounding in found:
+    for (grounding, support), (start, end) in zip(supports, ranges, strict=True):
         chunks = grounding.grounding_chunks or ()
-        for support in (grounding.grounding_supports or ())[:MAX_CITATIONS]:
-            segment = support.segment or _Segment()
-            start, end = (
-                len(data[: max(0, place or 0)].decode(errors="ignore"))
-                for place in (segment.start_index, segment.end_index)
-            )
-            for index in (support.grounding_chunk_indices or ())[:MAX_CITATIONS]:
-                chunk = chunks[index] if 0 <= index < len(chunks) else _GroundingChunk()
-                source = chunk.web or chunk.retrieved_context
-                count += 1
-                if source is not None and count <= MAX_CITATIONS:
-                    yield Citation(source.uri or "", source.title or "", "", start, max(start, end))
+        for index in (support.grounding_chunk_indices or ())[: MAX_CITATIONS - count]:
+            chunk = chunks[index] if 0 <= index < len(chunks) else _GroundingChunk()
+            source = chunk.web or chunk.retrieved_context
+            count += 1
+            if source is not None:
+                first, last = characters[start], characters[end]
+                yield Citation(source.uri or "", source.title or "", "", first, max(first, last))
+
+
+def _range_of(support: _Support) -> tuple[int, int]:
+    segment = support.segment or _Segment()
+    return max(0, segment.start_index or 0), max(0, segment.end_index or 0)
+
+
+def _characters_before(places: Iterable[int], data: bytes) -> dict[int, int]:
+    """How many whole characters lie before each place in UTF-8; the data are read once, however many places there are.
+
+    >>> _characters_before([0, 1, 2, 3, 9], "aé".encode())
+    {0: 0, 1: 1, 2: 1, 3: 2, 9: 2}
+    """
+    found: dict[int, int] = {}
+    begin = count = 0
+    for place in sorted(places):
+        count += len(data[begin:place].translate(None, _CONTINUE_A_CHARACTER))
+        begin = place
+        found[place] = count - (place < len(data) and data[place] in _CONTINUE_A_CHARACTER)
+    return found
+
+
+_CONTINUE_A_CHARACTER = bytes(range(0x80, 0xC0))
+"""The bytes of UTF-8 that begin no character."""
 
 
 def _thinking(part: Thinking | list[str]) -> Thinking:
