@@ -14,7 +14,7 @@ from retinue.core.events import Event, MailTaken, RunEnded
 from retinue.core.messages import Delta, StartDelta, TextDelta
 from retinue.core.run import Outcome
 from retinue.engine import Tuning
-from retinue.engine.live_run import CatchUp, EventReader, Subscriptions
+from retinue.engine.live_run import CatchUp, ReaderQueue, Subscriptions
 from retinue.providers.scripted import calls, hangs, says, streams
 from retinue.store.memory.store import MemoryStore
 from retinue.store.sqlite.store import SqliteStore
@@ -60,7 +60,7 @@ def number(what: Event | Delta) -> int | str:
     return what.text if isinstance(what, TextDelta) else int(getattr(what, "at", 0)) if what is not END else "end"
 
 
-async def heard(reader: EventReader, catch_up: CatchUp) -> list[int | str]:
+async def heard(reader: ReaderQueue, catch_up: CatchUp) -> list[int | str]:
     return [number(what) async for what in reader.read(catch_up)]
 
 

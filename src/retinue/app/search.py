@@ -41,7 +41,7 @@ class Hit(Struct, frozen=True, kw_only=True):
     excerpt: str
 
 
-class SearchPage(Struct, frozen=True, kw_only=True):
+class FoundRuns(Struct, frozen=True, kw_only=True):
     """The hits, the number of runs that were read, and where the next search goes on; None at the end."""
 
     hits: tuple[Hit, ...]
@@ -51,7 +51,7 @@ class SearchPage(Struct, frozen=True, kw_only=True):
 
 async def search(
     client: ReadOnlyClient, words: Sequence[str], *, before: SearchPosition | None, limit: int
-) -> SearchPage:
+) -> FoundRuns:
     """Up to about `limit` entries that have all the words, in any order and case."""
     wanted = [word.lower() for word in words]
     began = time.monotonic()
@@ -64,9 +64,9 @@ async def search(
             read += 1
             before = (view.started_at, view.run_id)
             if len(hits) >= limit or read >= MAX_RUNS or time.monotonic() - began > SECONDS:
-                return SearchPage(hits=tuple(hits[:limit]), runs_read=read, before=before)
+                return FoundRuns(hits=tuple(hits[:limit]), runs_read=read, before=before)
         if len(views) < STEP:
-            return SearchPage(hits=tuple(hits), runs_read=read, before=None)
+            return FoundRuns(hits=tuple(hits), runs_read=read, before=None)
 
 
 async def _of_run(client: ReadOnlyClient, view: RunView, wanted: Sequence[str]) -> list[Hit]:

@@ -169,7 +169,7 @@ async def find_batch(supervisor: Supervisor, name: str) -> TaskBatch:
     raise UnknownName("batch", name, tuple(batch.name for batch in found[:20]))
 
 
-BatchState: TypeAlias = Literal["ended", "working", "waiting"]
+BatchTaskState: TypeAlias = Literal["ended", "working", "waiting"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ class BatchProgress:
         return len(self.batch.ids) - len(self.runs)
 
     @property
-    def state(self) -> BatchState:
+    def state(self) -> BatchTaskState:
         """`working` while a process drives runs of it; `waiting` while only the vendor works on it."""
         unfinished = self.unfinished
         if not unfinished and not self.missing:

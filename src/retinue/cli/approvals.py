@@ -25,7 +25,7 @@ QuestionArgument = Annotated[
 OptionalQuestionArgument = Annotated[
     str | None, typer.Argument(metavar="[ID]", help="Show this call with all its arguments.", show_default=False)
 ]
-YesFlag = Annotated[bool, option("--yes", help="Do not ask on a terminal.")]
+DoNotAskFlag = Annotated[bool, option("--yes", help="Do not ask on a terminal.")]
 NoteFlag = Annotated[
     str, option("--note", metavar="TEXT", help="A note stored with the answer; the model reads the note of a denial.")
 ]
@@ -36,7 +36,7 @@ def approvals(question: OptionalQuestionArgument = None, json: JsonFlag = False)
     return perform(_list(question, json=json))
 
 
-def approve(question: QuestionArgument, note: NoteFlag = "", yes: YesFlag = False) -> int:
+def approve(question: QuestionArgument, note: NoteFlag = "", yes: DoNotAskFlag = False) -> int:
     """Approve a tool call that waits for approval; on a terminal, the call is shown first."""
     return perform(_answer(question, allow=True, note=note, ask=not yes))
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from retinue.config.agents import Count, Name, Seconds
 from retinue.config.model_options import ReplyTokens
-from retinue.config.providers import Address
+from retinue.config.providers import HttpUrl
 from retinue.config.section_type import NamedTables, Section
 from retinue.core.key_paths import ROOT_DEFAULTS
 from retinue.core.model_options import ModelOptions
@@ -29,7 +29,7 @@ Model = Annotated[
 ProviderName = Annotated[
     Name | None, Meta(description="The provider: a wire, a local server or [providers.NAME].", examples=["local"])
 ]
-BaseUrl = Annotated[Address | None, Meta(description="The provider's address.", examples=["http://localhost:8000/v1"])]
+BaseUrl = Annotated[HttpUrl | None, Meta(description="The provider's address.", examples=["http://localhost:8000/v1"])]
 Dialects = Annotated[
     Names | None,
     Meta(description="Delegation tools that runs are offered; [] is none.", examples=[[]]),

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from retinue.config.providers import Address, Variable
+from retinue.config.providers import HttpUrl, OptionalVariable
 from retinue.config.section_type import NamedTables, Section
 from retinue.core.policy import Risk
 from retinue.mcp_client import McpServer
@@ -25,7 +25,7 @@ class McpServerSettings(Struct, frozen=True, kw_only=True):
     ] = None
     args: Annotated[tuple[str, ...], Meta(description="Its arguments.", examples=[["-y", "some-mcp-server"]])] = ()
     env: Annotated[
-        tuple[Variable, ...],
+        tuple[OptionalVariable, ...],
         Meta(description="Environment variables that it is given, by name.", examples=[["GITHUB_TOKEN"]]),
     ] = ()
     cwd: Annotated[
@@ -33,10 +33,10 @@ class McpServerSettings(Struct, frozen=True, kw_only=True):
         Meta(description="Its folder, relative to this file; see the guide for the default.", examples=["."]),
     ] = None
     url: Annotated[
-        Address | None, Meta(description="The address of a server on HTTP, instead.", examples=["https://host/mcp"])
+        HttpUrl | None, Meta(description="The address of a server on HTTP, instead.", examples=["https://host/mcp"])
     ] = None
     headers: Annotated[
-        Mapping[str, Variable],
+        Mapping[str, OptionalVariable],
         Meta(description="Headers of requests, each with the variable of its value.", examples=[{"X-Key": "MCP_KEY"}]),
     ] = {}
     timeout: Annotated[float, Meta(gt=0, le=86_400, description="Seconds that one call may take.", examples=[60])] = (

@@ -19,11 +19,11 @@ from retinue.core.policy import (
     DEFAULT_COMMANDS,
     Autonomy,
     DelegationCeiling,
+    Entry,
     Policy,
     RuntimeProfile,
 )
 
-Entry = Annotated[str, Meta(min_length=1)]
 Entries = tuple[Entry, ...]
 Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Seconds = Annotated[float, Meta(gt=0, le=1_000_000_000)]

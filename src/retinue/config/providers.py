@@ -12,10 +12,10 @@ from retinue.config.section_type import NamedTables, Section
 from retinue.providers.acp import AgentProgram
 from retinue.providers.pricing import Rates
 
-Address = Annotated[
+HttpUrl = Annotated[
     str, Meta(pattern=r"\Ahttps?://[^\s/]", extra={"expected": "an address that begins with http:// or https://"})
 ]
-Variable = Annotated[
+OptionalVariable = Annotated[
     str,
     Meta(
         pattern=r"\A([A-Za-z_][A-Za-z0-9_]*)?\Z",
@@ -49,9 +49,9 @@ class ProviderSettings(Struct, frozen=True, kw_only=True):
     wire: Annotated[
         str, Meta(description="Its protocol; not needed if the provider's name is a wire's.", examples=["openai-chat"])
     ]
-    base_url: Annotated[Address | None, Meta(description="Its base URL.", examples=["http://localhost:8000/v1"])] = None
+    base_url: Annotated[HttpUrl | None, Meta(description="Its base URL.", examples=["http://localhost:8000/v1"])] = None
     api_key_env: Annotated[
-        Variable | None,
+        OptionalVariable | None,
         Meta(
             description='The environment variable that holds its key, never the key itself; "" sends none.',
             examples=["LOCAL_API_KEY"],
@@ -114,7 +114,7 @@ class ProviderSettings(Struct, frozen=True, kw_only=True):
         Meta(description="acp: the agent program and its arguments.", examples=[["gemini", "--acp"]]),
     ] = ()
     env: Annotated[
-        tuple[Variable, ...],
+        tuple[OptionalVariable, ...],
         Meta(
             description="acp: environment variables that the program is given, by name.", examples=[["GEMINI_API_KEY"]]
         ),

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 
 from retinue.config.section_type import Section
 
-Address = Annotated[
+CollectorUrl = Annotated[
     str,
     Meta(pattern=r"\Ahttps?://[^\s/]+(/\S*)?\Z", max_length=2048, extra={"expected": "an http or https address"}),
 ]
@@ -29,7 +29,7 @@ class TelemetrySettings(Struct, frozen=True, kw_only=True):
         Meta(description="Whether to export; unset, an endpoint here or in a variable decides.", examples=[True]),
     ] = None
     endpoint: Annotated[
-        Address | None,
+        CollectorUrl | None,
         Meta(
             description="The base address of a collector that reads OTLP over HTTP.",
             examples=["http://localhost:4318"],

@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 
 from retinue.config import error_texts
 from retinue.config.error_texts import quoted
-from retinue.config.providers import Variable
+from retinue.config.providers import OptionalVariable
 from retinue.config.section_type import NamedTables, Section
 from retinue.config.validation import Issue
 from retinue.tools.dependencies import PROGRAM_MEMORY_MB, ToolOptions
@@ -131,7 +131,7 @@ class ServerToolSettings(Struct, frozen=True, kw_only=True):
         Meta(description="The address of a remote MCP server.", examples=["https://mcp.example/mcp"]),
     ] = None
     token_env: Annotated[
-        Variable | None,
+        OptionalVariable | None,
         Meta(description="The variable of its token, which the vendor is sent.", examples=["DOCS_TOKEN"]),
     ] = None
     allow: Annotated[_Entries, Meta(description="The only tools of the server.", examples=[["search"]])] = ()

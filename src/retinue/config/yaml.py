@@ -27,7 +27,7 @@ _PLAIN = {
 }
 """Types of unquoted scalars by YAML 1.2; the first match counts, all others are strings."""
 
-Value: TypeAlias = "str | bool | int | float | list[Value] | dict[str, Value] | None"
+YamlValue: TypeAlias = "str | bool | int | float | list[YamlValue] | dict[str, YamlValue] | None"
 
 
 class _TooManyNodes(Exception):
@@ -87,7 +87,7 @@ class _NodeConverter:
         self._problem = partial(Problem, file=file)
         self._count = 0
 
-    def top(self, node: Node | None) -> dict[str, Value]:
+    def top(self, node: Node | None) -> dict[str, YamlValue]:
         """The sections of the file; none if it is empty."""
         if node is None or _is_null(node):
             return {}
@@ -98,7 +98,7 @@ class _NodeConverter:
             raise self._tag_error(node, ())
         return self._mapping(node, (), ())
 
-    def _value(self, node: Node, path: KeyPath, above: tuple[Node, ...]) -> Value:
+    def _value(self, node: Node, path: KeyPath, above: tuple[Node, ...]) -> YamlValue:
         self._count += 1
         if self._count > MAX_VALUES:
             raise self._error(node, f"more than {MAX_VALUES} values with all aliases expanded", path)
@@ -114,12 +114,12 @@ class _NodeConverter:
             case _:
                 raise self._tag_error(node, path)
 
-    def _item(self, node: Node, path: KeyPath, above: tuple[Node, ...]) -> Value:
+    def _item(self, node: Node, path: KeyPath, above: tuple[Node, ...]) -> YamlValue:
         self.lines.setdefault(path, _line(node))
         return self._value(node, path, above)
 
-    def _mapping(self, node: MappingNode, path: KeyPath, above: tuple[Node, ...]) -> dict[str, Value]:
-        values: dict[str, Value] = {}
+    def _mapping(self, node: MappingNode, path: KeyPath, above: tuple[Node, ...]) -> dict[str, YamlValue]:
+        values: dict[str, YamlValue] = {}
         first: dict[str, int] = {}
         for key, below in node.value:
             name = self._key(key, path)
@@ -146,7 +146,7 @@ class _NodeConverter:
             )
         return str(node.value)
 
-    def _scalar(self, node: ScalarNode, path: KeyPath) -> Value:
+    def _scalar(self, node: ScalarNode, path: KeyPath) -> YamlValue:
         text = str(node.value)
         match node.tag.removeprefix(_TAG):
             case "str":

@@ -44,7 +44,7 @@ CatchUp = Callable[[int], Awaitable[list[tuple[int, Event]]]]
 """Reads from the store the events after a sequence number."""
 
 
-class EventReader:
+class ReaderQueue:
     """The queue of one reader; `seq` is the number of the last event it has read.
 
     A reader that has lost a delta gets no more deltas of that attempt: what it gets of an attempt is always a prefix.
@@ -159,9 +159,9 @@ class Subscriptions:
             self.publish_delta(DiscardDelta())
             self._has_deltas = False
 
-    def join(self, seq: int) -> EventReader:
+    def join(self, seq: int) -> ReaderQueue:
         """A new reader that has read the events up to `seq`."""
-        reader = EventReader(seq, self._capacity)
+        reader = ReaderQueue(seq, self._capacity)
         self.add(reader)
         return reader
 

@@ -125,11 +125,11 @@ _USUAL = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR"
 """Variables that every program is given; keys of model vendors are not among them."""
 
 
-Check = Callable[[Path, int, bytes], None]
+FileCheck = Callable[[Path, int, bytes], None]
 """Raises `ConfigError` for an open file that must not be obeyed."""
 
 
-def read_server_file(path: Path, check: Check | None = None) -> tuple[McpServer, ...]:
+def read_server_file(path: Path, check: FileCheck | None = None) -> tuple[McpServer, ...]:
     """The servers of a JSON file: `mcpServers` of Claude Code and Cursor, or `servers` of VS Code.
 
     `${NAME}`, `${NAME:-default}` and `${env:NAME}` in values are environment variables. A server that cannot be used is

@@ -42,7 +42,7 @@ _HEX: Final = b"0123456789abcdefABCDEF"
 _NO_BODY: Final = frozenset((204, 304))
 _MAX_HEADS: Final = 256
 
-Origin: TypeAlias = tuple[str, str, int]
+ServerOrigin: TypeAlias = tuple[str, str, int]
 """Scheme, host and port."""
 
 
@@ -228,7 +228,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         "place",
     )
 
-    def __init__(self, pool: Pool, place: Origin) -> None:
+    def __init__(self, pool: Pool, place: ServerOrigin) -> None:
         self.place = place
         self.loop = pool.loop
         self.idle_since = 0.0
@@ -506,7 +506,7 @@ class Pool:
     def __init__(self, *, connect_seconds: float, headers: Mapping[str, str]) -> None:
         self._connect_seconds = connect_seconds
         self._default_headers = headers
-        self._idle: dict[Origin, dict[HttpConnection, None]] = {}
+        self._idle: dict[ServerOrigin, dict[HttpConnection, None]] = {}
         self._open: set[HttpConnection] = set()
         self._addresses: dict[tuple[str, int], tuple[float, Sequence[_AddressInfo]]] = {}
         self._lookups: dict[tuple[str, int], asyncio.Task[Sequence[_AddressInfo]]] = {}
@@ -581,7 +581,7 @@ class Pool:
         if any(self._idle.values()):
             self._timer = self.loop.call_at(oldest + KEEPALIVE_SECONDS, self._close_old)
 
-    async def _connect(self, place: Origin) -> HttpConnection:
+    async def _connect(self, place: ServerOrigin) -> HttpConnection:
         import aiohappyeyeballs
 
         scheme, host, port = place

@@ -21,7 +21,7 @@ MAX_KEPT = 64 * 1024 * 1024
 """Bytes of earlier contents that are kept together; the oldest changes are forgotten first."""
 
 
-class PathTarget(Protocol):
+class NameInFolder(Protocol):
     """A name in a folder that is held open; `names` are its components from `/` on."""
 
     @property
@@ -43,7 +43,7 @@ class PathTarget(Protocol):
         """Status of what has that name now; None if there is nothing."""
 
 
-Reopen: TypeAlias = Callable[[], AbstractContextManager[PathTarget]]
+Reopen: TypeAlias = Callable[[], AbstractContextManager[NameInFolder]]
 """Opens the target of a change once more, within the policy of the call that made it."""
 
 
@@ -87,7 +87,7 @@ class FileChanges:
             self._groups = [*filter(None, self._groups), []]
 
     @contextmanager
-    def recorded(self, target: PathTarget, reopen: Reopen) -> Generator[None]:
+    def recorded(self, target: NameInFolder, reopen: Reopen) -> Generator[None]:
         """Record what the block does to a target."""
         if not self._is_on:
             yield
@@ -128,7 +128,7 @@ def _size(change: FileChange) -> int:
     return sum(len(found.data) for found in (change.before, change.after) if isinstance(found, FileContent))
 
 
-def found(target: PathTarget) -> FoundContent:
+def found(target: NameInFolder) -> FoundContent:
     try:
         fd = os.open(target.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=target.fd)
     except FileNotFoundError:

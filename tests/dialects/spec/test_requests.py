@@ -11,9 +11,9 @@ from retinue.dialects.spec.requests import (
     ALL,
     Collect,
     Define,
+    GetStatus,
     ListAgents,
     Spawn,
-    TaskStatus,
     WaitForTasks,
     actions_of,
     check_agent_name,
@@ -43,7 +43,7 @@ def test_the_five_requests_are_understood() -> None:
     assert parse('{"action": "list_agents"}') == ListAgents()
     assert parse('{"action": "spawn", "agent": "researcher", "task": "Find it."}') == Spawn("researcher", "Find it.")
     assert parse('{"action": "spawn", "name": "researcher", "task": "Find it."}') == Spawn("researcher", "Find it.")
-    assert parse('{"action": "status", "task_id": "t_01"}') == TaskStatus("t_01")
+    assert parse('{"action": "status", "task_id": "t_01"}') == GetStatus("t_01")
     assert parse('{"action": "collect", "task_id": "t_01"}') == Collect("t_01")
     full = ANALYST | {"tools": ["query_database"], "model": "claude-sonnet-4-20250514", "max_turns": 15}
     assert parse(json.dumps(full)) == Define(

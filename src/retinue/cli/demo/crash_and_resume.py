@@ -117,7 +117,7 @@ def worker_command(home: Path, process: int, pace: float) -> Sequence[str]:
 async def play(home: Path, screen: DemoScreen, pace: Pace, command: DemoCommand = worker_command) -> Played:
     """Play the whole story, with a process that is killed in the middle and another that resumes its tree."""
     async with open_read_only(home=home) as client:
-        watch = TreeWatch(client, screen, pace)
+        watch = TreePoller(client, screen, pace)
         async with running(command(home, 1, pace.turn), home) as first:
             screen.say(f"Process {first.pid} drives the runs.\n", style="bold")
             (root, *_) = await watch.until("the question to the user", lambda tree: tree[0].state == "idle", first)
@@ -179,7 +179,7 @@ async def stored_calls(client: ReadOnlyClient) -> frozenset[Call]:
     return frozenset((view.path, event.turn) for view, event in events if isinstance(event, ReplyReceived))
 
 
-class TreeWatch:
+class TreePoller:
     """Polls the only tree of a store, and shows each new event once."""
 
     def __init__(self, client: ReadOnlyClient, screen: DemoScreen, pace: Pace) -> None:

@@ -16,9 +16,9 @@ from typing import Literal, NamedTuple, TypeAlias, cast
 import msgspec
 
 from retinue.config.agent_files.front_matter import (
+    FrontMatterValue,
     NoFrontMatter,
     UnreadableFrontMatter,
-    Value,
     read_front_matter,
 )
 from retinue.config.agent_files.translation import FormatTables
@@ -140,7 +140,7 @@ def _short(text: str) -> str:
     return text if len(text) <= MAX_WARNING else f"{text[:MAX_WARNING]} ..."
 
 
-def _source(path: str, values: Mapping[str, Value]) -> FileFormat:
+def _source(path: str, values: Mapping[str, FrontMatterValue]) -> FileFormat:
     parts = PurePath(path).parts
     if path.endswith((".agent.md", ".chatmode.md")) or ".github" in parts:
         return "copilot"
@@ -161,7 +161,7 @@ class _Reader:
     """Reads the fields of one file and collects warnings."""
 
     def __init__(
-        self, values: Mapping[str, Value], line_of: Callable[[str], int | None], translation: FormatTables
+        self, values: Mapping[str, FrontMatterValue], line_of: Callable[[str], int | None], translation: FormatTables
     ) -> None:
         self._values = values
         self._line_of = line_of
@@ -432,7 +432,7 @@ def _without(tools: Sequence[str], removed: Sequence[str]) -> list[str]:
     return [tool for tool in tools if tool not in names and not tool.startswith(begins)]
 
 
-def _keys(value: Value) -> list[str]:
+def _keys(value: FrontMatterValue) -> list[str]:
     return list(value) if isinstance(value, dict) else []
 
 
@@ -481,7 +481,7 @@ def _toml(path: str, text: str, translation: FormatTables) -> list[AgentFile]:
 
 def _codex(path: str, document: Document, translation: FormatTables) -> AgentFile:
     values = document.values
-    texts: dict[str, Value] = {
+    texts: dict[str, FrontMatterValue] = {
         key: value
         for key, value in values.items()
         if isinstance(value, str) and key in ("name", "description", "model", "model_reasoning_effort", "sandbox_mode")

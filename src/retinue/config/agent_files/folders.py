@@ -40,7 +40,7 @@ USUAL_FOLDERS = (
 )
 """Where other programs keep the agent files of a project."""
 
-Check = Callable[[Path, int, bytes], None]
+FileCheck = Callable[[Path, int, bytes], None]
 """Raises `ConfigError` for an open file that must not be obeyed."""
 
 
@@ -60,7 +60,7 @@ class FoundAgents(NamedTuple):
     errors: tuple[FileError, ...] = ()
 
 
-def find_agents(paths: Sequence[str | Path], translation: FormatTables, check: Check | None = None) -> FoundAgents:
+def find_agents(paths: Sequence[str | Path], translation: FormatTables, check: FileCheck | None = None) -> FoundAgents:
     """Read the agent files in folders, with the folders in them, and in files that are named themselves.
 
     A file that cannot be used is an error in the result, and the others are read. A name that an earlier file has gets
@@ -155,7 +155,7 @@ def _takes_all(folder: str) -> bool:
     return (".claude", "agents") in pairwise(parts)
 
 
-def _read(path: str, check: Check | None) -> str:
+def _read(path: str, check: FileCheck | None) -> str:
     # Without O_NONBLOCK, opening a named pipe would wait for its writer.
     with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

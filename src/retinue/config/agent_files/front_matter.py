@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import yaml
 from yaml.error import MarkedYAMLError, YAMLError
 
-Value: TypeAlias = "str | list[Value] | dict[str, Value] | None"
+FrontMatterValue: TypeAlias = "str | list[FrontMatterValue] | dict[str, FrontMatterValue] | None"
 """Scalars are texts, also numbers and booleans: the reader of a field knows what it expects."""
 
 MAX_FRONT_MATTER = 256 * 1024
@@ -37,7 +37,7 @@ _Loader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 class FrontMatter(NamedTuple):
     """The values of a front matter, the text below it, and what was wrong with its form, each with a line."""
 
-    values: Mapping[str, Value]
+    values: Mapping[str, FrontMatterValue]
     body: str
     lines: Mapping[str, int]
     """The line of each key at the top, counted from 1 in the file."""
@@ -91,7 +91,7 @@ def read_front_matter(text: str, known: Collection[str]) -> FrontMatter:
     return FrontMatter(values, "\n".join(lines[end + 1 :]).strip(), key_lines, tuple(notes))
 
 
-def _parse(block: list[str]) -> tuple[dict[str, Value] | None, tuple[int, str]]:
+def _parse(block: list[str]) -> tuple[dict[str, FrontMatterValue] | None, tuple[int, str]]:
     """The values by YAML, or None with the line (from 0) and the reason."""
     text = "\n".join(block)
     if text.count("[") + text.count("{") > MAX_BRACKETS or any(line.count("- ") > MAX_LINE_DASHES for line in block):
@@ -105,11 +105,11 @@ def _parse(block: list[str]) -> tuple[dict[str, Value] | None, tuple[int, str]]:
         return None, (0, " ".join(str(error).split())[:100] or "syntax error")
     if not isinstance(values, dict):
         return None, (0, "expected keys with values")
-    table = cast("dict[object, Value]", values)
+    table = cast("dict[object, FrontMatterValue]", values)
     return {str(key): value for key, value in table.items()}, (0, "")
 
 
-def _key_lines(block: list[str], values: Mapping[str, Value]) -> dict[str, int]:
+def _key_lines(block: list[str], values: Mapping[str, FrontMatterValue]) -> dict[str, int]:
     found: dict[str, int] = {}
     for index, line in enumerate(block):
         match = _KEY.fullmatch(line)
@@ -118,7 +118,7 @@ def _key_lines(block: list[str], values: Mapping[str, Value]) -> dict[str, int]:
     return found
 
 
-def _line_by_line(block: list[str], known: Collection[str]) -> dict[str, Value]:
+def _line_by_line(block: list[str], known: Collection[str]) -> dict[str, FrontMatterValue]:
     """The values of known keys; lines that start none belong to the value before them."""
     raw: dict[str, list[str]] = {}
     current: list[str] | None = None
@@ -131,7 +131,7 @@ def _line_by_line(block: list[str], known: Collection[str]) -> dict[str, Value]:
     return {name: _loose_value(parts) for name, parts in raw.items()}
 
 
-def _loose_value(parts: list[str]) -> Value:
+def _loose_value(parts: list[str]) -> FrontMatterValue:
     first, *others = parts
     first = first.strip()
     items = [_ITEM.fullmatch(line) for line in others if line.strip()]

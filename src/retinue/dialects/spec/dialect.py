@@ -187,13 +187,13 @@ class SubagentTool(DialectTool):
                 return await self._agent_store.define(request, context)
             case Spawn():
                 return await self._spawn(request, context)
-            case requests.TaskStatus():
+            case requests.GetStatus():
                 return await self._status(request, context)
             case requests.Collect():
                 return await self._collect(request, context)
             case requests.CancelTask():
                 return await self._cancel(request, context)
-            case requests.TaskProgress():
+            case requests.GetProgress():
                 return await self._progress(request, context)
             case WaitForTasks():
                 return await self._wait(request, context)
@@ -290,7 +290,7 @@ class SubagentTool(DialectTool):
 
     # ---- status, progress and wait ----------------------------------------------------------------------------------
 
-    async def _status(self, request: requests.TaskStatus, context: CallContext) -> JsonObject:
+    async def _status(self, request: requests.GetStatus, context: CallContext) -> JsonObject:
         task, _ = await self._logged("status", request.task_id, context)
         answer = answers.status(task)
         is_storm = self._polls.is_storm(context.session_id, task.task_id)
@@ -300,7 +300,7 @@ class SubagentTool(DialectTool):
             answer["hint"] = answers.hint(MAX_POLLS, POLL_SECONDS, can_wait="wait" in self._extensions)
         return answer
 
-    async def _progress(self, request: requests.TaskProgress, context: CallContext) -> JsonObject:
+    async def _progress(self, request: requests.GetProgress, context: CallContext) -> JsonObject:
         """The latest entries of a task: from memory while this process drives it, else from the store."""
         task, run_id = await self._logged("progress", request.task_id, context)
         live = self._supervisor.live(run_id)

@@ -193,7 +193,7 @@ class Spawn(Struct, frozen=True):
     max_output_tokens: int | None = None
 
 
-class TaskStatus(Struct, frozen=True):
+class GetStatus(Struct, frozen=True):
     """Report the state of a task."""
 
     task_id: str
@@ -211,7 +211,7 @@ class CancelTask(Struct, frozen=True):
     task_id: str
 
 
-class TaskProgress(Struct, frozen=True):
+class GetProgress(Struct, frozen=True):
     """Report the latest texts, calls and results of a task."""
 
     task_id: str
@@ -237,7 +237,7 @@ class WaitForTasks(Struct, frozen=True):
 
 
 SubagentRequest: TypeAlias = (
-    ListAgents | Define | Extend | Redefine | Spawn | TaskStatus | Collect | CancelTask | TaskProgress | WaitForTasks
+    ListAgents | Define | Extend | Redefine | Spawn | GetStatus | Collect | CancelTask | GetProgress | WaitForTasks
 )
 
 
@@ -263,11 +263,11 @@ def parse(arguments: str, extensions: AbstractSet[str] = ALL) -> SubagentRequest
         case "spawn":
             return _spawn(fields, extensions)
         case "status":
-            return TaskStatus(fields.text("task_id"))
+            return GetStatus(fields.text("task_id"))
         case "cancel":
             return CancelTask(fields.text("task_id"))
         case "progress":
-            return TaskProgress(fields.text("task_id"))
+            return GetProgress(fields.text("task_id"))
         case "wait":
             return _wait(fields)
         case _:

@@ -22,7 +22,7 @@ PHASES: tuple[Phase, ...] = ("pending", "placed", "queued", "working", "parked",
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class WorkerCounts(Protocol):
+class HealthCounts(Protocol):
     """Numbers of a worker since its start."""
 
     @property
@@ -38,7 +38,7 @@ class WorkerCounts(Protocol):
 class HealthServer:
     """Serves `/healthz`, `/readyz` and `/metrics` at an address, if there is one, inside an `async with` block."""
 
-    def __init__(self, address: tuple[str, int] | None, counts: WorkerCounts) -> None:
+    def __init__(self, address: tuple[str, int] | None, counts: HealthCounts) -> None:
         self._address = address
         self._counts = counts
         self._retinue: Retinue | None = None

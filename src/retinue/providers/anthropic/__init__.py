@@ -7,7 +7,7 @@ from retinue.providers.wire import COMMON_OPTIONS, Wire
 
 if TYPE_CHECKING:
     from retinue.providers.anthropic.request import Encoder as Encoder
-    from retinue.providers.anthropic.request import Step as Step
+    from retinue.providers.anthropic.request import OrderStep as OrderStep
     from retinue.providers.anthropic.request import has_adaptive_thinking as has_adaptive_thinking
     from retinue.providers.anthropic.request import order_note as order_note
     from retinue.providers.anthropic.response import AnthropicProvider as AnthropicProvider
@@ -18,7 +18,7 @@ __all__ = [
     "WIRE",
     "AnthropicProvider",
     "Encoder",
-    "Step",
+    "OrderStep",
     "VertexAIAnthropicProvider",
     "has_adaptive_thinking",
     "order_note",
@@ -29,7 +29,7 @@ __getattr__ = lazy_names(
     {
         "AnthropicProvider": f"{__name__}.response:AnthropicProvider",
         "Encoder": f"{__name__}.request:Encoder",
-        "Step": f"{__name__}.request:Step",
+        "OrderStep": f"{__name__}.request:OrderStep",
         "VertexAIAnthropicProvider": f"{__name__}.vertex:VertexAIAnthropicProvider",
         "has_adaptive_thinking": f"{__name__}.request:has_adaptive_thinking",
         "order_note": f"{__name__}.request:order_note",

@@ -32,7 +32,7 @@ from retinue.providers.unsupported_options import encode_fields, is_supported, w
 if TYPE_CHECKING:
     from retinue.core.server_tools import ServerToolSpec
 
-Step: TypeAlias = Literal["thought", "call"] | int
+OrderStep: TypeAlias = Literal["thought", "call"] | int
 """One block of a reply; text is its number of characters."""
 
 NOTE_SIGNATURE = "anthropic"
@@ -46,7 +46,7 @@ class BlockOrder(Struct, frozen=True, omit_defaults=True, tag_field="type", tag=
     its turn, and goes on with the reply when it is sent back; `container` is the container of its programs.
     """
 
-    blocks: tuple[Step, ...]
+    blocks: tuple[OrderStep, ...]
     citations: dict[int, tuple[msgspec.Raw, ...]] = {}
     paused: bool = False
     container: str = ""
@@ -61,7 +61,7 @@ MCP_BETA = "mcp-client-2025-11-20"
 """The feature of the API that requests with MCP servers have to name."""
 
 
-def order_note(steps: Iterable[Step]) -> Thinking | None:
+def order_note(steps: Iterable[OrderStep]) -> Thinking | None:
     """A note of this order, or None if it is the usual one or there is no thinking to keep in its place.
 
     >>> order_note(["thought", 3, "call", "call"]) is None

@@ -28,7 +28,7 @@ from retinue.providers.anthropic.request import (
     SERVER_BLOCK,
     SERVER_USES,
     BlockOrder,
-    Step,
+    OrderStep,
     encode,
     order_note,
     sent_options,
@@ -588,7 +588,7 @@ class Decoder(StreamDecoder):
         self._parts.append(part)
         return part
 
-    def _steps(self) -> Iterator[Step]:
+    def _steps(self) -> Iterator[OrderStep]:
         for part in self._parts:
             match part:
                 case _ServerBlock():

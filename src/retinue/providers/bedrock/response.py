@@ -25,7 +25,7 @@ from retinue.core.text import NOT_JSON
 from retinue.core.usage import Usage
 from retinue.net.http import Http
 from retinue.net.loopback import is_loopback
-from retinue.providers.anthropic import Step, order_note
+from retinue.providers.anthropic import OrderStep, order_note
 from retinue.providers.bedrock import DEFAULT_REGION, KEY_ENV, WIRE
 from retinue.providers.bedrock.request import EFFORT, encode, options
 from retinue.providers.bedrock.signature import Credentials, FoundCredentials, environment_credentials, sign
@@ -314,7 +314,7 @@ class Decoder(StreamDecoder):
         self._blocks.append(block)
         return block
 
-    def _steps(self) -> Iterator[Step]:
+    def _steps(self) -> Iterator[OrderStep]:
         for block in self._blocks:
             match block.kind:
                 case "thought" if block.has_thought:

@@ -42,7 +42,7 @@ Spelling: TypeAlias = Literal["function_call", "tool_call"]
 # Models without reasoning; OpenAI rejects a request for their encrypted reasoning.
 _NO_REASONING = re.compile(r"(?:.*/)?(?:gpt-3|gpt-4|chatgpt-|gpt-5(?:\.\d+)?-chat)")
 
-Step: TypeAlias = Literal["reasoning", "call"] | int
+OrderStep: TypeAlias = Literal["reasoning", "call"] | int
 """One item of a reply: reasoning, a call, or a message by its number of characters."""
 
 
@@ -57,7 +57,7 @@ class ItemOrder(Struct, frozen=True, omit_defaults=True, tag_field="type", tag="
     message include the `separator` before it; replies that were stored by older versions have none.
     """
 
-    items: tuple[Step, ...]
+    items: tuple[OrderStep, ...]
     phases: tuple[str, ...] = ()
     separator: str = ""
 

@@ -33,8 +33,8 @@ from retinue.providers.openai_responses.request import (
     SERVER_ITEM,
     ItemOrder,
     LastReply,
+    OrderStep,
     Spelling,
-    Step,
     encode,
     options,
 )
@@ -263,7 +263,7 @@ class _Item:
             return TextDelta(self.lead + piece if len(pieces) == 1 else piece)
         return ThinkingDelta(piece) if kind == "reasoning" else CallDelta(self.call_index, "", piece)
 
-    def step(self) -> Step:
+    def step(self) -> OrderStep:
         if self.kind == "message":
             return len(self.lead) + len(self.text)
         return "call" if self.kind == "call" else "reasoning"
@@ -587,7 +587,7 @@ class Decoder(StreamDecoder):
             "".join(_LETTERS[item.kind] for item in kept)
         ):
             phases = tuple(item.phase for item in kept if item.kind == "message")
-            steps: tuple[Step, ...] = tuple(item.step() for item in kept)
+            steps: tuple[OrderStep, ...] = tuple(item.step() for item in kept)
             separator = SEPARATOR if len(phases) > 1 else ""
             yield make_note(ItemOrder(steps, phases if any(phases) else (), separator), NOTE_SIGNATURE)
 

@@ -12,10 +12,10 @@ from typing import Final, TypeAlias
 
 from retinue.core.errors import StoreCorrupt, UnknownFormat
 
-Step: TypeAlias = Sequence[str]
+Migration: TypeAlias = Sequence[str]
 """The SQL statements of one migration."""
 
-INITIAL: Final[Step] = (
+INITIAL: Final[Migration] = (
     # `ended` repeats `phase = 'ended'`, because an index on `phase` would be rewritten every turn.
     """
     CREATE TABLE runs (
@@ -110,7 +110,7 @@ INITIAL: Final[Step] = (
 Rows that are written every turn are few and small: each page that a commit touches is copied to the WAL.
 """
 
-CHECKSUMS: Final[Step] = (
+CHECKSUMS: Final[Migration] = (
     "ALTER TABLE runs ADD COLUMN identity_crc INTEGER",
     "ALTER TABLE runs ADD COLUMN progress_crc INTEGER",
     "ALTER TABLE runs ADD COLUMN driver_crc INTEGER",
@@ -129,7 +129,7 @@ A row of an older version has none until it is written again. The row of a run h
 written at another time: its identity once, its progress every turn, its driver when it changes hands.
 """
 
-LISTS: Final[Step] = (
+LISTS: Final[Migration] = (
     "CREATE INDEX runs_by_time ON runs (accepted_at, run_id)",
     "DROP INDEX runs_by_session",
     "CREATE INDEX runs_by_session ON runs (session_id, accepted_at, run_id)",
@@ -140,13 +140,13 @@ LISTS: Final[Step] = (
 Runs are added in the order of time, so that an entry is added at the end of an index, or of its session in it.
 """
 
-STEPS: Final[tuple[Step, ...]] = (INITIAL, CHECKSUMS, LISTS)
+STEPS: Final[tuple[Migration, ...]] = (INITIAL, CHECKSUMS, LISTS)
 
 APPLICATION_ID: Final = 0x52544E55
 """Marks a file as a retinue store: `RTNU` in its header."""
 
 
-def migrate(connection: sqlite3.Connection, path: Path, steps: Sequence[Step] = STEPS) -> None:
+def migrate(connection: sqlite3.Connection, path: Path, steps: Sequence[Migration] = STEPS) -> None:
     """Apply the missing migrations, all or none; the caller holds the file lock."""
     version = check_version(connection, path, steps)
     if version == len(steps):
@@ -165,7 +165,7 @@ def migrate(connection: sqlite3.Connection, path: Path, steps: Sequence[Step] = 
         raise
 
 
-def check_version(connection: sqlite3.Connection, path: Path, steps: Sequence[Step] = STEPS) -> int:
+def check_version(connection: sqlite3.Connection, path: Path, steps: Sequence[Migration] = STEPS) -> int:
     """The number of migrations that a file has; raises for a newer one and for the database of another program."""
     version = _number(connection, "PRAGMA user_version")
     if version > len(steps):

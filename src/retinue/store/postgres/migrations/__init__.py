@@ -20,10 +20,10 @@ from retinue.store.postgres.migrations import (
     m0005_own_locks,
 )
 
-Step: TypeAlias = Sequence[str]
+Migration: TypeAlias = Sequence[str]
 """The SQL statements of one migration."""
 
-STEPS: Final[tuple[Step, ...]] = (
+STEPS: Final[tuple[Migration, ...]] = (
     m0001_initial.STATEMENTS,
     m0002_large_stores.STATEMENTS,
     m0003_lost_answers.STATEMENTS,
@@ -40,7 +40,7 @@ _HAS_TABLES: Final = """
 _HAS_VERSION: Final = _HAS_TABLES.replace("LIMIT", "AND relname = 'store_version' LIMIT")
 
 
-def migrate(connection: Connection, address: PostgresAddress, steps: Sequence[Step] = STEPS) -> None:
+def migrate(connection: Connection, address: PostgresAddress, steps: Sequence[Migration] = STEPS) -> None:
     """Apply the missing migrations, all or none; raises for a newer version and for the schema of another program.
 
     A schema that is up to date is only read, so a role without the right to create tables can use it.
@@ -75,7 +75,7 @@ def lock_commits(connection: Connection) -> None:
     connection.execute("LOCK TABLE store_version IN EXCLUSIVE MODE")
 
 
-def check_version(connection: Connection, address: PostgresAddress, steps: Sequence[Step] = STEPS) -> int:
+def check_version(connection: Connection, address: PostgresAddress, steps: Sequence[Migration] = STEPS) -> int:
     """The number of migrations that a schema has, 0 if it has no store; raises `UnknownFormat` for a newer version."""
     if connection.execute(_HAS_VERSION, (address.schema,)).fetchone() is None:
         return 0
