@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from importlib import import_module
 from typing import Any, Final, Protocol, cast
 
 import msgspec
@@ -104,8 +105,6 @@ def _digest(content: bytes) -> str:
 def imported_fsspec() -> Any:
     """The package `fsspec`; raises `BadInput` where it is not installed."""
     try:
-        from importlib import import_module
-
         fsspec = import_module("fsspec")
         import_module("fsspec.core")
     except ImportError as error:

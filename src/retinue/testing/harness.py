@@ -5,6 +5,7 @@ Also predictable run ids, and a dialect context for tests that make a dialect wi
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import count
@@ -99,8 +100,6 @@ class Harness:
 
     async def open(self, *, adopt: bool = False, killed_after: int | None = None) -> Retinue:
         """Open a retinue as a new driver; with `killed_after`, writes after that many fail as in a killed process."""
-        import asyncio
-
         is_virtual = isinstance(asyncio.get_running_loop(), VirtualTimeLoop)
         self._crashing_store = CrashingStore(self.store, limit=killed_after)
         options: dict[str, Any] = {
