@@ -1,5 +1,7 @@
 """Writes the reference pages that follow from the code: command line, policies, tools, dialects, settings, Python.
 
+It also writes the descriptions of built-in tools with which runs begin.
+
 `make docs` runs it. A test fails when a page and the code disagree.
 """
 
@@ -40,6 +42,7 @@ from retinue.providers.message_encoder import MessageEncoder
 from retinue.providers.openai_chat.request import Encoder as ChatEncoder
 from retinue.providers.openai_responses.request import Encoder as ResponsesEncoder
 from retinue.testing.harness import dialect_context
+from retinue.tools.builtin import DESCRIBED, DESCRIPTIONS, described
 from retinue.web.openapi import document
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -75,6 +78,7 @@ def pages() -> dict[Path, str]:
         REFERENCE / "settings.md": settings_page(),
         REFERENCE / "tools.md": tools_page(),
         REFERENCE / "wires.md": wires_page(),
+        DESCRIPTIONS: described(tool for tool in builtin_tools() if tool.spec.name in DESCRIBED),
     }
     for name in registry.names():
         made[REFERENCE / "dialects" / f"{name}.md"] = dialect_page(name)
@@ -572,7 +576,7 @@ def main() -> None:
     for path, text in made.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-        print(path.relative_to(REFERENCE.parent.parent), file=sys.stderr)
+        print(path, file=sys.stderr)
 
 
 if __name__ == "__main__":

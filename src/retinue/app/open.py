@@ -379,7 +379,7 @@ def _own_environment() -> tuple[Path, ...]:
 def builtin_tools() -> tuple[Tool, ...]:
     """Every built-in tool, for lists and reference pages; not to be called."""
     builtin = Builtin(lambda: tool_dependencies(ToolOptions(), key_value=NoKeyValue(), home=None))
-    return tuple(tool for name in BUILTIN if (tool := builtin.find(name)) is not None)
+    return tuple(map(builtin.made, BUILTIN))
 
 
 def _folder(home: str | Path | None) -> Path | None:

@@ -15,8 +15,7 @@ from retinue.core.agent import ToolSpec
 from retinue.core.errors import ToolError
 from retinue.core.policy import Policy, Risk
 from retinue.core.ports import CallContext, CallRisk, Ended, PreparedCall, Program, Tool, ToolResult
-from retinue.core.schema import Schema
-from retinue.core.text import name_list
+from retinue.tools.builtin import with_allowed_commands
 from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.function import FunctionTool
 from retinue.tools.function_schema import Misfit
@@ -110,10 +109,7 @@ class ShellTool(FunctionTool[..., ShellRequest]):
         self._dependencies = dependencies
 
     def spec_for(self, offered: tuple[str, ...], policy: Policy) -> ToolSpec:
-        """The spec with the commands that the policy allows."""
-        schema = msgspec.json.decode(self.spec.parameters, type=Schema)
-        schema["properties"]["command"]["description"] += f" Allowed: {name_list(policy.allowed_commands)}."
-        return replace(self.spec, parameters=msgspec.json.encode(schema).decode())
+        return with_allowed_commands(self.spec, policy)
 
     def prepare(self, arguments: str) -> PreparedCall:
         decoded = self.decode(arguments)
