@@ -23,7 +23,15 @@ from retinue.engine import Supervisor
 from retinue.mcp_client import McpTools
 from retinue.providers import catalog
 from retinue.providers.acp import AgentPrograms
-from retinue.providers.catalog import LOCAL_SERVERS, WIRES, ProviderConfig, canonical_name, family, provider_config
+from retinue.providers.catalog import (
+    LOCAL_SERVERS,
+    WIRES,
+    ProviderConfig,
+    canonical_name,
+    default_address,
+    family,
+    provider_config,
+)
 from retinue.providers.pricing import PricedProvider
 from retinue.tools.builtin import BUILTIN, Builtin
 from retinue.tools.dependencies import ToolOptions
@@ -341,7 +349,7 @@ class RegistryFamilies(ProviderFamilies):
         if wire in LOCAL_SERVERS:
             return True
         # A server at another address than the vendor's has models of its own, whatever its wire.
-        own = WIRES[wire].address if wire in WIRES else ""
+        own = default_address(WIRES[wire]) if wire in WIRES else ""
         return config is not None and bool(own) and config.base_url.rstrip("/") != own
 
     def wire(self, provider: str) -> str:

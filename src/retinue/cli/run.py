@@ -210,7 +210,7 @@ def run(
         no_sandbox=no_sandbox,
         mcp_config=tuple(mcp_config or ()),
     )
-    attachments = checked(map(read_attachment, attach or ()))
+    attachments = checked(map(read_attachment, attach)) if attach else ()
     work = _run(
         task,
         launch_options,

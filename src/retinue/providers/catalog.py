@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from urllib.parse import parse_qsl, urlsplit
 
@@ -79,11 +80,26 @@ CLAUDE_MODELS: Mapping[str, str] = {
 }
 """The aliases of Claude Code, as the newest models of Anthropic whose prices are known."""
 
+_REGION = re.compile(r"[a-z0-9-]{1,40}")
+
 ALIASES: dict[str, str] = {alias: name for name, wire in reversed(WIRES.items()) for alias in wire.aliases}
 """Other names of vendors, each with the first name in `WIRES` of its wire."""
 
 ResponsesWire: TypeAlias = Literal["live", "seed"]
 """How the wire `openai-responses` writes tool calls: `live` as `function_call` (OpenAI's), `seed` as `tool_call`."""
+
+
+def default_address(wire: Wire) -> str:
+    """The vendor's address for this process."""
+    regions = (os.environ.get(name, "").strip() for name in wire.region_envs)
+    region = next((region for region in regions if _REGION.fullmatch(region)), "")
+    return wire.regional_url.format(region=region) if region else wire.base_url
+
+
+def provider_class_of(wire: Wire) -> Callable[..., Any]:
+    """The class that speaks a wire; its module is imported now."""
+    module, _, name = wire.provider.partition(":")
+    return getattr(import_module(module), name)
 
 
 def canonical_name(name: str, configured: Collection[str] = ()) -> str:
@@ -214,14 +230,14 @@ def provider_config(
             calls_in_text=calls_in_text,
             program=program,
         )
-    address = base_url or record.address
+    address = base_url or default_address(record)
     if not address:
         raise BadInput(f"{wire} has no default address: give its base URL, such as {record.base_url_example}")
     if not address.startswith(("http://", "https://")):
         field = "url" if full_url else "base URL"
         raise BadInput(f"{field} {address!r} is not an address: it has to begin with http:// or https://")
     _check_address(address, full_url=full_url)
-    is_vendors_own = address.rstrip("/") == record.address
+    is_vendors_own = address.rstrip("/") == default_address(record)
     key = api_key_env if api_key_env is not None else record.api_key_env if is_vendors_own else ""
     return ProviderConfig(
         name=name,
@@ -427,7 +443,7 @@ def create_provider(
     """
     wire = WIRES[config.wire]
     windows, most = context_windows(config), config.options.max_output_tokens
-    provider_class = wire.load()
+    provider_class = provider_class_of(wire)
     if wire.kind in ("script", "program"):
         provider: Provider = _without_address(provider_class, config, programs)
 
@@ -528,7 +544,7 @@ def vendor_model(config: ProviderConfig) -> str | None:
     >>> vendor_model(provider_config("openai", base_url="http://localhost:9/v1"))
     """
     wire = WIRES[config.wire]
-    return wire.default_model or None if config.base_url == wire.address else None
+    return wire.default_model or None if config.base_url == default_address(wire) else None
 
 
 def request_url(config: ProviderConfig, model: str) -> str:

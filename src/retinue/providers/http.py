@@ -149,7 +149,7 @@ class Endpoint:
         if self._sign is not None:
             headers = headers | self._sign("POST", self._url, body)
         secrets = (*self._secrets, *((key,) if key else ()), *more_secrets)
-        mask = AnswerMask(secrets)
+        mask = AnswerMask(secrets) if secrets else None
         # Errors are raised outside of the handlers: as the context of an error, an exception of the HTTP client could
         # show the headers of the request, and with them the key.
         try:
@@ -174,7 +174,7 @@ class Endpoint:
                 fault=error.fault,
                 status=error.status,
                 retry_after=error.retry_after,
-                partial=mask.text(decoder.partial),
+                partial=decoder.partial if mask is None else mask.text(decoder.partial),
                 usage=decoder.usage() or NO_USAGE,
                 busy=error.busy,
                 slip=display_text(error.slip, secrets, SLIP_CHARS),

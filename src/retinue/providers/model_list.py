@@ -11,7 +11,7 @@ from msgspec import Struct
 from retinue.core.errors import ProviderError
 from retinue.core.text import NOT_JSON
 from retinue.net.http import Http
-from retinue.providers.catalog import WIRES, ProviderConfig, context_windows, model_prices
+from retinue.providers.catalog import WIRES, ProviderConfig, context_windows, model_prices, provider_class_of
 from retinue.providers.http import Endpoint
 from retinue.providers.pricing import Rates
 
@@ -105,7 +105,7 @@ async def _endpoints(config: ProviderConfig, http: Http) -> Sequence[Endpoint]:
     wire = WIRES[config.wire]
     if not wire.finds_credentials:
         return [_endpoint(config, http)]
-    provider = wire.load()(config.base_url, config.api_key_env or None, config.headers, http=http)
+    provider = provider_class_of(wire)(config.base_url, config.api_key_env or None, config.headers, http=http)
     return await provider.list_endpoints()
 
 

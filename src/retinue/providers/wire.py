@@ -6,17 +6,11 @@ class as `module:class`, so that listing the wires imports neither an HTTP clien
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Callable
-from importlib import import_module
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from msgspec import Struct
 
 from retinue.core.model_options import MAX_TEMPERATURE
-
-_REGION = re.compile(r"[a-z0-9-]{1,40}")
 
 Family: TypeAlias = Literal["anthropic", "openai", "gemini", "bedrock"]
 """The vendor whose request format a wire speaks."""
@@ -98,14 +92,3 @@ class Wire(Struct, frozen=True, kw_only=True):
     """Whether the key may be a token that is sent as `Authorization: Bearer`."""
     seed_options: dict[str, object] = {}
     """Options of the provider class for `responses_wire = "seed"`; empty if the wire has no such spelling."""
-
-    @property
-    def address(self) -> str:
-        """The vendor's address for this process."""
-        regions = (os.environ.get(name, "").strip() for name in self.region_envs)
-        region = next((region for region in regions if _REGION.fullmatch(region)), "")
-        return self.regional_url.format(region=region) if region else self.base_url
-
-    def load(self) -> Callable[..., Any]:
-        module, _, name = self.provider.partition(":")
-        return getattr(import_module(module), name)

@@ -47,6 +47,7 @@ from retinue.providers.catalog import (
     check_key_address,
     check_temperature,
     create_provider,
+    provider_class_of,
     provider_config,
 )
 from retinue.store.memory import MemoryStore
@@ -263,7 +264,7 @@ def _preload() -> None:
     """Import what may be needed, while the parent does not wait."""
     for provider in PROVIDERS:
         with suppress(ImportError):
-            WIRES[provider].load()
+            provider_class_of(WIRES[provider])
     for name in NEEDED_LATER:
         with suppress(ImportError):
             import_module(name)
