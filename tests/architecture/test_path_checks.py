@@ -245,7 +245,7 @@ REASONS: dict[tuple[str, str, str], str] = {
     ("local/programs.py", "_first", "isfile"): PROGRAM,
     ("local/programs.py", "import_path", "realpath"): PROGRAM,
     ("dialects/context.py", "DialectContext.run_spec_for", "resolve"): NOT_A_PATH,
-    ("dialects/spec/agents.py", "AgentStore.list", "resolve"): NOT_A_PATH,
+    ("dialects/spec/dialect.py", "AgentStore.list", "resolve"): NOT_A_PATH,
     ("dialects/xzatoma/child.py", "Children.__init__", "resolve"): NOT_A_PATH,
     (
         "dispatch/one_call/answer.py",

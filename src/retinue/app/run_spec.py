@@ -159,11 +159,7 @@ class RunSpecBuilder:
             workspaces=self._workspaces,
             worktree_changes=self._worktree_changes,
             make_output=make_output,
-            resolve=lambda model, caller_spec: (
-                self._providers.split(model, caller_spec.provider)
-                if model
-                else (caller_spec.provider, caller_spec.model)
-            ),
+            resolve=lambda model, caller_spec: self._providers.split(model, caller_spec.provider),
         )
         self._supervisor.use_spawner(ChildRuns(self._dialect_context, self._own_tools_at))
         self._together(chosen)

@@ -159,5 +159,7 @@ class RootDefaults(Struct, frozen=True, kw_only=True):
         return replace(given, max_output_tokens=self.max_output_tokens)
 
 
+NO_ROOT_DEFAULTS = RootDefaults()
+
 ROOT = Section(name=ROOT_DEFAULTS, type=RootDefaults, about="Defaults of root runs.")
 """Declared for settings files of other programs only."""

@@ -16,7 +16,7 @@ from retinue.core.budget import Window
 from retinue.core.commands import RunRow
 from retinue.core.errors import TreeCancelled
 from retinue.core.ids import Key, RunId
-from retinue.core.model_options import NO_OPTIONS, with_hours_of
+from retinue.core.model_options import NO_OPTIONS, NO_REQUEST_OPTIONS, with_hours_of
 from retinue.core.policy import Policy, allows, intersect, windows_of
 from retinue.core.ports import CallContext, Clock, KeyValue, Meter, NoMeter, Provider
 from retinue.core.workspace import is_address, is_worktree, worktree_of
@@ -142,7 +142,7 @@ class DialectContext(Struct, frozen=True, kw_only=True):
         the caller: with the caller's memory and in the caller's workspace. A fallback belongs to its model: a child
         without a model of its own has the caller's, unless it names another.
         """
-        provider, name = self.resolve(model, caller_spec)
+        provider, name = self.resolve(model, caller_spec) if model else (caller_spec.provider, caller_spec.model)
         own = replace(caller_spec, provider=provider, model=name)
         others = tuple(self.resolve(other, own) for other in fallback)
         known = self.known(agent)
@@ -155,12 +155,16 @@ class DialectContext(Struct, frozen=True, kw_only=True):
                 think=caller_spec.think or known.think,
             )
         own_options = NO_OPTIONS if known is None else known.options
+        request_options = NO_REQUEST_OPTIONS if known is None else own_options.request_options
         if known is not None:
             # The vendor's tools cost money and send data out: an agent has those that a person gave it, by name.
             server_tools = (name for name in known.tools if is_server_tool(name))
             offered = tuple(dict.fromkeys((*offered, *server_tools)))
-        request_options = own_options.request_options
-        if own_options.batch_hours is None and provider == caller_spec.provider:
+        if (
+            caller_spec.options.batch_hours is not None
+            and own_options.batch_hours is None
+            and provider == caller_spec.provider
+        ):
             # A caller whose own replies may take hours waits as long for its children.
             request_options = with_hours_of(caller_spec.options, request_options)
         temperature = own_options.temperature

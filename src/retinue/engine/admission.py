@@ -165,6 +165,8 @@ def _in_the_same_workspace(spawn_request: SpawnRequest, parent: RunSpec, rules: 
     That differs from the current folder if the parent's is fetched, or if a worker on its machine drives it.
     """
     run_spec = spawn_request.run_spec
+    if run_spec.workspace == parent.workspace:
+        return spawn_request
     is_kept = is_address(parent.workspace) or bool(rules.machine and rules.machine in parent.tags)
     if not is_kept or run_spec.workspace not in ("", os.getcwd()):
         return spawn_request

@@ -157,10 +157,6 @@ class EngineContext:
     background_tasks: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
     """Small tasks that belong to no run; cancelled when the driver leaves."""
 
-    def approver_of(self, root_id: RunId) -> Approver:
-        """How calls of a tree that need a person are answered."""
-        return self.approvers.get(root_id, self.approver) if self.approvers else self.approver
-
     def id_field(self, run: Run) -> str:
         """The run's id in front of the message of a log line; empty where the fields of its lines have the id."""
         run_id = run.accepted.run_id

@@ -246,7 +246,7 @@ def _permission(live: LiveRun, call: OpenCall, prepared: PreparedCall, engine: E
         return GRANTED
     if call.answer is not None:
         return GRANTED if call.answer.allow else _unapproved(call.answer.note, decision.reason)
-    if engine.approver_of(live.run.accepted.root_id) == "deny":
+    if _approver_of(live, engine) == "deny":
         return _unapproved(NO_APPROVER, decision.reason)
     now = engine.clock.now()
     live.record(CallParked(at=now, turn=live.run.turns, index=call.index, tool=call.call.name, reason=decision.reason))
@@ -351,12 +351,17 @@ def answer_to(question: Approval, *, allow: bool, note: str = "") -> ApprovalAns
     )
 
 
+def _approver_of(live: LiveRun, engine: EngineContext) -> Approver:
+    """How calls of a run's tree that need a person are answered."""
+    return engine.approvers.get(live.run.accepted.root_id, engine.approver) if engine.approvers else engine.approver
+
+
 def request_approvals(live: LiveRun, engine: EngineContext) -> None:
     """Ask the approver the open questions of a run, each once; with `wait` the answers come through the inbox.
 
     Without an approver, a question that an earlier process has left is refused.
     """
-    approver = engine.approver_of(live.run.accepted.root_id)
+    approver = _approver_of(live, engine)
     if approver != "wait":
         for question in live.run.open_questions():
             mark = f"asked/{question.turn}/{question.index}"

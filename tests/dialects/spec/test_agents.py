@@ -6,7 +6,7 @@ import pytest
 
 from retinue.core.agent import Agent
 from retinue.dialects.error_codes import CodedRefusal
-from retinue.dialects.spec.agents import agent_named, agents_of, define, listing
+from retinue.dialects.spec.dialect import agent_named, agents_of, define, listing
 from retinue.dialects.spec.requests import Define
 
 RESEARCHER = Agent(

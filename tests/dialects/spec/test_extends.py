@@ -8,8 +8,8 @@ import retinue
 from retinue.core.agent import Agent
 from retinue.core.run import Limits
 from retinue.dialects.error_codes import CodedRefusal
-from retinue.dialects.spec.agents import agents_of, define, origin_of
 from retinue.dialects.spec.answers import subagent_text
+from retinue.dialects.spec.dialect import agents_of, define, origin_of
 from retinue.dialects.spec.requests import Define, Extend, Redefine, parse
 from retinue.providers.scripted import calls, says
 from tests.dialects.spec.harness import Answer, SpecHarness, other_work, read_after, subagent, waiting_orchestrator

@@ -27,6 +27,7 @@ from retinue.app.state_folder import chosen_url
 from retinue.app.structured_output import OutputFormat
 from retinue.app.tool_modules import load_tools
 from retinue.config.agent_files.translation import AGENT_FILES, AgentFileSettings
+from retinue.config.defaults import NO_ROOT_DEFAULTS
 from retinue.config.precedence import Flags
 from retinue.config.settings import Settings
 from retinue.core.agent import Agent, RunSpec
@@ -158,12 +159,14 @@ async def prepare(settings: Settings, options: LaunchOptions) -> Launch:
     if options.model_choice is None:
         check_temperature(model_choice.provider_config, options.model_options.temperature)
     # A dialect's limits are exact; without a dialect the last turn is reserved for an answer.
-    limits = settings.root.limits_over(Limits(max_turns=MAX_TURNS, wrap_up=not options.dialects))
+    limits, root = Limits(max_turns=MAX_TURNS, wrap_up=not options.dialects), settings.root
+    if root != NO_ROOT_DEFAULTS:
+        limits = root.limits_over(limits)
+        options = dataclasses.replace(options, model_options=root.options_over(options.model_options))
     if options.agent is not None:
         limits = settings.agents[options.agent].limits_over(limits)
-    options = dataclasses.replace(options, model_options=settings.root.options_over(options.model_options))
     if options.agent is None:
-        options = dataclasses.replace(options, system=options.system or settings.root.system_prompt)
+        options = dataclasses.replace(options, system=options.system or root.system_prompt)
     if settings.section(AGENT_FILES.name, AgentFileSettings).instructions:
         from retinue.app.agent_folders import workspace_instructions  # imported late: few settings ask for it
 

@@ -137,10 +137,13 @@ class Quotas:
         """Held from the check to the start: of two calls that see one execution left, one must be refused."""
         self._dialect_context = dialect_context
         self._settings = settings
+        limits = (settings.max_executions, settings.max_total_tokens, settings.max_total_time)
+        self.are_set = limits != (None, None, None)
+        """Whether there is a limit for all subagents of a session together."""
 
     async def check(self, root_id: RunId) -> Used | None:
         """The usage of the session, None without quotas; raises `SubagentRefused` if a quota is used up."""
-        if not self._settings.has_quotas:
+        if not self.are_set:
             return None
         used = await self._used(root_id)
         if (reason := _reason(used, self._settings)) is not None:
@@ -169,7 +172,7 @@ class Quotas:
 
     async def why_stopped(self, exchange: Exchange, root_id: RunId) -> SubagentRefused | None:
         """The refusal for the quota that stopped a subagent; None if no quota did."""
-        if not self._settings.has_quotas or exchange.reason not in ("window", "deadline"):
+        if not self.are_set or exchange.reason not in ("window", "deadline"):
             return None
         used = await self._used(root_id)
         limits = XzatomaSettings(
@@ -282,7 +285,7 @@ class Children:
         self._retention.expect(context.root_id)
         try:
             async with AsyncExitStack() as stack:
-                if self._settings.has_quotas:
+                if self.quotas.are_set:
                     await stack.enter_async_context(self.quotas.lock)
                 used = await self.quotas.check(context.root_id)
                 windows = await self.quotas.windows(context.root_id)

@@ -22,8 +22,8 @@ class XzatomaSettings(Struct, frozen=True, kw_only=True):
     Pass them as `retinue.open(dialect_settings={"xzatoma": ...})`. `output_max_size` is in bytes, `max_total_time` in
     seconds.
 
-    >>> XzatomaSettings(max_depth=1, max_executions=20).has_quotas
-    True
+    >>> XzatomaSettings(max_depth=1, max_executions=20).max_executions
+    20
     """
 
     max_depth: Annotated[
@@ -91,11 +91,6 @@ class XzatomaSettings(Struct, frozen=True, kw_only=True):
     chat_enabled: Annotated[
         bool, Meta(description="Whether a chat begins with delegation switched on; /subagents switches it.")
     ] = False
-
-    @property
-    def has_quotas(self) -> bool:
-        """Whether there is a limit for all subagents of a session together."""
-        return (self.max_executions, self.max_total_tokens, self.max_total_time) != (None, None, None)
 
 
 DEFAULTS = XzatomaSettings()
