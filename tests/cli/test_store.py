@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from retinue.core.checksum import event_checksum
 from retinue.providers.scripted import Script, ScriptedProvider, says
-from retinue.store.sqlite.rows import event_checksum
 from retinue.store.sqlite.store import SqliteStore
 from retinue.tools.memory.backend import Note
 from retinue.tools.memory.sqlite import SqliteMemory

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 import retinue
-from retinue.core.checksum import checksum
+from retinue.core.checksum import checksum, event_checksum
 from retinue.core.commands import Adopt, DriverRow, RegisterDriver, RunQuery
 from retinue.core.events import MailTaken
 from retinue.core.ids import RunId
@@ -22,7 +22,6 @@ from retinue.dispatch.worker import WorkerOptions
 from retinue.dispatch.worker import worker as worker_module
 from retinue.providers.scripted import Script, ScriptedProvider, calls, says
 from retinue.store.postgres import parse_address
-from retinue.store.sqlite.rows import event_checksum
 from tests.dispatch.worker.stage import LONG, PATIENCE, RunningWorker, at, until, worker
 from tests.internals import engine_of
 

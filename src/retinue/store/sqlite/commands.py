@@ -14,7 +14,7 @@ from typing import Any, Final, assert_never, cast
 from msgspec.structs import replace
 
 from retinue.core import commands
-from retinue.core.checksum import checksum
+from retinue.core.checksum import check_row, checksum, damaged_row, event_checksum, is_intact_event
 from retinue.core.commands import Progress, Record
 from retinue.core.errors import Fenced
 from retinue.core.events import Event, RunAccepted, RunLeft
@@ -24,13 +24,6 @@ from retinue.core.run import HandleRef, Outcome
 from retinue.core.usage import Usage
 from retinue.store import rules
 from retinue.store.codec import Codec, blob_name, checked_blob, split_large, without_surrogates
-from retinue.store.sqlite.rows import (
-    check_row,
-    damaged_row,
-    event_checksum,
-    is_intact_event,
-    register_function,
-)
 
 
 class BlobTable:
@@ -304,7 +297,7 @@ class SqliteCommands:
         self._event_log = EventLog(connection, codec, self._blobs)
         self._admitted: set[tuple[SessionId, RunId | None, str]] = set()
         """Session, parent and run spec of the runs that the last writes of this transaction have accepted."""
-        register_function(connection)
+        connection.create_function("checksum", -1, checksum, deterministic=True)  # for SQL
 
     def rolled_back(self) -> None:
         """Discard cached row numbers, which may be those of rolled-back runs."""

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from retinue.core.agent import RunSpec
+from retinue.core.checksum import check_log, check_row, damaged_row, is_intact_event
 from retinue.core.commands import Charge, DriverRow, Progress, RunQuery, RunRow, SessionRow
 from retinue.core.errors import StoreCorrupt, UnknownFormat
 from retinue.core.events import Event, RunAccepted
@@ -21,7 +22,6 @@ from retinue.core.run import HandleRef
 from retinue.core.usage import Usage
 from retinue.store.codec import Codec, InboxDecoder, blob_name, checked_blob
 from retinue.store.sqlite.errors import translated_error
-from retinue.store.sqlite.rows import check_log, check_row, damaged_row, is_intact_event
 
 Row: TypeAlias = tuple[Any, ...]
 

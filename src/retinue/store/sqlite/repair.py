@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from retinue.core.checksum import checksum
+from retinue.core.checksum import checksum, event_checksum
 from retinue.core.errors import StoreCorrupt, StoreError, UnknownFormat
 from retinue.core.events import Event, RunAccepted, RunEnded
 from retinue.core.run import Outcome
@@ -26,18 +26,7 @@ from retinue.store.sqlite.backup import copy_error
 from retinue.store.sqlite.check import Damage, check, is_table
 from retinue.store.sqlite.migrations import STEPS, migrate
 from retinue.store.sqlite.replace import replace_file, sync_file, temporary_beside, unused
-from retinue.store.sqlite.rows import (
-    DRIVER,
-    IDENTITY,
-    PROGRESS,
-    TABLES,
-    Table,
-    TypedRow,
-    event_checksum,
-    is_intact,
-    row_name,
-    scan,
-)
+from retinue.store.sqlite.rows import DRIVER, IDENTITY, PROGRESS, TABLES, Table, TypedRow, is_intact, row_name, scan
 from retinue.store.sqlite.work import LongWork
 
 _MAGIC: Final = b"SQLite format 3\x00"

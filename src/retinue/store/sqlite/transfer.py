@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from retinue.core.checksum import checksum
+from retinue.core.checksum import checksum, event_checksum
 from retinue.core.errors import BadInput, StoreCorrupt
 from retinue.store.sqlite.check import check_kind, open_snapshot
 from retinue.store.sqlite.errors import damaged_file, translated_error
 from retinue.store.sqlite.replace import check_unused
-from retinue.store.sqlite.rows import TABLES, Table, TypedRow, event_checksum, is_intact, row_name, scan
+from retinue.store.sqlite.rows import TABLES, Table, TypedRow, is_intact, row_name, scan
 from retinue.store.sqlite.store import SqliteStore
 from retinue.store.sqlite.work import LongWork
 
