@@ -5,6 +5,7 @@ import sys
 import time
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
@@ -84,6 +85,21 @@ def test_a_large_tree_goes_in_steps_that_leave_a_whole_store(tmp_path: Path, mon
             assert check(path, LongWork()).damages == ()
 
         assert ids(store) == []
+
+
+def test_a_slow_machine_takes_smaller_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(filled(tmp_path / "retinue.db", 3)) as store:
+        store.commit("alice", [accept("root"), *(accept(f"child {n}", parent="root") for n in range(3))])
+        for name in (*(f"child {n}" for n in range(3)), "root"):
+            store.commit("alice", [record(name, 2, run_ended())])
+        seconds = iter(range(1_000_000))
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: float(next(seconds)), time=time.time))
+        steps = [removed for removed in prune(store, PruneRequest(before=1e12)) if removed]
+        assert steps == [1] * 7
+        assert ids(store) == []
+    with closing(filled(tmp_path / "other.db", 3)) as store:
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: 0.0, time=time.time))
+        assert [removed for removed in prune(store, PruneRequest(before=1e12)) if removed] == [3]
 
 
 def test_an_unfinished_tree_and_inherited_histories_stay(tmp_path: Path) -> None:

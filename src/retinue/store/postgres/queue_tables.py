@@ -36,9 +36,9 @@ _NAME_VERSION: Final = sql.SQL("COMMENT ON TABLE procrastinate_workers IS {}")
 def prepare_queue_tables(connection: Connection, address: PostgresAddress) -> None:
     """Create or upgrade them, if procrastinate is installed and this role may; log what to do if it may not upgrade."""
     folder = _folder()
-    if folder is None:
+    migrations = {} if folder is None else {path.name: path for path in sorted(folder.glob("*.sql"))}
+    if not migrations:
         return
-    migrations = {path.name: path for path in sorted(folder.glob("*.sql"))}
     found = connection.execute(_FIND_TABLES, (FIRST_VERSION, address.schema)).fetchone()
     if found is None:
         if connection.execute(_MAY_CREATE, (address.schema,)).fetchone() != (True,):

@@ -22,6 +22,8 @@ from retinue.store.codec import Codec, blob_name, checked_blob
 from retinue.store.sqlite.commands import IDLE_DEAD_DRIVERS, REFERENCES
 
 RUNS_PER_STEP: Final = 50
+STEP_SECONDS: Final = 0.02
+"""Seconds after which a transaction removes no further run: on a slow or busy machine steps are smaller."""
 ROWS_PER_STEP: Final = 500
 """Runs, and rows of other tables, that one transaction removes."""
 PAGES_PER_STEP: Final = 128
@@ -156,16 +158,18 @@ class _Prune:
             self._roots.pop(origin_root, None)
         (self._newest_run,) = execute("SELECT coalesce(max(no), 0) FROM runs").fetchone()
         removed = 0
-        while self._roots and removed < RUNS_PER_STEP:
+        until = time.monotonic() + STEP_SECONDS
+        while self._roots and removed < RUNS_PER_STEP and (not removed or time.monotonic() < until):
             root_id = next(iter(self._roots))
             query = "SELECT no, run_id, session_id, brief, outcome FROM runs WHERE root_id = ? ORDER BY no DESC LIMIT ?"
-            runs = execute(query, (root_id, RUNS_PER_STEP - removed)).fetchall()
-            for no, run_id, session_id, brief, outcome in runs:
+            for no, run_id, session_id, brief, outcome in execute(query, (root_id, RUNS_PER_STEP - removed)).fetchall():
                 self._remove_run(connection, no, run_id)
                 self._sessions.add(session_id)
                 self._blobs.add(brief)
                 self._note_blobs(connection, [(outcome,)])
-            removed += len(runs)
+                removed += 1
+                if time.monotonic() >= until:
+                    break
             if not execute("SELECT 1 FROM runs WHERE root_id = ? LIMIT 1", (root_id,)).fetchone():
                 del self._roots[root_id]
                 artifacts = (f"artifact/{root_id}/", f"artifact/{root_id}0")  # the character after "/" is "0"
