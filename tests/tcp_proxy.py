@@ -32,6 +32,9 @@ class TcpProxy:
         self.connections = 0
         """How many connections were accepted."""
         self.cuts = 0
+        self.round_trips = 0
+        """How often a client waited for the server: it sent something, and then the server did."""
+        self._client_sent_last = False
         self.refuses = False
         self._left: int | None = None
         self._unwanted: bytes | None = None
@@ -103,6 +106,8 @@ class TcpProxy:
     async def _forward(self, source: asyncio.StreamReader, target: asyncio.StreamWriter, *, counts: bool) -> None:
         with suppress(OSError):
             while data := await source.read(CHUNK):
+                self.round_trips += counts and self._client_sent_last
+                self._client_sent_last = not counts
                 if counts and self._is_cut_now(data):
                     self.cuts += 1
                     return

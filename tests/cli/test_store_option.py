@@ -57,6 +57,21 @@ def test_a_run_on_postgres_is_listed_shown_and_pruned(cli: Cli, home: Path, post
     assert cli("runs", "--json", env=env).json == []
 
 
+def test_a_chat_and_a_scheduled_job_have_their_runs_on_postgres(cli: Cli, folder: Path, postgres_url: str) -> None:
+    (folder / "retinue.toml").write_text('[agents.dig]\ndescription = "Digs"\n')
+    env = {"RETINUE_STORE": postgres_url}
+    with serving(says("42")) as vendor:
+        model = ("--base-url", vendor.base_url, "--model", "m")
+        assert "42" in cli("chat", "--quiet", *model, env=env, stdin=b"What is 6 times 7?\n").stdout
+        due = ("--at", "2020-01-01T00:00:00Z", "--agent", "dig", "--prompt", "And one more?")
+        assert cli("cron", "add", "later", *due, *model, env=env).code == 0
+        assert cli("cron", "daemon", "--once", env=env).code == 0
+
+    rows = cli("runs", "--json", env=env).json
+    assert sorted(row["outcome"] for row in rows) == ["completed", "completed"]
+    assert cli("runs", "--json").json == []
+
+
 @pytest.mark.parametrize("command", [("runs",), ("runs", "show", "abcd"), ("approvals",), ("memory", "list")])
 def test_no_message_has_the_password(cli: Cli, command: tuple[str, ...]) -> None:
     url = "postgresql://me:hidden@127.0.0.1:1/work"

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import retinue
 from retinue.mcp_server import answers
 from retinue.mcp_server.sdk import make_server
 from retinue.providers.scripted import Script, ScriptedProvider
+from retinue.store.postgres import PostgresStore
 from tests.mcp_server.harness import RawClient, arguments, environment, folder, parameters
 
 pytestmark = pytest.mark.real_time  # child processes
@@ -479,3 +481,15 @@ async def test_bad_usage_ends_before_the_handshake(tmp_path: Path) -> None:
             code = await client.process.wait()
         assert (code, out) == (2, b"")
         assert text in errors.decode()
+
+
+async def test_a_server_on_postgres_leaves_its_runs_there(tmp_path: Path, postgres_url: str) -> None:
+    async with RawClient(folder(tmp_path), "--store", postgres_url) as client:
+        await client.handshake()
+        answer = await client.call("run_agent", task="find the pool", wait_seconds=30)
+        assert answer["state"] == "completed"
+        assert await client.leave() == 0
+
+    with closing(PostgresStore(postgres_url)) as store:
+        assert store.run(answer["run"]) is not None
+    assert not (tmp_path / "home" / "retinue.db").exists()

@@ -62,6 +62,26 @@ def texts(store: PostgresStore, run_id: str) -> list[str]:
     return [event.reply.message.text for _, event in store.events(run_id) if isinstance(event, ReplyReceived)]
 
 
+def test_a_group_of_writes_is_one_round_trip(proxy: TcpProxy, url: str) -> None:
+    names = [f"run {number}" for number in range(30)]
+    with closing(PostgresStore(url)) as store:
+        store.commit(None, [*PREPARED, *(accept(name) for name in names)])
+
+        def round_trips_of(*writes: Write) -> int:
+            before = proxy.round_trips
+            assert store.commit("alice", writes) == [None] * len(writes)
+            return proxy.round_trips - before
+
+        for seq in (2, 3):  # before and after statements are prepared
+            events = [record(name, seq, reply(str(seq))) for name in names]
+            with_inbox = [
+                replace(each, posts=(("run 0", TextMessage(key=f"{each.run_id}/{seq}", text="t")),)) for each in events
+            ]
+            assert round_trips_of(*with_inbox) == 1
+        assert round_trips_of(*(record(name, 4, reply("4")) for name in names)) == 1
+        assert texts(store, "run 29") == ["2", "3", "4"]
+
+
 def test_commits_and_reads_go_on_after_a_cut(proxy: TcpProxy, url: str) -> None:
     with closing(PostgresStore(url)) as store:
         store.commit(None, PREPARED)

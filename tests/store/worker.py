@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -77,16 +78,20 @@ def write_for_ever(path: Path, name: str, begin: int) -> None:
         n += 1
 
 
-def race(place: str, name: str, count: int, limit: int) -> None:
-    """When a line comes on stdin, create children of `root` within a limit; prints how many were accepted."""
+def race(place: str, name: str, of: str, count: int, limit: int) -> None:
+    """When a line comes on stdin, create children of `root` within a limit; prints how many were accepted.
+
+    The limit is one of a `tree`, or one of a `session`.
+    """
     store = PostgresStore(place) if place.startswith("postgresql:") else SqliteStore(Path(place))
     store.commit(None, [register(name)])
     print("ready", flush=True)
     sys.stdin.readline()
     within = RunLimit(root_ids=("root",), dialect="mine", runs=limit)
+    limits: dict[str, Any] = {"limit": within} if of == "tree" else {"handle_space": "tasks", "max_running": limit}
     done = 0
     for n in range(count):
-        child = replace(accept(f"{name}-{n}", parent="root", driver_id=name), limit=within)
+        child = replace(accept(f"{name}-{n}", parent="root", driver_id=name), handle_format="t_{:02d}", **limits)
         (answer,) = store.commit(name, [child])
         done += isinstance(answer, Accepted)
     print(done)
@@ -128,8 +133,8 @@ if __name__ == "__main__":
             hammer(Path(path), float(seconds), *names)
         case ["write_for_ever", path, name, begin]:
             write_for_ever(Path(path), name, int(begin))
-        case ["race", place, name, count, limit]:
-            race(place, name, int(count), int(limit))
+        case ["race", place, name, of, count, limit]:
+            race(place, name, of, int(count), int(limit))
         case ["fill_up", path, limit]:
             fill_up(Path(path), int(limit))
         case unknown:
