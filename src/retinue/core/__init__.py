@@ -9,6 +9,7 @@ __all__ = [
     "compaction",
     "errors",
     "events",
+    "frozen",
     "ids",
     "inbox",
     "key_paths",

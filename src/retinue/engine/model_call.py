@@ -25,6 +25,7 @@ from retinue.core.commands import Charge
 from retinue.core.compaction import THINKING_OUTPUT, ContextOverflow, is_near_limit, reserved, usual_output
 from retinue.core.errors import BadInput, ProviderError
 from retinue.core.events import STOPPED, ReplyReceived, TurnFailed
+from retinue.core.frozen import maker_of
 from retinue.core.ledger import Held
 from retinue.core.limit_text import cut_text, held_text, limit_text
 from retinue.core.log_context import logger
@@ -51,6 +52,8 @@ from retinue.engine.run_view import Pause
 from retinue.engine.timeouts import RESOLUTION, Timeout, Timeouts
 
 log = logger("retinue.engine")
+
+make_request = maker_of(Request)
 
 MAX_ATTEMPTS = 4
 MAX_PAUSE = 600.0
@@ -421,7 +424,7 @@ def _is_worth_another_model(failure: ProviderError) -> bool:
 
 def _request(provider: str, model: str, live: LiveRun, step: CallModel) -> Request:
     run, run_spec = live.run, live.run.run_spec
-    return Request(
+    return make_request(
         model=model,
         system=run.system,
         messages=run.history,

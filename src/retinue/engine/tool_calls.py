@@ -18,6 +18,7 @@ from retinue.core.attachments import checked
 from retinue.core.commands import Change, Post, WindowFull
 from retinue.core.errors import BadInput, SandboxUnavailable, StoreError, ToolError
 from retinue.core.events import CallParked, CallReturned
+from retinue.core.frozen import maker_of
 from retinue.core.ids import Key, call_key
 from retinue.core.inbox import ApprovalAnswer
 from retinue.core.log_context import logger
@@ -30,6 +31,8 @@ from retinue.engine.foreign_errors import is_recordable, message_of, place_of, t
 from retinue.engine.live_run import LiveRun
 
 log = logger("retinue.engine")
+
+make_context = maker_of(CallContext)
 
 INTERRUPTED = (
     "Interrupted: the process stopped while this call was running. It may or may not have happened; "
@@ -317,7 +320,7 @@ def call_context(live: LiveRun, key: Key, *, index: int, again: bool, host: Host
     """What a tool is told about a call of this run; `host` is the program outside that makes it, if one does."""
     run = live.run
     accepted = run.accepted
-    return CallContext(
+    return make_context(
         run_id=accepted.run_id,
         session_id=accepted.session_id,
         root_id=accepted.root_id,
