@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import tokenize
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import unified_diff
@@ -51,8 +53,23 @@ def unaccepted_files(paths: Sequence[Path], *, cwd: Path, home: Path | None = No
         except OSError as error:
             raise BadInput(f"{path} cannot be read: {error.strerror}") from None
         if not is_accepted(path, content, home):
+            _check_encoding(path, content)
             found.append(Unaccepted(path, content, last_accepted(path, home)))
     return found
+
+
+def _check_encoding(path: Path, content: bytes) -> None:
+    """Raise `BadInput` for a module in another encoding than UTF-8: in some, a line break can stand in a comment."""
+    if path.suffix != ".py":
+        return
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
+    except SyntaxError as error:
+        raise BadInput(f"{path} cannot be read by Python: {error}") from None
+    if not encoding.startswith("utf-8"):
+        raise BadInput(
+            f"{path} is in {encoding}: what is shown would not be what Python reads; accepted are files in UTF-8"
+        )
 
 
 def accept_files(files: Iterable[Unaccepted], *, home: Path | None = None) -> None:
