@@ -32,7 +32,7 @@ def bookkeeper(request: Request) -> Line:
 
 
 async def main() -> None:
-    """Run it once, and show who was there."""
+    """Run it once, and show all runs of the tree."""
     mind = ScriptedProvider(Script().play("main", *[lead] * 9).play("host", *[bookkeeper] * 9))
     settings = {"meerkat": retinue.MeerkatSettings(enable_comms=True)}
     async with retinue.open(provider=mind, dialects=["meerkat"], dialect_settings=settings, home=retinue.MEMORY) as r:

@@ -61,7 +61,7 @@ async def test_a_call_context_has_the_caller_and_its_policy() -> None:
 
     @retinue.tool(kind="pure")
     async def who(context: CallContext) -> str:
-        """Who am I?"""
+        """The caller."""
         contexts.append(context)
         return "you"
 

@@ -568,7 +568,7 @@ async def test_a_recording_has_exactly_one_ended_tree(tmp_path: Path) -> None:
 # ---- trajectories ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_trajectory_says_who_called_what_and_at_what_cost(tmp_path: Path) -> None:
+async def test_a_trajectory_has_the_calls_and_cost_of_each_agent(tmp_path: Path) -> None:
     async with record(tmp_path / "tree.jsonl", **recorded(crowd(2))) as r:
         await r.run("Dig.")
         did = await trajectory_of(r)
@@ -593,7 +593,7 @@ async def test_a_trajectory_says_who_called_what_and_at_what_cost(tmp_path: Path
             check(did)
 
 
-async def test_a_trajectory_says_who_spoke_to_whom(tmp_path: Path) -> None:
+async def test_a_trajectory_has_sender_and_receiver_of_messages(tmp_path: Path) -> None:
     is_digging, is_told = asyncio.Event(), asyncio.Event()
 
     @retinue.tool(kind="pure", timeout=None)

@@ -70,7 +70,7 @@ class Thinking(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class UserMessage(Struct, frozen=True, gc=False, omit_defaults=True, tag="user"):
-    """Input for the model; `origin` says from whom, so that a child's text is never taken for the caller's."""
+    """Input for the model; `origin` is its sender, so that a child's text is never taken for the caller's."""
 
     text: str
     origin: Origin = "caller"

@@ -1,4 +1,4 @@
-"""Log levels from `RUST_LOG`, as programs in Rust read it, for users of such a program who move here."""
+"""Log levels from `RUST_LOG`, as programs in Rust read it, for users who move here from such a program."""
 
 from __future__ import annotations
 

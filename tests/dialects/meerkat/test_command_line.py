@@ -22,7 +22,7 @@ default_model = "inherit"
 
 
 class Team:
-    """A lead with a digger, who falls silent as long as it is night, and a bookkeeper who stays."""
+    """A lead with a digger, which is silent as long as it is night, and a bookkeeper, which stays alive."""
 
     def __init__(self) -> None:
         self.night = True

@@ -66,7 +66,7 @@ def test_each_write_sets_the_time_anew() -> None:
 
 
 @pytest.mark.promise("SC-10-TTL")
-def test_a_time_may_be_a_fraction_or_longer_than_anyone_lives() -> None:
+def test_a_time_to_live_may_be_a_fraction_or_thousands_of_years() -> None:
     session = Context()
 
     assert session.write("a", "v", ttl_seconds=0.5)["expires_at"] == NOON

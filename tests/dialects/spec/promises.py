@@ -119,7 +119,7 @@ SUBAGENT = (
     Promise(
         "SPEC-8.7-OTHER", "8.7", "A task that was cancelled, timed out or ended otherwise has failed and says how."
     ),
-    # who watches
+    # observers
     Promise(
         "SPEC-8.8-FIELDS",
         "8.8",

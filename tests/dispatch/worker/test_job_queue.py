@@ -1,4 +1,4 @@
-"""The queue of jobs: one worker gets a job, those of dead workers go to others, and the store decides who drives."""
+"""The queue of jobs: one worker gets a job, those of dead workers go to others, and the store decides which drives."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Messages of MCP servers, agent programs and editors: any lines are handled, and what is sent back is JSON-RPC.
 
-The first byte of an input chooses who has sent it.
+The first byte of an input chooses its sender.
 """
 
 from __future__ import annotations
