@@ -46,7 +46,7 @@ def test_every_name_is_that_of_a_tool() -> None:
 
 
 def builtin(options: ToolOptions) -> Builtin:
-    return Builtin(lambda: tool_dependencies(options, key_value=NoKeyValue(), home=None))
+    return Builtin(lambda: tool_dependencies(options, key_value=NoKeyValue(), home=None), options)
 
 
 def found(tools: Builtin, name: str) -> Tool:
@@ -82,9 +82,9 @@ def test_a_tool_that_settings_change_is_offered_as_changed(options: ToolOptions,
 def test_a_described_tool_loads_no_module_of_its_tool() -> None:
     program = (
         "import sys; from tests.tools.test_builtin import *; tools = builtin(ToolOptions()); "
-        "[tools.find(name) for name in DESCRIBED]; "
+        "[tools.truncating(found(tools, name)) for name in DESCRIBED]; "
         "print(*{BUILTIN[name] for name in DESCRIBED} & sys.modules.keys())"
     )
     done = run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 
-    assert done.stdout == "retinue.tools.artifacts\n"
+    assert done.stdout == "\n"

@@ -218,7 +218,9 @@ def open(
             trace_hosts=telemetry.propagate_to,
         )
 
-    toolset = ToolRegistry(own, named=named, builtin=Builtin(dependencies), of_agents=of_agents)
+    toolset = ToolRegistry(
+        own, named=named, builtin=Builtin(dependencies, tool_options or ToolOptions()), of_agents=of_agents
+    )
     exporting = exporters.start(telemetry, os.environ, check_values_encrypted)
     folders = FetchedWorkspaces(_folder(home), allow=(tool_options or ToolOptions()).workspaces)
     supervisor, driver = build_engine(
@@ -378,7 +380,8 @@ def _own_environment() -> tuple[Path, ...]:
 
 def builtin_tools() -> tuple[Tool, ...]:
     """Every built-in tool, for lists and reference pages; not to be called."""
-    builtin = Builtin(lambda: tool_dependencies(ToolOptions(), key_value=NoKeyValue(), home=None))
+    options = ToolOptions()
+    builtin = Builtin(lambda: tool_dependencies(options, key_value=NoKeyValue(), home=None), options)
     return tuple(map(builtin.made, BUILTIN))
 
 

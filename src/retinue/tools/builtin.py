@@ -20,8 +20,10 @@ from retinue.core.policy import Policy, Risk
 from retinue.core.ports import CallContext, PreparedCall, Tool, ToolResult
 from retinue.core.schema import Schema
 from retinue.core.text import name_list
-from retinue.tools.artifacts import READER, TruncatingTool
-from retinue.tools.dependencies import ToolDependencies, ToolFactory
+from retinue.tools.dependencies import ToolDependencies, ToolFactory, ToolOptions
+
+READER = "artifact_read"
+"""The tool that pages through results that were cut."""
 
 NAMES: Mapping[str, tuple[str, ...]] = {
     "web": ("search_web", "scrape_webpage", "fetch"),
@@ -31,7 +33,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "shell": ("shell", "terminal"),
     "todo": ("task_create", "task_get", "task_list", "task_update"),
     "memory": ("memory_store", "memory_recall", "memory_forget"),
-    "artifacts": ("artifact_read",),
+    "artifacts": (READER,),
 }
 BUILTIN: Mapping[str, str] = {name: f"retinue.tools.{module}" for module, names in NAMES.items() for name in names}
 """The module that makes each built-in tool, imported on first use."""
@@ -94,6 +96,7 @@ class DescribedTool(Tool):
     """A built-in tool by its description; the tool itself is made when it is first called."""
 
     def __init__(self, description: Description, make: Callable[[], Tool]) -> None:
+        self.description = description
         parameters = bytes(description.parameters).decode()
         self.spec = ToolSpec(description.name, description.description, parameters)
         self.kind = description.kind
@@ -137,9 +140,10 @@ def with_reader(names: Sequence[str]) -> tuple[str, ...]:
 
 
 class Builtin:
-    """The built-in tools of a process; `dependencies` is called when the first of them is needed."""
+    """The built-in tools of a process; `dependencies`, which follow `options`, are made when the first of them is."""
 
-    def __init__(self, dependencies: Callable[[], ToolDependencies]) -> None:
+    def __init__(self, dependencies: Callable[[], ToolDependencies], options: ToolOptions) -> None:
+        self._is_usual = _offers_usual_tools(options)
         self._make_dependencies = dependencies
         self._made_dependencies: ToolDependencies | None = None
         self._found: dict[str, Tool] = {}
@@ -149,7 +153,7 @@ class Builtin:
         """The built-in tool of that name, or None."""
         if name in self._found or name not in BUILTIN:
             return self._found.get(name)
-        description = _descriptions().get(name) if _has_usual_tools(self._dependencies) else None
+        description = _descriptions().get(name) if self._is_usual else None
         tool = self.made(name) if description is None else DescribedTool(description, partial(self.made, name))
         return self._found.setdefault(name, tool)
 
@@ -165,6 +169,13 @@ class Builtin:
         """The tool with results of limited length; the tool itself if it is the reader of long ones."""
         if tool.spec.name == READER:
             return tool
+        if isinstance(tool, DescribedTool):
+            return DescribedTool(tool.description, lambda: self._truncating(tool.tool))
+        return self._truncating(tool)
+
+    def _truncating(self, tool: Tool) -> Tool:
+        from retinue.tools.artifacts import TruncatingTool  # with the first tool that is made
+
         return TruncatingTool(tool, self._dependencies.key_value, self._dependencies.max_result)
 
     @property
@@ -174,6 +185,6 @@ class Builtin:
         return self._made_dependencies
 
 
-def _has_usual_tools(dependencies: ToolDependencies) -> bool:
-    """Whether the tools are those of `builtin.json`; other settings change descriptions, or can be wrong."""
-    return dependencies.sandboxed and dependencies.coding is None and dependencies.web_search == "auto"
+def _offers_usual_tools(options: ToolOptions) -> bool:
+    """Whether the tools are those of `builtin.json`; other options change descriptions, or can be wrong."""
+    return options.sandbox == "required" and options.preset is None and options.web_search == "auto"

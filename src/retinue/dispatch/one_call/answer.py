@@ -438,7 +438,7 @@ def _tools(request: ResolvedCall, grant: child_process.Grant, parent: Parent | N
         made = tool_dependencies(grant.tool_options, key_value=NoKeyValue(), home=home)
         return dataclasses.replace(made, opened_workspaces=workspaces)
 
-    builtin = Builtin(dependencies)
+    builtin = Builtin(dependencies, grant.tool_options)
     tools = [tool for name in request.tools if (tool := builtin.find(name)) is not None]
     return [CountedTool(tool, parent) for tool in tools] if grant.counts and parent is not None else tools
 
