@@ -35,7 +35,7 @@ from retinue.core.ports import (
     window_of,
 )
 from retinue.core.usage import MAX_COST, Spent, Usage, add_cost, attach_spent, spent_of
-from retinue.providers.text_calls import MAX_TEXT, may_have_a_call, with_text_calls
+from retinue.providers.text_calls import CALL_MARKS, with_text_calls
 
 T = TypeVar("T")
 
@@ -309,7 +309,7 @@ class PricedProvider:
             raise
         if reply.cost is None and reply.usage is not None:
             reply = self._priced(reply, reply.usage, request, in_batch=in_batch)
-        may_have_calls = self.calls_in_text and may_have_a_call(reply.message.text[:MAX_TEXT])
+        may_have_calls = self.calls_in_text and any(mark in reply.message.text for mark in CALL_MARKS)
         return with_text_calls(reply, request) if may_have_calls else reply
 
     def _priced(self, reply: Reply, usage: Usage, request: Request, *, in_batch: bool) -> Reply:

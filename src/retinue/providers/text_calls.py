@@ -58,6 +58,9 @@ _LOOKS_LIKE_A_CALL = re.compile(
 _WORDS_OF_A_CALL = ("arguments", "parameters", "args", "tool_input")
 """Words one of which every match of `_LOOKS_LIKE_A_CALL` without a tag or a mark has."""
 
+CALL_MARKS = ("{", "<", "[TOOL_CALLS]", *_WORDS_OF_A_CALL)
+"""Every text with a call has one of these; most texts have none."""
+
 
 class TextCalls(Struct, frozen=True):
     """What a text contains: calls and the words around them, or the error of an attempt at a call."""
@@ -97,7 +100,7 @@ def find_calls(text: str, tools: Sequence[ToolSpec], *, must_be_marked: bool = F
     >>> find_calls('{"name": "Ada", "age": 36}', look)
     TextCalls(calls=(), rest='', error='')
     """
-    if not may_have_a_call(text):
+    if not ("{" in text or "<function=" in text or _looks_like_a_call(text)):
         return NOTHING
     text = _END_MARKS.sub("", text)
     calls: list[ToolCall] = []
@@ -120,11 +123,6 @@ def find_calls(text: str, tools: Sequence[ToolSpec], *, must_be_marked: bool = F
     if unknown:
         return TextCalls(error=f"there is no tool named {unknown[:128]!r}")
     return TextCalls(error=_failed_attempt(text, must_be_marked=must_be_marked))
-
-
-def may_have_a_call(text: str) -> bool:
-    """Whether it is worth while to search a text: most texts have neither a brace nor a mark."""
-    return "{" in text or "<function=" in text or _looks_like_a_call(text)
 
 
 def _looks_like_a_call(text: str) -> bool:
