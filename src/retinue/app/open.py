@@ -196,7 +196,7 @@ def open(
         folder_tools=IN_FOLDER,
     )
     workspaces = open_workspaces(agents, rules)
-    changes = FileChanges()
+    changes = cache(FileChanges)
 
     @cache
     def dependencies() -> ToolDependencies:
@@ -214,7 +214,7 @@ def open(
             memories={agent.name: agent.memory for agent in agents if agent.memory is not None},
             workspaces={agent.name: agent.workspace for agent in agents if agent.workspace},
             opened_workspaces=workspaces,
-            changes=changes,
+            changes=changes(),
             trace_hosts=telemetry.propagate_to,
         )
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, TypeVar, Unpack, overload
 
@@ -104,7 +105,7 @@ class Retinue:
         tool_options: ToolOptions | None = None,
         home: Path | None = None,
         workspaces: Workspaces | None = None,
-        file_changes: FileChanges | None = None,
+        file_changes: Callable[[], FileChanges] = FileChanges,
         folders: FetchedWorkspaces | None = None,
         mcp_tools: McpTools | None = None,
         exporting: Exporting | None = None,
@@ -122,7 +123,7 @@ class Retinue:
             supervisor.on_adopt(SpansOfTheDead(supervisor, exporting.tracing).export)
         self._folders = folders or FetchedWorkspaces(home)
         supervisor.on_leave(self._folders.close)
-        self.file_changes = file_changes or FileChanges()
+        self._make_file_changes = file_changes
         self.sessions = Sessions(supervisor)
         self.session_id = session
         self.agents = {agent.name: agent for agent in agents}
@@ -151,6 +152,11 @@ class Retinue:
             workspaces=workspaces,
         )
         self._chosen = tuple(each if isinstance(each, str) else each.name for each in dialects)
+
+    @cached_property
+    def file_changes(self) -> FileChanges:
+        """What the file tools have changed."""
+        return self._make_file_changes()
 
     # Opening and closing
 

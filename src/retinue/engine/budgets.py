@@ -14,6 +14,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from typing import Final
 
 import msgspec
@@ -99,7 +100,6 @@ class Budgets:
     """The ledger of this process; each limited run has an account, named by its run id."""
 
     def __init__(self, clock: Clock, journal: Journal, store: Store) -> None:
-        self.ledger = Ledger(on_freed=self._freed)
         self._clock = clock
         self._journal = journal
         self._store = store
@@ -109,6 +109,11 @@ class Budgets:
         self._windows: dict[RunId, tuple[Window, ...]] = {}
         """The windows of every run with an account: its own, and those of the runs above it."""
         self._waiting: list[asyncio.Future[None]] = []
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """The accounts of the limited runs, made with the first of them."""
+        return Ledger(on_freed=self._freed)
 
     async def load_windows(self, windows: Sequence[Window], *, max_age: float | None = None) -> None:
         """Load the stored charges of windows, before their first use in this process.

@@ -36,13 +36,13 @@ from retinue.core.ports import (
     Clock,
     Hooks,
     Ids,
+    OnChange,
     OutputValidator,
     Providers,
     Store,
     Toolbox,
     Tracing,
     WorkspaceFolders,
-    on_change_of,
 )
 from retinue.core.state import Run
 from retinue.core.workspace import WorkspaceUnavailable, is_address
@@ -471,7 +471,7 @@ class Driver:
     def _wake_ups(self) -> asyncio.Event | None:
         """An event that is set when another process has written; None if the store cannot tell, and polls must do."""
         store = self._engine.store
-        on_change = on_change_of(store)
+        on_change: OnChange | None = getattr(store, "on_change", None)
         if on_change is None or not store.blocking:
             return None
         woken = asyncio.Event()

@@ -21,7 +21,7 @@ from retinue.core.commands import Accept, Post, Record, Write, WriteResult
 from retinue.core.errors import Fenced, StoreError, StoreUnavailable
 from retinue.core.events import CallReturned, HistoryCompacted, ReplyReceived
 from retinue.core.ids import DriverId
-from retinue.core.ports import Store, commit_at_once_of
+from retinue.core.ports import CommitAtOnce, Store
 from retinue.engine.timeouts import RESOLUTION, KnownLoop
 
 P = ParamSpec("P")
@@ -161,7 +161,7 @@ class Journal:
         self.commits = 0
         self.commit_times = CommitTimes()
         self._store = store
-        self._commit_at_once = commit_at_once_of(store)
+        self._commit_at_once: CommitAtOnce | None = getattr(store, "commit_at_once", None)
         self._durable = durable
         self._commit_delay = commit_delay
         self.on_broken = on_broken

@@ -11,7 +11,7 @@ from retinue.core.errors import NotKept, SessionClosed, StoreCorrupt, UnknownFor
 from retinue.core.events import Event, RunAccepted
 from retinue.core.ids import Key, RunId, SessionId
 from retinue.core.inbox import Item
-from retinue.core.ports import Store, log_lengths_of, tasks_of
+from retinue.core.ports import LogLengths, Store, TasksOf
 from retinue.core.run import HistoryRef
 from retinue.core.state import History, Run, fold
 from retinue.engine.context import EngineContext
@@ -46,7 +46,8 @@ class StoreReader:
 
     async def tasks(self, run_ids: Sequence[RunId]) -> dict[RunId, str]:
         """The tasks of runs by their ids; a run whose first event cannot be read is left out."""
-        return await self._journal.read(tasks_of(self._store) or self._tasks, run_ids)
+        tasks: TasksOf | None = getattr(self._store, "tasks", None)
+        return await self._journal.read(tasks or self._tasks, run_ids)
 
     def _tasks(self, run_ids: Sequence[RunId]) -> dict[RunId, str]:
         found: dict[RunId, str] = {}
@@ -59,7 +60,8 @@ class StoreReader:
 
     async def log_lengths(self, root_id: RunId) -> dict[RunId, int]:
         """The number of the last event of each run of a tree."""
-        return await self._journal.read(log_lengths_of(self._store) or self._log_lengths, root_id)
+        log_lengths: LogLengths | None = getattr(self._store, "log_lengths", None)
+        return await self._journal.read(log_lengths or self._log_lengths, root_id)
 
     def _log_lengths(self, root_id: RunId) -> dict[RunId, int]:
         return {row.run_id: row.seq for row in self._store.runs(RunQuery(root_id=root_id))}

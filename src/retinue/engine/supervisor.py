@@ -39,11 +39,11 @@ from retinue.core.ports import (
     Clock,
     HostedCall,
     Provider,
+    PruneInSteps,
     PruneRequest,
     Spawner,
     Tool,
     ToolResult,
-    prune_in_steps_of,
 )
 from retinue.core.run import CHAT, Approval, EndReason, Exchange, HandleRef, HistoryRef, Outcome
 from retinue.core.state import Run
@@ -863,7 +863,7 @@ class Supervisor:
         A store that can do so prunes in small steps, with pauses in which other writers go on.
         """
         journal, store = self._engine.journal, self._engine.store
-        prune_in_steps = prune_in_steps_of(store)
+        prune_in_steps: PruneInSteps | None = getattr(store, "prune_in_steps", None)
         if prune_in_steps is None:
             (removed,) = await journal.commit(commands.Prune(before=request.before))
             assert isinstance(removed, int)

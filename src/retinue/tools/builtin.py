@@ -53,7 +53,7 @@ DESCRIPTIONS = Path(__file__).with_name("builtin.json")
 SHELLS = NAMES["shell"]
 
 
-class Description(Struct, frozen=True, kw_only=True):
+class ToolDescription(Struct, frozen=True, kw_only=True):
     """A built-in tool as runs are offered it; `parameters` is the text of its schema."""
 
     name: str
@@ -70,7 +70,7 @@ def described(tools: Iterable[Tool]) -> str:
     """The text of `builtin.json` for these tools."""
     lines = [
         msgspec.json.encode(
-            Description(
+            ToolDescription(
                 name=tool.spec.name,
                 description=tool.spec.description,
                 parameters=msgspec.Raw(tool.spec.parameters.encode()),
@@ -87,15 +87,15 @@ def described(tools: Iterable[Tool]) -> str:
 
 
 @cache
-def _descriptions() -> Mapping[str, Description]:
-    found = msgspec.json.decode(DESCRIPTIONS.read_bytes(), type=list[Description])
+def _descriptions() -> Mapping[str, ToolDescription]:
+    found = msgspec.json.decode(DESCRIPTIONS.read_bytes(), type=list[ToolDescription])
     return {each.name: each for each in found}
 
 
 class DescribedTool(Tool):
     """A built-in tool by its description; the tool itself is made when it is first called."""
 
-    def __init__(self, description: Description, make: Callable[[], Tool]) -> None:
+    def __init__(self, description: ToolDescription, make: Callable[[], Tool]) -> None:
         self.description = description
         parameters = bytes(description.parameters).decode()
         self.spec = ToolSpec(description.name, description.description, parameters)

@@ -27,11 +27,6 @@ from retinue.core.ports.store import (
     PruneRequest,
     Store,
     TasksOf,
-    commit_at_once_of,
-    log_lengths_of,
-    on_change_of,
-    prune_in_steps_of,
-    tasks_of,
 )
 from retinue.core.ports.tool import (
     CallContext,
@@ -92,16 +87,11 @@ __all__ = [
     "WorkspaceFolders",
     "as_tool",
     "cached_price_of",
-    "commit_at_once_of",
     "counts_exactly",
     "defaults_of",
-    "log_lengths_of",
     "longest_reply_of",
-    "on_change_of",
     "own_tools_of",
     "price_factor_of",
     "price_of",
-    "prune_in_steps_of",
-    "tasks_of",
     "window_of",
 ]

@@ -123,11 +123,6 @@ class CommitAtOnce(Protocol):
     ) -> list[WriteResult] | None: ...
 
 
-def commit_at_once_of(store: Store) -> CommitAtOnce | None:
-    """The store's method `commit_at_once`; None if it has none."""
-    return getattr(store, "commit_at_once", None)
-
-
 class TasksOf(Protocol):
     """Signature of the optional method `tasks` of a store.
 
@@ -135,11 +130,6 @@ class TasksOf(Protocol):
     """
 
     def __call__(self, run_ids: Sequence[RunId]) -> dict[RunId, str]: ...
-
-
-def tasks_of(store: Store) -> TasksOf | None:
-    """The store's method `tasks`; None if it has none."""
-    return getattr(store, "tasks", None)
 
 
 class LogLengths(Protocol):
@@ -151,11 +141,6 @@ class LogLengths(Protocol):
     def __call__(self, root_id: RunId) -> dict[RunId, int]: ...
 
 
-def log_lengths_of(store: Store) -> LogLengths | None:
-    """The store's method `log_lengths`; None if it has none."""
-    return getattr(store, "log_lengths", None)
-
-
 class OnChange(Protocol):
     """Signature of the optional method `on_change` of a store.
 
@@ -165,11 +150,6 @@ class OnChange(Protocol):
     """
 
     def __call__(self, wake: Callable[[], None]) -> Callable[[], None]: ...
-
-
-def on_change_of(store: Store) -> OnChange | None:
-    """The store's method `on_change`; None if it has none."""
-    return getattr(store, "on_change", None)
 
 
 class PruneRequest(Struct, frozen=True, kw_only=True):
@@ -193,11 +173,6 @@ class PruneInSteps(Protocol):
     """
 
     def __call__(self, request: PruneRequest) -> Generator[int]: ...
-
-
-def prune_in_steps_of(store: Store) -> PruneInSteps | None:
-    """The store's method `prune_in_steps`; None if it has none."""
-    return getattr(store, "prune_in_steps", None)
 
 
 class KeyValue(Protocol):
