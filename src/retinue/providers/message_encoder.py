@@ -23,8 +23,8 @@ from retinue.core.errors import ProviderError
 from retinue.core.messages import AssistantMessage, Message, Thinking, ToolCall, ToolMessage, UserMessage
 from retinue.core.ports import Request
 from retinue.core.state import UNFINISHED
-from retinue.providers.lenient_json import decode_or_none
 from retinue.providers.unsupported_options import RESULT_MEDIA
+from retinue.providers.wire_json import decode_or_none
 
 
 def system_prompt(request: Request) -> str:

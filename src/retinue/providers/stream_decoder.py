@@ -15,7 +15,7 @@ from retinue.core.errors import ProviderError
 from retinue.core.messages import MAX_CALLS, AssistantMessage, Delta, Reply, Stop, Thinking, ToolCall
 from retinue.core.text import NOT_JSON
 from retinue.core.usage import MAX_COST, MAX_TOKENS, NANO, Usage
-from retinue.providers.lenient_json import decode_lenient, decode_or_none
+from retinue.providers.wire_json import decode_lenient, decode_or_none
 
 NULL = msgspec.Raw(b"null")
 """The value of a raw JSON field that was absent."""

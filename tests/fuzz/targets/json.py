@@ -21,12 +21,12 @@ from retinue.providers.bedrock.request import encode as encode_bedrock
 from retinue.providers.bedrock.response import Decoder as BedrockDecoder
 from retinue.providers.gemini.request import encode as encode_gemini
 from retinue.providers.gemini.response import Decoder as GeminiDecoder
-from retinue.providers.lenient_json import as_json_object, repair_json
 from retinue.providers.openai_chat.request import encode as encode_chat
 from retinue.providers.openai_chat.response import Decoder as ChatDecoder
 from retinue.providers.openai_responses.request import encode as encode_responses
 from retinue.providers.openai_responses.response import Decoder as ResponsesDecoder
 from retinue.providers.stream_decoder import StreamDecoder
+from retinue.providers.wire_json import as_json_object, repair_json
 from tests.fuzz.target import Target
 
 WIRES: tuple[tuple[Callable[[], StreamDecoder], Callable[[Request], bytes]], ...] = (

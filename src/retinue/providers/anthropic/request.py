@@ -24,10 +24,9 @@ from retinue.core.ports import Request
 from retinue.core.state import LEFT_OUT
 from retinue.providers import message_encoder
 from retinue.providers.effort import ADAPTIVE_STEPS, nearest_step
-from retinue.providers.lenient_json import as_json_object, raw_json, utf8_safe
 from retinue.providers.pricing import listed_windows
-from retinue.providers.schema_subset import ANTHROPIC_OUTPUT, complete, restricted
 from retinue.providers.unsupported_options import encode_fields, is_supported, without_unsupported
+from retinue.providers.wire_json import ANTHROPIC_OUTPUT, as_json_object, complete, raw_json, restricted, utf8_safe
 
 if TYPE_CHECKING:
     from retinue.core.server_tools import ServerToolSpec

@@ -35,7 +35,6 @@ from retinue.providers.anthropic.request import (
 )
 from retinue.providers.http import Endpoint, HttpProvider
 from retinue.providers.http_errors import stream_error
-from retinue.providers.lenient_json import as_json_object, decode_lenient, decode_or_none, repair_json
 from retinue.providers.message_encoder import make_note
 from retinue.providers.stream_decoder import (
     DONE,
@@ -46,6 +45,7 @@ from retinue.providers.stream_decoder import (
     decode_counts,
     normalized_usage,
 )
+from retinue.providers.wire_json import as_json_object, decode_lenient, decode_or_none, repair_json
 
 if TYPE_CHECKING:
     from retinue.providers.batch import BatchApi

@@ -20,9 +20,8 @@ from retinue.core.model_options import NO_REQUEST_OPTIONS, THINKING_TOKENS, Effo
 from retinue.core.ports import Request
 from retinue.providers import anthropic, message_encoder
 from retinue.providers.effort import ADAPTIVE_STEPS, nearest_step, openai_effort
-from retinue.providers.lenient_json import as_json_object, raw_json, utf8_safe
-from retinue.providers.schema_subset import ANTHROPIC_OUTPUT, complete, restricted
 from retinue.providers.unsupported_options import encode_fields, without_unsupported
+from retinue.providers.wire_json import ANTHROPIC_OUTPUT, as_json_object, complete, raw_json, restricted, utf8_safe
 
 MEMO = "bedrock"
 """The key of the encoded conversation in a request's memo."""

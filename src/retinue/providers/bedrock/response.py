@@ -31,8 +31,8 @@ from retinue.providers.bedrock.request import EFFORT, encode, options
 from retinue.providers.bedrock.signature import Credentials, FoundCredentials, environment_credentials, sign
 from retinue.providers.http import Endpoint, HttpProvider
 from retinue.providers.http_errors import stream_error
-from retinue.providers.lenient_json import decode_lenient
 from retinue.providers.stream_decoder import NULL, StreamDecoder, decode_counts, normalized_usage
+from retinue.providers.wire_json import decode_lenient
 
 # ---- events ---------------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,6 @@ from retinue.core.model_options import NO_REQUEST_OPTIONS, RequestOptions
 from retinue.core.ports import Request
 from retinue.core.text import NOT_JSON
 from retinue.providers.effort import GEMINI_BUDGETS, GEMINI_LEVELS, nearest_step
-from retinue.providers.lenient_json import as_json_object, raw_json, utf8_safe
 from retinue.providers.message_encoder import (
     MessageEncoder,
     PendingCall,
@@ -28,8 +27,8 @@ from retinue.providers.message_encoder import (
     read_note,
     system_prompt_with_format,
 )
-from retinue.providers.schema_subset import GEMINI, complete, restricted
 from retinue.providers.unsupported_options import merged, nested, without_unsupported
+from retinue.providers.wire_json import GEMINI, as_json_object, complete, raw_json, restricted, utf8_safe
 
 if TYPE_CHECKING:
     from retinue.core.server_tools import ServerToolSpec

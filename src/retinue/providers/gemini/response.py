@@ -32,7 +32,6 @@ from retinue.providers.gemini.request import (
 )
 from retinue.providers.http import Endpoint, HttpProvider
 from retinue.providers.http_errors import EndpointInfo, stream_error
-from retinue.providers.lenient_json import decode_lenient, decode_or_none
 from retinue.providers.message_encoder import make_note
 from retinue.providers.stream_decoder import (
     MAX_CITATIONS,
@@ -42,6 +41,7 @@ from retinue.providers.stream_decoder import (
     decode_counts,
     normalized_usage,
 )
+from retinue.providers.wire_json import decode_lenient, decode_or_none
 
 if TYPE_CHECKING:
     from retinue.providers.batch import BatchApi

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from retinue.providers.lenient_json import decode_or_none
+from retinue.providers.wire_json import decode_or_none
 
 _TEXTS = ("text", "thinking", "summary")
 """The fields of a block that are streamed in pieces."""

@@ -16,7 +16,6 @@ from retinue.core.errors import ProviderError
 from retinue.core.messages import AssistantMessage, Thinking
 from retinue.core.model_options import NO_REQUEST_OPTIONS
 from retinue.core.ports import Request
-from retinue.providers.lenient_json import as_json_object, utf8_safe
 from retinue.providers.message_encoder import (
     MessageEncoder,
     PendingCall,
@@ -27,8 +26,8 @@ from retinue.providers.message_encoder import (
     system_prompt_with_format,
 )
 from retinue.providers.openai_chat.quirks import EFFORT, OPENAI, ChatQuirks, effort_options
-from retinue.providers.schema_subset import OPENAI_STRICT, complete, restricted
 from retinue.providers.unsupported_options import encode_fields, without_unsupported
+from retinue.providers.wire_json import OPENAI_STRICT, as_json_object, complete, restricted, utf8_safe
 
 if TYPE_CHECKING:
     from retinue.core.server_tools import ServerToolSpec

@@ -24,7 +24,6 @@ from retinue.core.usage import Usage
 from retinue.net.http import Http
 from retinue.providers.http import Endpoint, HttpProvider
 from retinue.providers.http_errors import ErrorResponse, stream_error
-from retinue.providers.lenient_json import decode_or_none, json_text
 from retinue.providers.message_encoder import make_note
 from retinue.providers.openai_chat import COMPLETIONS_PATH
 from retinue.providers.openai_chat.quirks import EFFORT, OPENAI, ChatQuirks
@@ -52,6 +51,7 @@ from retinue.providers.stream_decoder import (
     normalized_usage,
     stated_cost,
 )
+from retinue.providers.wire_json import decode_or_none, json_text
 
 if TYPE_CHECKING:
     from retinue.providers.batch import BatchApi

@@ -22,9 +22,8 @@ from retinue.core.model_options import NO_REQUEST_OPTIONS
 from retinue.core.ports import Request
 from retinue.providers import message_encoder
 from retinue.providers.effort import openai_effort
-from retinue.providers.lenient_json import as_json_object, utf8_safe
-from retinue.providers.schema_subset import OPENAI_STRICT, complete, restricted
 from retinue.providers.unsupported_options import encode_fields, is_supported, without_unsupported
+from retinue.providers.wire_json import OPENAI_STRICT, as_json_object, complete, restricted, utf8_safe
 
 if TYPE_CHECKING:
     from retinue.core.server_tools import ServerToolSpec

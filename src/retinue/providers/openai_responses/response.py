@@ -23,7 +23,6 @@ from retinue.core.usage import Usage
 from retinue.net.http import Http
 from retinue.providers.http import Endpoint, HttpProvider
 from retinue.providers.http_errors import stream_error
-from retinue.providers.lenient_json import decode_lenient, decode_or_none, json_text, repair_json, unreadable_event
 from retinue.providers.message_encoder import make_note
 from retinue.providers.openai_responses import RESPONSES_PATH
 from retinue.providers.openai_responses.request import (
@@ -50,6 +49,7 @@ from retinue.providers.stream_decoder import (
     normalized_usage,
     stated_cost,
 )
+from retinue.providers.wire_json import decode_lenient, decode_or_none, json_text, repair_json, unreadable_event
 
 if TYPE_CHECKING:
     from retinue.providers.batch import BatchApi
