@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
@@ -279,9 +280,11 @@ class ProviderRegistry:
         if missing := [tool.full_name for tool in tools if tool.kind not in kinds]:
             raise BadInput(f"{missing[0]}: the provider {name} has no server tools")
 
-    def temperature(self, name: str) -> float | None:
-        config = self.config(name)
-        return None if config is None else config.temperature
+    @cached_property
+    def temperatures(self) -> Mapping[str, float]:
+        """The temperatures that the settings give to providers."""
+        configs = self._provider_configs.values()
+        return {each.name: each.temperature for each in configs if each.temperature is not None}
 
     async def close(self) -> None:
         for queue in self._queues.values():

@@ -124,7 +124,6 @@ class Retinue:
         self._folders = folders or FetchedWorkspaces(home)
         supervisor.on_leave(self._folders.close)
         self._make_file_changes = file_changes
-        self.sessions = Sessions(supervisor)
         self.session_id = session
         self.agents = {agent.name: agent for agent in agents}
         self.driver = driver
@@ -154,6 +153,11 @@ class Retinue:
         self._chosen = tuple(each if isinstance(each, str) else each.name for each in dialects)
 
     @cached_property
+    def sessions(self) -> Sessions:
+        """The sessions of the store, for the program."""
+        return Sessions(self.supervisor)
+
+    @cached_property
     def file_changes(self) -> FileChanges:
         """What the file tools have changed."""
         return self._make_file_changes()
@@ -166,7 +170,7 @@ class Retinue:
                 await self._load_mcp_tools(self.mcp_tools)
             exporting = self.exporting
             self._run_specs.begin(self._chosen, meter_provider=None if exporting is None else exporting.meter_provider)
-            await self.sessions.ensure(self.session_id)
+            await self.supervisor.open_session(self.session_id)
             await self.driver.register()
         except BaseException:
             if self.mcp_tools is not None:
@@ -458,7 +462,7 @@ class Retinue:
         self._warn_of_unpriced(spawn_request)
         convert = None if output is None else converter(output)
         if session is not None:
-            await self.sessions.ensure(session)
+            await self.supervisor.open_session(session)
         session_id = session or self.session_id
         try:
             if detached:
@@ -499,7 +503,7 @@ class Retinue:
         spec = self._run_specs.agent(agent)
         run_spec = self.run_spec(agent=agent, dialects=chosen, tools=tools, model=model, policy=policy, ceiling=ceiling)
         if session is not None:
-            await self.sessions.ensure(session)
+            await self.supervisor.open_session(session)
         spawn_request = SpawnRequest(
             agent=spec.name,
             run_spec=run_spec,

@@ -269,8 +269,9 @@ async def _run(
         opened = launch.open(approvals=approver) if tape is None else tape.open(launch, approver)
         async with opened as retinue:
             retinue.supervisor.on_call(refusals.receive)
-            if not output.quiet and await retinue.sessions.is_archived(retinue.session_id):
-                say(f"session {retinue.session_id} is archived: it can be read, and not changed")
+            named = launch_options.session
+            if named is not None and not output.quiet and await retinue.sessions.is_archived(named):
+                say(f"session {named} is archived: it can be read, and not changed")
             inherits = None if earlier is None else await history_of(retinue, earlier.run_id)
             detached = approval.detached if detach else ""
             root = await launch.spawn(
