@@ -51,9 +51,16 @@ class Usage(Struct, frozen=True, gc=False, omit_defaults=True, repr_omit_default
         >>> Usage(input=10**30, output=-1).within_bounds()
         Usage(input=9007199254740992)
         """
-        numbers = (self.input, self.output, self.cached, self.reasoning, self.written, self.written_1h)
-        if min(numbers) >= 0 and max(numbers) <= MAX_TOKENS:
+        if (
+            0 <= self.input <= MAX_TOKENS
+            and 0 <= self.output <= MAX_TOKENS
+            and 0 <= self.cached <= MAX_TOKENS
+            and 0 <= self.reasoning <= MAX_TOKENS
+            and 0 <= self.written <= MAX_TOKENS
+            and 0 <= self.written_1h <= MAX_TOKENS
+        ):
             return self
+        numbers = (self.input, self.output, self.cached, self.reasoning, self.written, self.written_1h)
         return Usage(*(min(max(0, number), MAX_TOKENS) for number in numbers))
 
 

@@ -26,7 +26,7 @@ from retinue.core.ids import Key, RunId
 from retinue.core.inbox import URGENT, Item
 from retinue.core.log_context import RunFields, line, logger, logs_payloads, run_log, with_payloads
 from retinue.core.messages import Delta, DiscardDelta, StartDelta, TextDelta, ToolCall
-from retinue.core.policy import Policy, needs_no_approval
+from retinue.core.policy import Policy, PolicyDecision, Risk, needs_no_approval, verdict
 from retinue.core.ports import PreparedCall, Provider, Spawner, Tool, Tracing, own_tools_of, window_of
 from retinue.core.run import LimitMet, State, WaitingFor
 from retinue.core.state import Run, apply
@@ -193,10 +193,14 @@ NextWork: TypeAlias = "Callable[[LiveRun, EngineContext], tuple[int, RunWork] | 
 """The next call for a task that has finished one; None when the loop has to decide."""
 
 
+MAX_DECISIONS = 1000
+"""Decisions about calls that are kept for each set of tools."""
+
+
 class ToolSet:
     """The tools of a run, looked up once for all runs with the same tools, dialects, policy and agent."""
 
-    __slots__ = ("server_tools", "specs", "tools")
+    __slots__ = ("_decisions", "_policy", "server_tools", "specs", "tools")
 
     def __init__(
         self, offered: tuple[str, ...], dialects: tuple[str, ...], policy: Policy, agent: str, engine: EngineContext
@@ -212,6 +216,18 @@ class ToolSet:
         self.specs: tuple[ToolSpec, ...] = tuple(
             tool.spec_for_agent(agent, offered, policy) for tool in self.tools.values()
         )
+        self._policy = policy
+        self._decisions: dict[tuple[str, Risk, bool], PolicyDecision] = {}
+
+    def decision(self, tool: str, risk: Risk, acts: bool) -> PolicyDecision:
+        """The policy's decision about a call, made once for all calls of that kind."""
+        kind = (tool, risk, acts)
+        known = self._decisions.get(kind)
+        if known is None:
+            if len(self._decisions) >= MAX_DECISIONS:
+                self._decisions.clear()  # models can name tools of an agent program
+            known = self._decisions[kind] = verdict(self._policy, tool=tool, risk=risk, acts=acts)
+        return known
 
 
 class PendingEnd(NamedTuple):

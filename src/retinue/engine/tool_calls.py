@@ -22,7 +22,7 @@ from retinue.core.frozen import maker_of
 from retinue.core.ids import Key, call_key
 from retinue.core.inbox import ApprovalAnswer
 from retinue.core.log_context import logger
-from retinue.core.policy import NO_ACTIONS_LEFT, Verdict, allows, verdict
+from retinue.core.policy import NO_ACTIONS_LEFT, Verdict, allows
 from retinue.core.ports import CallContext, HostedCall, PreparedCall, Tool, ToolResult
 from retinue.core.run import Approval
 from retinue.core.state import OpenCall, Run
@@ -239,11 +239,10 @@ async def take_action(live: LiveRun, engine: EngineContext, key: Key | None = No
 
 def _permission(live: LiveRun, call: OpenCall, prepared: PreparedCall, engine: EngineContext) -> ToolResult | None:
     """GRANTED, the result of a refused call, or None for a call that is parked now."""
-    policy = live.run.policy
-    decision = verdict(policy, tool=call.call.name, risk=prepared.risk.risk, acts=prepared.risk.acts)
+    decision = live.tool_set.decision(call.call.name, prepared.risk.risk, prepared.risk.acts)
     if decision.verdict is Verdict.REFUSE:
         return _denied(decision.reason)
-    if (reason := prepared.denied_by(policy)) is not None:
+    if (reason := prepared.denied_by(live.run.policy)) is not None:
         return _denied(reason)
     if decision.verdict is Verdict.ALLOW:
         return GRANTED

@@ -10,8 +10,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
-from itertools import repeat
+from functools import cache, lru_cache
 from types import TracebackType
 from typing import Final, Protocol, TypeAlias, cast
 
@@ -422,7 +421,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             if not chunks[-1]:
                 chunks.pop()
                 self._in_trailer = answer.complete = True
-            answer.add(chunks, sum(map(len, chunks)))
+            answer.add(chunks, len(data))
             return
         pieces: list[bytes] = []
         size = start = 0
@@ -491,9 +490,15 @@ def _whole_chunks(data: bytes) -> list[bytes]:
     if lines.pop() or not lines or len(lines) % 2:
         return []
     sizes, chunks = lines[::2], lines[1::2]
-    if b"" in sizes or b"" in chunks[:-1] or b"".join(sizes).strip(_HEX) or max(map(len, sizes)) > MAX_SIZE_DIGITS:
+    if not all(sizes) or b"".join(sizes).strip(_HEX) or max(map(len, sizes)) > MAX_SIZE_DIGITS:
         return []
-    return chunks if list(map(int, sizes, repeat(16))) == list(map(len, chunks)) else []
+    lengths = list(map(len, chunks))
+    return chunks if list(map(_size, sizes)) == lengths and 0 not in lengths[:-1] else []
+
+
+@lru_cache(maxsize=1024)  # most events of a stream have one of few sizes, and `int` takes longer
+def _size(digits: bytes) -> int:
+    return int(digits, 16)
 
 
 def _closed() -> Disconnected:
