@@ -45,6 +45,15 @@ def setup(request: pytest.FixtureRequest, tmp_path: Path, store: Store) -> Memor
     return MemoryTools(request.param, tmp_path, store)
 
 
+async def test_any_number_of_accents_is_read_in_a_moment(setup: MemoryTools) -> None:
+    """Python sorts them in a time that grows with the square of their number: half an hour for this query."""
+    accents = "\u0301\u0316\u0f73"
+    content = f"deploys nai{accents * (MAX_CONTENT_CHARACTERS // 4)}vely"
+    await result_of(setup.store, context("r/1/0"), key="color", content=content)
+
+    assert (await result_of(setup.recall, query=f"e{accents * 300_000} naively")).startswith("Found 1 memories")
+
+
 # ---- word for word ---------------------------------------------------------------------------------------------------
 
 

@@ -135,8 +135,23 @@ def words(text: str) -> list[str]:
     >>> words("Deploys: to EU-west_1, naïvely!")
     ['deploys', 'to', 'eu', 'west', '1', 'naively']
     """
-    decomposed = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
+    decomposed = _decomposed(_decomposed(text).casefold())
     return _WORD.findall("".join(character for character in decomposed if not unicodedata.combining(character)))
+
+
+def _decomposed(text: str) -> str:
+    """The text in NFKD, up to the order of its accents.
+
+    Python sorts the accents after a letter in a time that grows with the square of their number, and lets no other
+    thread work meanwhile: a model writes any number of them. So the text is decomposed in short pieces.
+    """
+    if text.isascii():
+        return text
+    pieces = (text[start : start + _PIECE] for start in range(0, len(text), _PIECE))
+    return "".join(unicodedata.normalize("NFKD", piece) for piece in pieces)
+
+
+_PIECE = 64
 
 
 def query_words(query: str) -> list[str]:
