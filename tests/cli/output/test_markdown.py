@@ -160,3 +160,19 @@ def test_plain_paragraphs_are_printed_without_the_parser_of_markdown() -> None:
     shown = [subprocess.check_output([sys.executable, "-c", script, text], text=True, timeout=60) for text in answers]
 
     assert [text.split()[-1] for text in shown] == ["False", "True"]
+
+
+def test_a_very_long_text_is_printed_as_it_is() -> None:
+    """Rendering a megabyte takes half a minute, in which the chat and all its runs would stand still."""
+    page = printer(plain=True)
+    page.add("One.\n\n")
+    first = page.take_finished()
+    page.add("*a* \x1b[2J" * 20_000)
+
+    assert (first, page.end()) == ("", "One.\n\n" + ("*a* ␛[2J" * 20_000) + "\n")
+
+    page.add("```\n" + "code\n" * 50_000 + "mo")
+    block = page.take_finished()
+    assert block == "```\n" + "code\n" * 50_000
+    page.add("re")
+    assert page.end().strip() == "more"

@@ -104,7 +104,7 @@ class MarkdownPrinter:
         if lines < self._parsed + (1 if len(self._text) <= MAX_PARSED else LINES_BETWEEN):
             return ""
         self._parsed = lines
-        size = finished(self._text)
+        size = finished(self._text) if len(self._text) <= MAX_UNFINISHED else self._text.rfind("\n") + 1
         block, self._text = self._text[:size], self._text[size:]
         if size:
             self._parsed = 0
@@ -138,7 +138,11 @@ class MarkdownPrinter:
         return [*gap, *lines][-height:]
 
     def _rendered(self, text: str) -> str:
-        """The blocks of a text, one empty line apart."""
+        """The blocks of a text, one empty line apart; a very long text as it is."""
+        if len(text) > MAX_RENDERED:
+            gap = "\n" if self._has_printed else ""
+            self._has_printed = True
+            return f"{gap}{clean(text).rstrip()}\n"
         return "".join(map(self._rendered_block, blocks(text)))
 
     def _rendered_block(self, block: str) -> str:
@@ -160,6 +164,12 @@ _CODES = re.compile(r"\x1b\[[\d;]*m")
 MAX_PARSED = 20_000
 """Characters of an unfinished block that are parsed for each frame; of a longer one the end is shown as it is."""
 
+
+MAX_RENDERED = 50_000
+"""Characters of blocks that are rendered at once: a model may write megabytes, and everything waits for it."""
+
+MAX_UNFINISHED = 200_000
+"""Characters of a block after which it is printed although it goes on."""
 
 LINES_BETWEEN = 100
 """New lines of such a block after which it is parsed again."""
