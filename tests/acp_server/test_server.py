@@ -196,7 +196,7 @@ def test_images_and_resources_reach_the_model(folder: Path) -> None:
     assert [each.partition(":")[0] for each in refused] == ["prompt", "prompt", "prompt"]
 
 
-def test_limits_and_failures_are_told_apart(folder: Path) -> None:
+def test_limits_and_failures_have_different_texts(folder: Path) -> None:
     call: dict[str, Any] = {"call": {"name": "task_list", "arguments": {}}}
     with Editor(folder, call, {**call, "say": "more"}, call, flags=["--max-turns", "2"]) as editor:
         session = editor.begin()

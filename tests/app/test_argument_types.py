@@ -28,7 +28,7 @@ MODEL = ScriptedProvider(Script())
         ({"timeout": "5"}, "Limits: timeout='5' is a str; expected seconds"),
     ],
 )
-def test_limits_say_what_they_expected(arguments: dict[str, object], text: str) -> None:
+def test_invalid_limits_name_the_expected_type(arguments: dict[str, object], text: str) -> None:
     with pytest.raises(retinue.RetinueError, match=text):
         retinue.Limits(**arguments)  # pyright: ignore[reportArgumentType]
 
@@ -75,7 +75,7 @@ async def test_a_limit_of_one_dollar_is_the_same_in_limits_and_as_a_single_limit
         ({"name": "a", "max_turns": "3"}, "Agent: max_turns='3' is a str; expected an int or None"),
     ],
 )
-def test_agents_say_what_they_expected(arguments: dict[str, object], text: str) -> None:
+def test_invalid_agents_name_the_expected_type(arguments: dict[str, object], text: str) -> None:
     with pytest.raises(retinue.RetinueError, match=text):
         retinue.Agent(**arguments)  # pyright: ignore[reportArgumentType]
 
@@ -98,12 +98,12 @@ class NoProvider:
         ({"provider": "antropic", "model": "x"}, "anthropic"),
     ],
 )
-def test_open_says_what_it_expected(arguments: dict[str, object], text: str) -> None:
+def test_invalid_arguments_of_open_name_the_expected_type(arguments: dict[str, object], text: str) -> None:
     with pytest.raises(retinue.RetinueError, match=text):
         retinue.open(home=retinue.MEMORY, **arguments)  # pyright: ignore[reportArgumentType]
 
 
-def test_a_plain_with_block_says_what_to_write() -> None:
+def test_a_with_block_without_async_names_the_right_form() -> None:
     r = retinue.open(provider=MODEL, home=retinue.MEMORY)
 
     with pytest.raises(TypeError, match="write `async with"), r:

@@ -44,7 +44,7 @@ async def test_a_run_without_keep_alive_takes_no_more_input() -> None:
             await run.ask("And then?")
 
 
-async def test_a_retinue_that_was_not_entered_says_how_to_open_it() -> None:
+async def test_using_a_retinue_before_entering_it_is_an_error_that_shows_how() -> None:
     r = retinue.open(provider=ScriptedProvider(Script()), home=retinue.MEMORY)
 
     with pytest.raises(RuntimeError, match="not open: use it in an `async with` block"):

@@ -127,7 +127,7 @@ async def test_a_target_of_delegate_is_bound_whatever_rights_its_profile_has(cei
         assert tools_of(r, "deeper") == ["look", "spawn_subagent", "delegate"]
 
 
-async def test_it_holds_after_a_crash_and_for_a_fork() -> None:
+async def test_the_tool_ceiling_holds_after_a_crash_and_for_a_fork() -> None:
     async with harness(policy=FULL) as r:
         r.script("main", hangs(), task="go")
         root = await r.retinue.spawn("go", tools=["look"])

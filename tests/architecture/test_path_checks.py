@@ -358,11 +358,11 @@ def found() -> set[tuple[str, str, str]]:
     }
 
 
-def test_every_look_at_a_path_by_name_has_a_reason() -> None:
+def test_every_check_of_a_path_by_name_has_a_reason() -> None:
     assert sorted(found() - REASONS.keys()) == []
 
 
-def test_every_reason_has_its_look() -> None:
+def test_every_reason_belongs_to_a_check_in_the_source() -> None:
     assert sorted(REASONS.keys() - found()) == []
 
 

@@ -110,7 +110,7 @@ def test_a_start_in_the_sandbox_is_measured_where_there_is_one() -> None:
     assert (seconds_of_sandbox_start(rounds=1) is None) == (found.sandbox is None)
 
 
-def test_a_failing_side_raises() -> None:
+def test_a_failing_measurement_raises() -> None:
     with fake_model() as model, pytest.raises(RuntimeError, match="ended with status 1 and no output"):
         cost_of(Side("broken", "bench.nowhere"), model, SMALL)
 

@@ -502,7 +502,7 @@ def test_wrong_values_of_a_config_toml_are_errors(folder: Path, text: str, messa
     assert str(caught.value) == message
 
 
-def test_two_providers_of_one_alias_are_told_apart(folder: Path) -> None:
+def test_two_providers_of_one_alias_have_different_keys(folder: Path) -> None:
     (folder / "config.toml").write_text(
         '[providers.models.ollama.home]\nmodel = "small"\n'
         '[providers.models.openrouter.home]\nmodel = "large"\n'

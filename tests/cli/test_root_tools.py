@@ -116,7 +116,7 @@ def test_a_chat_has_them_if_it_names_the_dialect(cli: Cli, given: Sequence[str],
 
 
 @pytest.mark.promise("XZ-ROOT-TOOLS")
-def test_they_have_the_approvals_and_the_workspace_of_the_same_tools_elsewhere(cli: Cli, folder: Path) -> None:
+def test_tools_of_a_root_have_its_workspace_and_approvals(cli: Cli, folder: Path) -> None:
     (folder / "notes.txt").write_text("The pool is too small.\n")
     lines = in_turn(
         calls("grep", pattern="pool"),

@@ -118,7 +118,7 @@ WRITE = calls("file_write", path="notes.md", content="Hello.")
 
 
 @pytest.mark.parametrize("flags", [(), ("--quiet",)], ids=["", "quiet"])
-def test_a_refused_call_is_told_and_a_run_that_could_not_act_fails(flags: tuple[str, ...], cli: Cli) -> None:
+def test_a_refused_call_is_reported_and_a_run_that_could_not_act_fails(flags: tuple[str, ...], cli: Cli) -> None:
     code, stdout, stderr = writing(cli, WRITE, says("I could not."), flags=flags)
 
     assert (code, stdout) == (1, "I could not.\n")
@@ -128,7 +128,7 @@ def test_a_refused_call_is_told_and_a_run_that_could_not_act_fails(flags: tuple[
     assert stderr.endswith("no call that acts was made: each was refused, or had no sandbox (exit status 1)\n")
 
 
-def test_equal_refusals_are_told_once(cli: Cli) -> None:
+def test_equal_refusals_are_reported_once(cli: Cli) -> None:
     _, _, stderr = writing(cli, WRITE, WRITE, says("I could not."))
 
     assert stderr.count("✗ file_write") == 1
@@ -148,7 +148,7 @@ def test_a_run_that_acted_once_succeeds(cli: Cli, folder: Path) -> None:
     assert "✗ file_edit  refused: " in ended.stderr
 
 
-def test_a_missing_sandbox_is_told(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_sandbox_is_reported(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     async def unavailable(*_: object) -> None:
         raise SandboxUnavailable("no sandbox works here: install bubblewrap")
 
@@ -210,7 +210,7 @@ def test_chat_continues_the_last_chat_of_the_folder(cli: Cli) -> None:
     assert sent == ["Hi!", "Hello.", "What did I say?"]
 
 
-def test_a_refused_call_of_a_child_is_told_with_its_name_in_the_tree(cli: Cli) -> None:
+def test_a_refused_call_of_a_child_is_reported_with_its_name_in_the_tree(cli: Cli) -> None:
     script = ChatScript().play(calls("subagent", label="dig", task_prompt="DIG"), says("Well."))
     script.play(calls("file_ops", operation="write", path="a.txt", content="a"), says("No."), words="DIG")
     with serving(script) as vendor:

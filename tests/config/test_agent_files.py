@@ -133,7 +133,7 @@ def test_delegation_tools_of_other_programs_are_left_to_the_dialect() -> None:
     assert (agent.settings.tools, agent.warnings) == (("file_read",), ())
 
 
-def test_a_limit_of_a_delegation_tool_is_told() -> None:
+def test_a_limit_of_a_delegation_tool_is_reported() -> None:
     agent = read("---\nname: a\ndescription: b\ntools: Read, Agent(worker, tester)\n---\nx")
 
     assert agent.settings.tools == ("file_read",)
@@ -300,7 +300,7 @@ def test_servers_of_a_file_are_those_of_the_settings_and_none_is_started_from_it
     ]
 
 
-def test_skills_hooks_and_the_other_fields_without_an_equal_are_told() -> None:
+def test_skills_hooks_and_other_fields_without_an_equivalent_are_reported() -> None:
     agent = read("---\nname: a\ndescription: b\nskills: [x]\nhooks:\n  Stop: []\ninitialPrompt: Go\n---\nx")
 
     assert agent.settings == AgentSettings(description="b", system_prompt="x")

@@ -122,7 +122,7 @@ def test_the_role_of_workers_can_use_tables_that_an_upgrade_adds(server: Postgre
 
 
 @pytest.mark.usefixtures("roles")
-def test_a_worker_whose_schema_is_not_migrated_is_told_so(server: PostgresServer) -> None:
+def test_a_worker_names_a_schema_that_is_not_migrated(server: PostgresServer) -> None:
     with administrator(server) as connection:
         connection.execute("UPDATE retinue.store_version SET version = version - 1")
         try:

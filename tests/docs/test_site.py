@@ -51,7 +51,7 @@ def test_the_configuration_loads_no_fonts_and_has_the_navigation() -> None:
     assert 'nav = [{ Home = "README.md" }]' in text
 
 
-def test_the_stage_has_everything_that_its_pages_link_to(tmp_path: Path) -> None:
+def test_the_site_source_has_every_linked_page(tmp_path: Path) -> None:
     stage(tmp_path)
 
     lost = [

@@ -80,7 +80,7 @@ async def test_a_reply_that_is_not_cut_starts_the_count_anew() -> None:
     assert (outcome.result, outcome.text, len(heard)) == ("completed", "done", 6)
 
 
-async def test_thinking_that_uses_up_the_output_is_told_to_the_model() -> None:
+async def test_the_model_is_informed_when_thinking_used_up_its_output() -> None:
     outcome, heard = await played(says("", stop="length", usage=Usage(input=50, output=8192)), says("done"))
 
     told = "Your reply was cut at 8192 tokens, before it had an answer. Think less, and give your answer in few words."

@@ -49,7 +49,7 @@ async def test_a_discarded_attempt_is_followed_by_a_delta_that_takes_it_back() -
     assert outcome.text == "The pool."
 
 
-async def test_it_is_taken_back_before_the_pause_and_a_run_that_ends_there_has_no_text() -> None:
+async def test_a_discarded_attempt_is_reported_before_the_pause_and_leaves_no_text() -> None:
     async with Harness(dialects=()) as r:
         r.script("main", fails(ProviderError("cut", fault="cut", partial="It was ", retry_after=60.0)))
         run = await r.retinue.spawn("why?")

@@ -25,7 +25,7 @@ def child() -> Generator[subprocess.Popen[str]]:
         process.kill()
 
 
-def test_this_process_is_not_gone() -> None:
+def test_the_own_process_is_not_gone() -> None:
     assert not is_gone(this_host(), this_process())
 
 
@@ -34,7 +34,7 @@ def test_a_process_is_identified_by_pid_and_start_time() -> None:
     assert re.fullmatch(rf"{os.getpid()}:\d+", this_process())
 
 
-def test_a_live_child_is_not_gone_and_a_dead_one_is(child: subprocess.Popen[str]) -> None:
+def test_a_process_is_gone_after_its_end_and_not_before(child: subprocess.Popen[str]) -> None:
     process = identity_of(child.pid)
     assert not is_gone(this_host(), process)
 

@@ -224,7 +224,7 @@ async def test_an_error_in_a_tool_hook_is_the_result_of_the_call(method: str, te
         assert (await r.run("Look.")).text == text
 
 
-async def test_a_hook_that_returns_something_else_is_told_what_was_expected() -> None:
+async def test_a_wrong_return_value_of_a_hook_is_an_error_with_the_expected_type() -> None:
     async with open_hooked(Broken("before_tool", answer="no")) as r:
         text = (await r.run("Look.")).text
 

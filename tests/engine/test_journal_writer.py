@@ -330,7 +330,7 @@ async def test_a_read_during_a_commit_waits_for_it() -> None:
     await journal.close()
 
 
-async def test_a_peek_waits_for_nothing() -> None:
+async def test_a_peek_does_not_wait_for_writes() -> None:
     store = RecordingStore()
     journal = Journal(store)
     journal.write(note("a"))

@@ -83,7 +83,7 @@ async def test_a_timeout_returns_the_ended_runs_and_leaves_the_others() -> None:
         assert (await runs["a"].wait(timeout=60)).text == "it is a"
 
 
-async def test_waiting_for_the_same_run_twice_is_waiting_for_it_once() -> None:
+async def test_a_run_named_twice_in_a_wait_counts_once() -> None:
     async with Harness(dialects=()) as r:
         runs = await three(r)
 

@@ -52,7 +52,7 @@ def answer(text: str) -> Outcome:
     ],
     ids=str,
 )
-def test_a_check_looks_at_the_answer(check: Check, passing: str, failing: str) -> None:
+def test_a_check_of_the_answer_passes_or_fails(check: Check, passing: str, failing: str) -> None:
     assert failure_of(check, answer(passing), LOOKED) is None
     failure = failure_of(check, answer(failing), LOOKED)
     assert failure is not None
@@ -71,7 +71,9 @@ def test_a_check_looks_at_the_answer(check: Check, passing: str, failing: str) -
         ({"within": {"cost": 0.6}}, {"within": {"cost": 0.4}}),
     ],
 )
-def test_a_check_looks_at_what_was_done(passing: dict[str, Any], failing: dict[str, Any], tmp_path: Path) -> None:
+def test_a_check_of_calls_and_costs_passes_or_fails(
+    passing: dict[str, Any], failing: dict[str, Any], tmp_path: Path
+) -> None:
     good, bad = (suite_of(tmp_path, check) for check in (passing, failing))
     assert failure_of(good, answer(""), LOOKED) is None
     failure = failure_of(bad, answer(""), LOOKED)

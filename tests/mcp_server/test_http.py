@@ -138,7 +138,7 @@ async def test_clients_without_an_identity_reach_a_run_by_its_id_alone(server: H
     assert keyed == {"error": "A key needs a client with an identity: send a bearer token, or leave key out."}
 
 
-async def test_tools_that_know_runs_by_their_caller_need_an_identity(tmp_path: Path) -> None:
+async def test_tools_that_find_runs_by_their_caller_need_an_identity(tmp_path: Path) -> None:
     with HttpServer(folder(tmp_path), "--dialect", "spec") as spec:
         async with client(spec, "auto") as one:
             names = [tool.name for tool in (await one.list_tools()).tools]

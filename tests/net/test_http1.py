@@ -377,7 +377,7 @@ async def test_a_zstd_answer_with_a_huge_window_is_refused() -> None:
             await read(pool, server.url)
 
 
-async def test_many_connections_share_one_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_concurrent_connections_share_one_dns_lookup(monkeypatch: pytest.MonkeyPatch) -> None:
     loop, asked = asyncio.get_running_loop(), list[str]()
     find: Any = loop.getaddrinfo
 

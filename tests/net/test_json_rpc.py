@@ -108,7 +108,7 @@ async def test_answers_reach_their_requests_and_the_end_reaches_all() -> None:
         await peer.request("m", {})
 
 
-async def test_a_strict_side_answers_what_is_no_message() -> None:
+async def test_a_strict_peer_answers_an_invalid_message_with_an_error() -> None:
     side = Side()
     odd = [b"{\n", [1], {"jsonrpc": "2.0"}, {"id": None, "method": "echo"}, {"id": True, "method": "echo"}, b"[" * 5000]
     await JsonRpcPeer(side, side.send, strict=True).serve(lines(odd))
@@ -117,7 +117,7 @@ async def test_a_strict_side_answers_what_is_no_message() -> None:
     assert codes == [(None, PARSE_ERROR), *[(None, INVALID_REQUEST)] * 4, (None, PARSE_ERROR)]
 
 
-async def test_a_lenient_side_skips_some_of_it_and_gives_up_on_much() -> None:
+async def test_a_lenient_peer_skips_a_few_invalid_messages_and_stops_at_many() -> None:
     side = Side()
     peer = JsonRpcPeer(side, side.send)
     await peer.serve(

@@ -33,7 +33,7 @@ def check_message(message: str, folder: Path) -> tuple[int, str]:
         f"store: {'x' * 65}\n",
     ],
 )
-def test_good_messages_pass(message: str, tmp_path: Path) -> None:
+def test_valid_commit_messages_are_accepted(message: str, tmp_path: Path) -> None:
     assert check_message(message, tmp_path) == (0, "")
 
 

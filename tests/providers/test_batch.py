@@ -154,7 +154,7 @@ async def test_the_hours_of_a_run_end_its_wait_and_the_batch(wire: str) -> None:
 
 
 @each_wire
-async def test_looks_that_fail_are_made_again(wire: str) -> None:
+async def test_failed_polls_of_a_batch_are_repeated(wire: str) -> None:
     refusals = [FakeResponse(status=503), FakeResponse(status=0, ending="cut"), FakeResponse(status=429)]
 
     def before(heard: ReceivedRequest) -> FakeResponse | None:

@@ -149,7 +149,7 @@ async def test_mistral_gets_a_random_seed() -> None:
     assert (request.body["random_seed"], request.body.get("seed")) == (7, None)
 
 
-async def test_fireworks_is_told_how_long_a_reply_may_be() -> None:
+async def test_fireworks_is_sent_the_longest_reply() -> None:
     longest = context_windows(provider_config("fireworks")).longest_reply(VENDORS["fireworks"].default_model)
     request = await request_to("fireworks")
 

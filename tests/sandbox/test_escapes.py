@@ -113,7 +113,7 @@ def test_an_attempt_succeeds_outside_the_sandbox_and_fails_inside(siege: Siege, 
     assert pair.bare.out or (name, user) in NOT_APPLICABLE, f"without a sandbox: {pair.bare.seen}"
 
 
-def test_there_are_many_attempts_and_few_are_inconclusive() -> None:
+def test_few_of_many_escape_attempts_are_inconclusive() -> None:
     assert len(ATTEMPTS) >= 40
     assert len(NOT_APPLICABLE) <= 6
     assert {name for name, _ in NOT_APPLICABLE} <= set(ATTEMPTS)

@@ -176,7 +176,7 @@ class TestRoles:
             assert store.changed() is False
             assert texts(store, "root") == ["x" * 20_000]
 
-    def test_a_role_that_may_not_create_the_schema_is_told_so(self, postgres_server: PostgresServer) -> None:
+    def test_a_role_without_the_right_to_create_the_schema_is_an_error(self, postgres_server: PostgresServer) -> None:
         role = f"r_{uuid.uuid4().hex}"
         with administrator(postgres_server) as connection:
             connection.execute(f"CREATE ROLE {role} LOGIN".encode())
@@ -504,7 +504,7 @@ class TestPruneInSteps:
 
         assert {row.session_id for row in store.sessions()} & set(names) == {used}
 
-    def test_nothing_goes_while_the_data_are_small_enough(self, store: PostgresStore) -> None:
+    def test_nothing_is_pruned_below_the_size_limit(self, store: PostgresStore) -> None:
         create_tree(store)
         for run_id in ("below", "one", "two", "root"):
             end_run(store, run_id)

@@ -71,7 +71,7 @@ async def test_the_tables_of_an_older_procrastinate_are_upgraded_and_work(
     assert runs_of(job) == (run.run_id,)
 
 
-def test_a_role_that_may_not_upgrade_the_tables_is_told_who_may(
+def test_a_role_without_the_right_to_upgrade_is_an_error_naming_the_owner(
     url: str,
     postgres_server: PostgresServer,
     tmp_path: Path,

@@ -61,7 +61,7 @@ async def test_a_day_of_virtual_time_passes_at_once() -> None:
     assert time.monotonic() - began < 60
 
 
-async def test_twenty_years_pass_too() -> None:
+async def test_a_timer_of_twenty_years_fires() -> None:
     await asyncio.sleep(20 * 365 * 86400)
     assert loop_time() == 20 * 365 * 86400
 
@@ -295,7 +295,7 @@ async def test_a_child_process_without_pipes_is_waited_for_too(monkeypatch: pyte
     assert (code, loop_time()) == (3, 0.0)
 
 
-async def test_a_child_that_hangs_meets_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_hanging_child_is_killed_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(virtual_time, "CHILD_WAIT", A_MOMENT)
     child = await asyncio.create_subprocess_exec("sleep", "1000")
     with pytest.raises(TimeoutError):
@@ -306,7 +306,7 @@ async def test_a_child_that_hangs_meets_its_deadline(monkeypatch: pytest.MonkeyP
     await child.wait()
 
 
-async def test_a_child_that_floods_a_pipe_meets_its_deadline_in_real_time() -> None:
+async def test_a_child_that_floods_a_pipe_is_killed_at_its_deadline() -> None:
     child = await asyncio.create_subprocess_shell("while :; do echo word; sleep 0.01; done", stdout=-1)
 
     async def listen(words: asyncio.StreamReader | None) -> None:
@@ -360,7 +360,7 @@ async def test_the_clock_starts_with_the_year_2026_and_moves_with_the_loop() -> 
     assert time.gmtime(NEW_YEAR)[:6] == (2026, 1, 1, 0, 0, 0)
 
 
-def test_a_clock_that_knows_its_loop_can_be_read_from_outside() -> None:
+def test_a_clock_bound_to_a_loop_can_be_read_outside_of_it() -> None:
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         clock = VirtualClock(runner.get_loop())
         runner.run(asyncio.sleep(7))

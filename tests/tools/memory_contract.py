@@ -186,7 +186,7 @@ class MemoryContract:
             "{a}:b",
         ],
     )
-    def test_a_question_is_words_whatever_it_looks_like(self, memory: MemoryBackend, query: str) -> None:
+    def test_a_query_is_matched_as_words_without_operators(self, memory: MemoryBackend, query: str) -> None:
         row = memory.store(note("k", f"before {query} after"))
 
         assert [each.memory for each in memory.recall(MemorySearch(agents=("me",), query=query))] == [row]

@@ -88,7 +88,7 @@ def test_the_arguments_are_those_of_the_published_tools() -> None:
         ("[" * 100_000, CallRisk(Risk.MEDIUM, acts=True)),
     ],
 )
-def test_file_ops_that_only_look_weigh_little(arguments: str, call_risk: CallRisk) -> None:
+def test_reading_file_ops_are_of_low_risk(arguments: str, call_risk: CallRisk) -> None:
     (tool,) = (tool for tool in file_tools.tools(dependencies()) if tool.spec.name == "file_ops")
     assert tool.prepare(arguments).risk == call_risk
 
@@ -590,7 +590,7 @@ async def test_a_move_to_another_disk_that_cannot_remove_the_file_leaves_it_wher
     assert names(call) == ["a"]
 
 
-async def test_an_operation_without_its_argument_names_it(call: ToolCaller) -> None:
+async def test_an_operation_without_its_argument_is_an_error_that_names_it(call: ToolCaller) -> None:
     put(call, "a", "A")
     assert await call.error("file_ops", operation="write", path="a") == "file_ops: write needs the argument 'content'"
     assert await call.error("file_ops", operation="move", path="a") == (

@@ -268,7 +268,7 @@ async def test_positional_only_parameters_and_defaults_of_any_kind_work() -> Non
     }
 
 
-async def test_object_means_anything() -> None:
+async def test_a_parameter_of_type_object_takes_any_value() -> None:
     @tool
     def count(values: dict[str, object]) -> int:
         return len(values)
@@ -394,7 +394,7 @@ async def test_errors_of_the_function_travel_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("escaped", [GeneratorExit, KeyboardInterrupt])
-async def test_what_would_end_more_than_the_call_does_not_leave_its_thread(escaped: type[BaseException]) -> None:
+async def test_exits_and_interrupts_in_a_function_fail_its_call_alone(escaped: type[BaseException]) -> None:
     @tool
     def fragile() -> str:
         raise escaped
@@ -482,7 +482,7 @@ async def test_a_run_goes_on_after_a_kind_of_text_that_no_store_knows(tmp_path: 
     store.close()
 
 
-async def test_a_function_may_say_itself_that_it_failed() -> None:
+async def test_a_function_may_report_its_own_failure() -> None:
     @tool
     def check() -> ToolResult:
         return ToolResult("3 tests failed", failed=True)
@@ -664,7 +664,7 @@ def test_a_function_that_cannot_be_a_tool_is_refused_where_it_is_defined(functio
     assert str(raised.value) == complaint
 
 
-def test_a_union_that_json_cannot_tell_apart_is_refused() -> None:
+def test_a_union_that_is_ambiguous_in_json_is_refused() -> None:
     with pytest.raises(BadInput, match="tool ambiguous: parameter 'query': Type unions may not contain more than one"):
         tool(ambiguous)
 

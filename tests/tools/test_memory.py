@@ -224,7 +224,7 @@ async def test_without_a_home_memories_live_as_long_as_the_tools(store: Store, t
     assert {name for name in os.listdir(tmp_path) if not name.startswith("retinue.db")} == set()
 
 
-async def test_a_kit_with_a_home_keeps_them_there(store: Store, tmp_path: Path) -> None:
+async def test_memories_are_stored_in_the_home_folder(store: Store, tmp_path: Path) -> None:
     for kind, place in (("sqlite", "memory.db"), ("markdown", "memory/researcher.md")):
         dependencies = ToolDependencies(
             sandbox=NoSandbox(), key_value=StoreKeyValue(store), clock=FixedClock(), memory=kind, home=tmp_path

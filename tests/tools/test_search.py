@@ -138,7 +138,7 @@ async def test_find_pages_through_a_stable_order(finder: ToolCaller) -> None:
 @pytest.mark.parametrize(
     "extra", ["-exec rm {} +", "-delete", "-fprint out", "-ok rm", "-execdir sh", "-newer /etc/passwd", "-name", "x"]
 )
-async def test_find_takes_only_tests_that_look(finder: ToolCaller, extra: str) -> None:
+async def test_find_accepts_only_tests_without_effects(finder: ToolCaller, extra: str) -> None:
     assert json.loads(await finder.error("bash_find", extra_args=extra)) == {
         "error": f"Command failed: extra_args: {extra.split()[0]} is not allowed or lacks its value; "
         "allowed: -name, -iname, -path, -ipath, -size, -mtime, -mmin, -empty, -type f|d|l, -maxdepth N, -mindepth N, "
@@ -537,7 +537,7 @@ def output_for(files: dict[str, int]) -> bytes:
     st.integers(1, 20),
     st.integers(1, 90),
 )
-def test_a_page_is_the_same_however_little_is_kept_for_it(
+def test_a_page_is_the_same_with_any_size_of_its_buffer(
     files: dict[str, int], offset: int, limit: int, piece: int
 ) -> None:
     whole = [f"{path}:{n + 1}" for path in sorted(files, key=lambda path: path.split("/")) for n in range(files[path])]
@@ -742,7 +742,7 @@ def test_ripgrep_with_opened_files_answers_as_it_does_by_itself(
         ("[a&b]", "&", True),
     ],
 )
-def test_patterns_mean_what_they_mean_to_ripgrep(pattern: str, line: str, fits: bool) -> None:
+def test_patterns_match_as_in_ripgrep(pattern: str, line: str, fits: bool) -> None:
     assert bool(compiled(pattern, ignore_case=False).search(line)) is fits
 
 
@@ -750,7 +750,7 @@ def test_patterns_mean_what_they_mean_to_ripgrep(pattern: str, line: str, fits: 
     "pattern",
     ["(?=a)", "(?!a)", "(?<=a)", r"(a)\1", "a++", r"\pL", "[a&&b]", "[a--b]", "[[a]]", r"\Aa", "(?x)a", "a\nb"],
 )
-def test_patterns_that_mean_something_else_are_refused(pattern: str) -> None:
+def test_patterns_with_another_meaning_in_ripgrep_are_refused(pattern: str) -> None:
     with pytest.raises(ValueError, match="regex parse error: "):
         compiled(pattern, ignore_case=False)
 

@@ -346,7 +346,7 @@ def test_a_variable_by_which_programs_are_found_is_not_set_by_another_command_ei
         "find . -name '*.py' -exec nice grep x {} +",
     ],
 )
-def test_what_cannot_change_which_program_is_started_does_not_matter(command: str) -> None:
+def test_unknown_words_that_cannot_choose_a_program_are_allowed(command: str) -> None:
     policy = Policy(allowed_commands=("ls", "find", "env", "nice", "timeout", "xargs", "grep", "python"))
 
     assert refusal_of(parse(command), policy) is None
@@ -360,7 +360,7 @@ def test_a_wrapper_may_run_allowed_commands() -> None:
 
 
 @given(st.text(max_size=60))
-def test_no_text_makes_the_reading_fail(command: str) -> None:
+def test_any_text_can_be_read(command: str) -> None:
     assert risk_of(parse(command)) in tuple(Risk)
 
 

@@ -168,7 +168,7 @@ async def test_links_are_added_and_removed_from_both_sides(tasks: List) -> None:
     assert (await tasks.does("get", id="task_3"))["blocked_by"] == []
 
 
-async def test_nothing_comes_to_wait_for_itself(tasks: List) -> None:
+async def test_a_cycle_of_blocked_tasks_is_refused(tasks: List) -> None:
     await tasks.does("create", subject="a")
     await tasks.does("create", subject="b", blocked_by=["task_1"])
     await tasks.does("create", subject="c", blocked_by=["task_2"])
@@ -213,7 +213,7 @@ async def test_invalid_arguments_are_named(tasks: List, verb: str, arguments: di
     assert await tasks.ids() == ["task_1"]
 
 
-async def test_a_list_has_an_end(tasks: List) -> None:
+async def test_a_list_refuses_tasks_beyond_its_limit(tasks: List) -> None:
     tasks = List(tasks.store, max_tasks=2)
     for subject in "ab":
         await tasks.does("create", subject=subject)

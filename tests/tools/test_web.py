@@ -157,7 +157,7 @@ async def test_invisible_characters_are_removed() -> None:
         ("application/rss+xml", "<rss><channel/></rss>", "<rss><channel/></rss>"),
     ],
 )
-async def test_other_text_stays_what_it_is(content_type: str, body: str, said: str) -> None:
+async def test_text_without_calls_is_unchanged(content_type: str, body: str, said: str) -> None:
     async with serving(body, {"Content-Type": content_type}) as server:
         assert await result_of(web(server)["fetch"], url=server.url) == said
 
@@ -226,7 +226,7 @@ SLOW = "<body>" + "<ul><li>a</li></ul>" * 20_000
 
 
 @pytest.mark.real_time
-async def test_a_page_that_is_made_to_keep_its_reader_busy_is_left() -> None:
+async def test_reading_a_malicious_page_stops_at_a_time_limit() -> None:
     page = Fetched(url="http://example.org/", content_type="text/html", charset=None, body=SLOW.encode())
 
     with pytest.raises(UnreadablePage, match=r"^the page could not be read within 0\.5 seconds$"):
@@ -234,7 +234,7 @@ async def test_a_page_that_is_made_to_keep_its_reader_busy_is_left() -> None:
 
 
 @pytest.mark.real_time
-async def test_a_reader_knows_no_keys_and_is_stopped_when_its_call_is_cancelled(
+async def test_the_page_reader_has_no_keys_and_stops_when_its_call_is_cancelled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     begun: asyncio.Queue[tuple[asyncio.subprocess.Process, dict[str, str]]] = asyncio.Queue()
@@ -261,7 +261,7 @@ async def test_a_reader_knows_no_keys_and_is_stopped_when_its_call_is_cancelled(
 
 
 @pytest.mark.real_time
-async def test_a_reader_that_never_stops_talking_is_left_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_page_reader_without_end_is_killed_at_its_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     begin = asyncio.create_subprocess_exec
 
     async def begins_another(*_: str, **options: Any) -> asyncio.subprocess.Process:

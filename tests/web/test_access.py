@@ -381,7 +381,7 @@ async def test_another_method_is_refused_with_those_of_the_path(folder: Path) ->
     assert slash.status == 404
 
 
-async def test_a_bug_is_answered_in_json_and_tells_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bug_is_answered_in_json_without_details(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def broken(*arguments: object, **named: object) -> None:
         raise RuntimeError("what only the log may have")
 

@@ -19,7 +19,7 @@ LINES = {"main": [{"call": ASKING}, *READING, {"say": "The end."}]}
 TASK = {"task": "Write", "tools": ["file_write", "file_read"]}
 
 
-async def test_a_page_that_does_not_read_is_left_and_may_come_back(
+async def test_a_page_that_does_not_read_is_dropped_and_may_reconnect(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live, "MAX_WAITING", 30_000)

@@ -100,7 +100,7 @@ async def test_a_stream_has_the_events_of_a_tree_that_another_process_drives(fol
     assert (list(last.values()), texts.count("It was the pool."), named[-1]) == (["completed"] * 2, 1, ("end", {}))
 
 
-async def test_streams_have_the_end_of_a_tree_that_comes_while_they_look_for_its_driver(
+async def test_streams_have_an_end_that_arrives_during_the_search_for_its_driver(
     folder: Path, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_driven, release, held = TreeReader._is_driven, asyncio.Event(), list[TreeReader]()

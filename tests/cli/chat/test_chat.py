@@ -76,7 +76,7 @@ def test_a_block_that_is_never_closed_is_not_sent(chat: Opens) -> None:
     assert 'before the line """' in ended.stderr
 
 
-def test_two_slashes_send_one(chat: Opens) -> None:
+def test_a_line_with_two_slashes_is_sent_with_one(chat: Opens) -> None:
     talk = chat(says("It maps names."))
 
     talk("//etc/hosts is what?")

@@ -579,7 +579,7 @@ def test_the_history_file_is_bounded(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", [" a secret", "", "   ", "x" * (MAX_LENGTH + 1)], ids=["space", "none", "blank", "long"]
 )
-def test_some_inputs_are_not_kept(tmp_path: Path, text: str) -> None:
+def test_unsuitable_inputs_are_not_in_the_history(tmp_path: Path, text: str) -> None:
     file = HistoryFile(tmp_path / "history")
 
     assert (file.add(text), file.load()) == (False, [])

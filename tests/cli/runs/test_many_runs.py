@@ -38,7 +38,7 @@ def test_a_list_has_the_newest_runs_and_says_how_many_more_there_are(
     assert ([line.split()[0] for line in longer.stdout.splitlines()[1:]], longer.stderr) == (newest[:7], "")
 
 
-def test_a_list_that_is_complete_says_nothing(cli: Cli, run_ids: list[RunId], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_complete_list_has_no_note(cli: Cli, run_ids: list[RunId], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(list_show, "LISTED", 12)
 
     listed = cli("runs")

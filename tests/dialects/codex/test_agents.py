@@ -327,7 +327,7 @@ async def test_a_wait_has_bounds() -> None:
 
 
 @pytest.mark.promise("CX-WAIT-NOTHING")
-async def test_there_is_nothing_to_wait_for() -> None:
+async def test_a_wait_without_agents_returns_at_once() -> None:
     harness = CodexHarness(calls("wait_agent"), says("Done."))
     await harness.play()
 
@@ -363,7 +363,7 @@ def test_the_status_of_an_end(outcome: Outcome, status: object) -> None:
 
 
 @pytest.mark.promise("CX-FINAL", "CX-STATUS")
-async def test_a_failure_and_an_empty_answer_are_told() -> None:
+async def test_failures_and_empty_answers_are_reported() -> None:
     harness = CodexHarness(
         together(spawn("empty", "say nothing"), spawn("failed", "run out")),
         wait(),

@@ -43,7 +43,7 @@ async def test_a_fork_is_answered_at_once_with_the_fields_of_a_spawn_and_two_mor
 @pytest.mark.promise(
     "MK-FORK-HISTORY", "MK-FORK-REPAIR", "MK-FORK-KNOWS", "MK-FORK-SYSTEM", "MK-FORK-INHERITED", "MK-NO-NESTING"
 )
-async def test_a_fork_begins_with_its_parents_messages_and_learns_that_it_is_one() -> None:
+async def test_a_fork_begins_with_its_parents_messages_and_a_notice() -> None:
     harness = MeerkatHarness(
         calls("grep", pattern="pool"),
         together(says("Both."), fork("look below"), calls("grep", pattern="x"), spawn()),

@@ -252,7 +252,7 @@ async def test_at_most_so_many_children_run_at_once_and_an_end_makes_room() -> N
 
 
 @pytest.mark.promise("MK-ORDER")
-async def test_where_there_is_no_room_only_the_shape_of_a_call_matters_more() -> None:
+async def test_without_room_for_a_child_only_invalid_arguments_are_refused_first() -> None:
     harness = MeerkatHarness(
         together(spawn("one"), spawn(" ", provider="unknown"), calls("agent_spawn"), fork(" "), calls("agent_fork")),
         says("Waiting."),

@@ -61,13 +61,13 @@ def settled(**spawn_request: Any) -> MeerkatSettings:
         ("Google", "gemini", "gemini-3-flash-preview"),
     ],
 )
-def test_spawn_knows_the_vendors_other_names(name: str, family: str, model: str) -> None:
+def test_spawn_accepts_the_vendors_other_names(name: str, family: str, model: str) -> None:
     assert asks(name) == ResolvedModel(family, family, model)
 
 
 @pytest.mark.promise("MK-ALIASES", "MK-PROVIDER")
 @pytest.mark.parametrize("name", ["claude", "gpt", "google", "OpenAI", "openai-chat", ""])
-def test_fork_knows_the_three_names_only(name: str) -> None:
+def test_fork_accepts_the_three_names_only(name: str) -> None:
     assert asks(name, fork=True) == f"Invalid arguments: Invalid provider: {name}"
     assert asks("gemini", fork=True) == ResolvedModel("gemini", "gemini", "gemini-3-flash-preview")
 

@@ -151,7 +151,7 @@ async def test_sub_agents_work_at_the_same_time_as_each_other_and_as_their_paren
 
 
 @pytest.mark.promise("MK-CLEAN", "MK-SYSTEM", "MK-NO-NESTING", "MK-ACCESS")
-async def test_a_sub_agent_knows_its_prompt_byte_for_byte_and_nothing_else() -> None:
+async def test_a_sub_agent_gets_its_prompt_byte_for_byte_and_nothing_else() -> None:
     prompt = "  find\tit — naïve \r\n"
     harness = MeerkatHarness(spawn(prompt), says("Started."), says("Thanks."), spawned={"find": [says("The pool.")]})
 

@@ -38,7 +38,7 @@ async def test_all_answers_are_returned_in_the_order_of_the_call() -> None:
 
 @pytest.mark.promise("NA-WAIT-ANY")
 @pytest.mark.parametrize("until", ["any", 1, "1"])
-async def test_it_returns_when_enough_have_ended(until: object) -> None:
+async def test_a_wait_returns_when_enough_runs_have_ended(until: object) -> None:
     harness = NativeHarness(
         background("a", "b"),
         waits(until=until),

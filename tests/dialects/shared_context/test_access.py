@@ -54,7 +54,7 @@ def test_an_expired_entry_is_absent_from_all_actions() -> None:
 
 
 @pytest.mark.promise("SC-10-TTL-WRITE")
-def test_each_write_sets_the_time_anew() -> None:
+def test_each_write_restarts_the_time_to_live() -> None:
     session = Context()
     session.write("status", "busy", ttl_seconds=60)
     session.write("status", "still busy", ttl_seconds=60, at=AT + 50)

@@ -194,7 +194,7 @@ def test_a_key_may_have_64_letters_digits_and_underscores(key: str) -> None:
 
 
 @pytest.mark.promise("SC-3-VALUE", "SC-3-TOKENS")
-def test_a_value_may_weigh_a_thousand_tokens_and_no_more() -> None:
+def test_a_value_has_at_most_a_thousand_tokens() -> None:
     context = Context()
 
     assert context.write("scope", "x" * 4003)["version"] == 1
@@ -220,7 +220,7 @@ def test_a_write_warns_from_800_tokens_on() -> None:
 
 
 @pytest.mark.promise("SC-3-STORE", "SC-3-OVERWRITE", "SC-3-TOKENS")
-def test_all_values_together_may_weigh_ten_thousand_tokens() -> None:
+def test_all_values_together_have_at_most_ten_thousand_tokens() -> None:
     context = Context()
     for number in range(10):
         assert "error" not in context.write(f"key_{number}", "x" * 4000)
@@ -360,7 +360,7 @@ def test_random_text_as_arguments_is_answered(arguments: str) -> None:
 
 @pytest.mark.promise("SC-3-TOKENS")
 @given(st.text(max_size=200))
-def test_a_value_weighs_a_quarter_of_its_characters_and_at_least_one(value: str) -> None:
+def test_a_value_counts_a_token_per_four_characters_and_at_least_one(value: str) -> None:
     assert tokens(value) == max(1, len(value) // 4)
 
 

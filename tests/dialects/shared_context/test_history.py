@@ -83,7 +83,7 @@ def test_ten_versions_are_kept_and_go_with_their_entry() -> None:
 
 
 @pytest.mark.promise("SC-3-STORE", "SC-2-TOTAL")
-def test_earlier_versions_weigh_nothing_and_are_no_keys() -> None:
+def test_earlier_versions_count_neither_as_tokens_nor_as_keys() -> None:
     session = Context()
     for _ in range(5):
         session.write("scope", "x" * 4000)

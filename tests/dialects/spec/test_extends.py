@@ -67,7 +67,7 @@ def test_an_extending_agent_inherits_all_fields_that_are_not_given() -> None:
 
 
 @pytest.mark.promise("SPEC-7.3-INHERITS", "SPEC-7.3-APPEND")
-def test_everything_can_be_given_anew() -> None:
+def test_an_extension_may_replace_every_field() -> None:
     key_value = KeyValue()
     key_value.define(
         Extend(

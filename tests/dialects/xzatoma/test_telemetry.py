@@ -189,7 +189,7 @@ async def test_a_subagent_that_cannot_be_started_has_failed(
 
 
 @pytest.mark.promise("XZ-METRICS")
-async def test_everything_is_counted(meter: Counting) -> None:
+async def test_every_action_has_its_metric(meter: Counting) -> None:
     broken = fails(ProviderError("gone", fault="bad_request"))
     harness = XzatomaHarness(
         together(subagent(), subagent("other", "find more", max_turns=1), subagent("third", "find all")),

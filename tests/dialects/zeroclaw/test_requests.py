@@ -199,7 +199,7 @@ NAMES: list[str] = [*json.loads(delegate_spec([]).parameters)["properties"]]
 
 @pytest.mark.promise("ZC-TYPES")
 @hypothesis.given(some.fixed_dictionaries({}, optional=dict.fromkeys(NAMES, ANYTHING)))
-def test_nothing_that_a_model_can_write_is_more_than_refused(asked: dict[str, object]) -> None:
+def test_random_arguments_are_parsed_or_refused(asked: dict[str, object]) -> None:
     try:
         request = parse(json.dumps(asked))
     except CallRefused:
@@ -219,5 +219,5 @@ def test_an_accepted_task_id_is_canonical_and_stays_in_its_folder(task_id: str) 
     assert set(request.task_id) <= set("0123456789abcdef-")
 
 
-def test_a_prompt_is_given_on_as_it_is() -> None:
+def test_a_prompt_is_passed_on_unchanged() -> None:
     assert prompt_of('{"prompt":"  dig\\n"}') == "  dig\n"

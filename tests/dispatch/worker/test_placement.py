@@ -155,7 +155,7 @@ async def test_a_reader_of_a_spread_tree_has_the_events_of_all_workers(place: st
         assert read == sorted((run_id, seq) for run_id, events in logs.items() for seq, _ in events)
 
 
-async def test_a_reader_at_the_driver_has_a_child_that_is_taken_and_ends_during_a_look(
+async def test_a_tree_reader_has_the_end_of_a_child_taken_between_two_polls(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = lines(delegates(0, agent="trainer"))

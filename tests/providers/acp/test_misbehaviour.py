@@ -197,7 +197,7 @@ async def test_a_program_that_an_agent_could_have_written_is_not_started(scene: 
     assert "agents may write in" in outcome.error
 
 
-async def test_an_agent_of_another_version_and_one_that_is_not_logged_in_are_told(scene: Scene) -> None:
+async def test_other_versions_and_missing_logins_of_agents_are_reported(scene: Scene) -> None:
     async with scene.open([["error", -32000, "Authentication required"]]) as r:
         outcome = await r.run("Go.")
 

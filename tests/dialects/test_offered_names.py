@@ -1,4 +1,4 @@
-"""A model is told the names that its calls may use: in the schema, or where that would be too long, in a text."""
+"""The names that the calls of a model may use are in the schema, or where that would be too long, in a text."""
 
 import json
 import logging
@@ -118,7 +118,7 @@ async def test_the_schema_of_define_lists_the_registry_within_the_policy() -> No
 
 
 @pytest.mark.promise("SPEC-3.2-TOLD-TOOLS", "SPEC-3.2-INVALID-TOOL")
-async def test_a_huge_registry_is_told_in_part() -> None:
+async def test_a_huge_registry_is_listed_in_part() -> None:
     answers: list[str] = []
 
     def reads(request: Request) -> Any:
@@ -164,7 +164,7 @@ async def test_the_schema_of_a_nested_subagent_lists_what_it_has_itself() -> Non
 
 
 @pytest.mark.promise("XZ-TOOLS-TOLD")
-async def test_a_caller_without_tools_is_told_so() -> None:
+async def test_the_schema_of_a_caller_without_tools_has_none() -> None:
     shown = await properties("subagent", "xzatoma")
 
     assert shown["allowed_tools"] == {
@@ -222,7 +222,7 @@ async def test_the_shell_lists_the_commands_that_the_policy_allows(tool: str) ->
 # ---- what `retinue chat` and Python list -----------------------------------------------------------------------------
 
 
-async def test_offers_shows_what_a_run_is_shown() -> None:
+async def test_offers_has_the_tool_definitions_of_a_run() -> None:
     agents = [Agent(name="clerk", tools=("grep",))]
     async with retinue.open(
         provider=ScriptedProvider(Script()), agents=agents, dialects=["xzatoma"], home=retinue.MEMORY

@@ -1,4 +1,4 @@
-"""Slips of a model over HTTP: an answer that its own server rejects is told to the model, which answers again."""
+"""Malformed replies over HTTP: what the server of a model rejects is explained to the model, which answers again."""
 
 from collections.abc import Callable
 from typing import Any
@@ -63,7 +63,9 @@ async def run_against(wire: str, respond: Callable[[], FakeResponse]) -> tuple[r
 
 
 @pytest.mark.parametrize(("wire", "rejection", "told"), SLIPS)
-async def test_a_slip_is_told_to_the_model_and_tried_again(wire: str, rejection: FakeResponse, told: str) -> None:
+async def test_a_malformed_reply_is_explained_to_the_model_and_repeated(
+    wire: str, rejection: FakeResponse, told: str
+) -> None:
     answers = [rejection, answer(wire, "It was the pool.")]
 
     outcome, asked = await run_against(wire, lambda: answers.pop(0))
