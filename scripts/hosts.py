@@ -548,6 +548,10 @@ def _gemini(trial: Trial, more: Mapping[str, Any]) -> None:
 Prepare = Callable[[Trial], "Agent"]
 
 
+class TrialFailed(Exception):
+    """A trial cannot go on; the message is its failure."""
+
+
 class Agent(NamedTuple):
     """An agent program that speaks the Agent Client Protocol."""
 
@@ -630,24 +634,35 @@ def asks(prepare: Prepare) -> Work:
     return work
 
 
+@contextmanager
+def _turn(trial: Trial, prepare: Prepare, file: str) -> Generator[tuple[Agent, subprocess.Popen[str]]]:
+    """A run whose agent has called its tool, and waits for its model; raises `TrialFailed` if it makes no call."""
+    agent = prepare(trial)
+    trial.model.is_held = True
+    with trial.started(*_child(trial, agent, f"{WRITING} {trial.project / file}", "--yes")) as run:
+        if not trial.eventually(lambda: trial.model.after_calls, run):
+            raise TrialFailed("the agent did not call its tool")
+        yield agent, run
+
+
+def _run_id(trial: Trial) -> str:
+    """The id of the only run of a trial."""
+    (row,) = json.loads(trial.run(*_retinue(trial, "runs", "list", "--json")))
+    return row["run_id"]
+
+
 def resumes(prepare: Prepare) -> Work:
     """retinue is killed in the middle of a turn; the run goes on in its session, and the agent knows what it did."""
 
     def work(trial: Trial) -> str:
-        agent = prepare(trial)
-        file = trial.project / "resume.txt"
-        trial.model.is_held = True
-        with trial.started(*_child(trial, agent, f"{WRITING} {file}", "--yes")) as run:
-            if not trial.eventually(lambda: trial.model.after_calls, run):
-                return "the agent did not call its tool"
+        with _turn(trial, prepare, "resume.txt") as (agent, run):
             time.sleep(SAVING_SECONDS)
             run.send_signal(signal.SIGKILL)
             run.wait()
         trial.model.after_calls.clear()
         trial.model.is_held = False
         time.sleep(agent.loses_sessions_for)
-        (row,) = json.loads(trial.run(*_retinue(trial, "runs", "list", "--json")))
-        outcome = json.loads(trial.run(*_retinue(trial, "runs", "resume", "--json", "--yes", row["run_id"])) or "{}")
+        outcome = json.loads(trial.run(*_retinue(trial, "runs", "resume", "--json", "--yes", _run_id(trial))) or "{}")
         if not trial.model.after_calls:
             return "after the crash the agent did not know what it had done"
         return "" if outcome.get("status") == "completed" and WRITTEN in outcome["text"] else f"it ended with {outcome}"
@@ -659,15 +674,9 @@ def cancels(prepare: Prepare) -> Work:
     """The run is cancelled in the middle of a turn: it ends as cancelled, and no process of the agent is left."""
 
     def work(trial: Trial) -> str:
-        agent = prepare(trial)
-        file = trial.project / "cancel.txt"
-        trial.model.is_held = True
-        with trial.started(*_child(trial, agent, f"{WRITING} {file}", "--yes")) as run:
-            if not trial.eventually(lambda: trial.model.after_calls, run):
-                return "the agent did not call its tool"
+        with _turn(trial, prepare, "cancel.txt") as (_, run):
             before = _processes_in(trial.project)
-            (row,) = json.loads(trial.run(*_retinue(trial, "runs", "list", "--json")))
-            trial.run(*_retinue(trial, "runs", "cancel", row["run_id"]))
+            trial.run(*_retinue(trial, "runs", "cancel", _run_id(trial)))
             said, _ = run.communicate(timeout=SECONDS)
         status = json.loads(said or "{}").get("status")
         if status != "cancelled":
@@ -780,6 +789,8 @@ def main(words: Sequence[str]) -> int:
                 wrong = work(trial)
             except subprocess.TimeoutExpired:
                 wrong = f"a program did not end within {SECONDS} s"
+            except TrialFailed as failure:
+                wrong = str(failure)
             failed += bool(wrong)
             state = "FAILED" if wrong else "works "
             print(f"{state}  {title} ({VERSIONS[name]}, {time.monotonic() - began:.0f} s)", flush=True)
