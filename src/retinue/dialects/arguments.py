@@ -66,6 +66,18 @@ def name_list_schema(names: Sequence[str] | None, about: str) -> dict[str, objec
     return typed("array", about if "enum" in items else f"{about} Available: {name_list(names)}.", items=items)
 
 
+def tool_spec(name: str, about: str, properties: Mapping[str, object], *required: str) -> ToolSpec:
+    """A tool whose arguments are an object with these properties.
+
+    >>> tool_spec("agent_stop", "Stop an agent.", {"id": typed("string", "Its id.")}).parameters
+    '{"type":"object","properties":{"id":{"type":"string","description":"Its id."}}}'
+    """
+    schema: dict[str, object] = {"type": "object", "properties": properties}
+    if required:
+        schema["required"] = list(required)
+    return ToolSpec(name, about, compact(schema))
+
+
 def action_tool(name: str, about: str, actions: Mapping[str, str], properties: Mapping[str, object]) -> ToolSpec:
     """A tool with a field `action`, one of the described actions, and more properties."""
     action = {

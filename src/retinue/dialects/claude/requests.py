@@ -5,7 +5,7 @@ Invalid arguments raise `CallRefused` alone, with a text of `answers.py` that li
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -13,7 +13,7 @@ from msgspec import Struct
 from retinue.core.agent import Agent, ToolSpec
 from retinue.core.model_options import EFFORTS, Effort
 from retinue.dialects.agent_names import MAX_DESCRIPTION, agent_list, agent_named, plain_name
-from retinue.dialects.arguments import compact, name_schema, typed
+from retinue.dialects.arguments import name_schema, tool_spec, typed
 from retinue.dialects.claude import answers
 
 AGENT, TASK, SEND, STOP, LIST = "Agent", "Task", "SendMessage", "TaskStop", "ListAgents"
@@ -167,16 +167,9 @@ def specs(agents: Sequence[Agent] = (), *, agent_tool: str = AGENT) -> dict[str,
         "summary": typed("string", "5 to 10 words for the user."),
     }
     made = (
-        _spec(agent_tool, about_agents(agents), agent_properties, "description", "prompt"),
-        _spec(SEND, ABOUT[SEND], message_properties, "to", "message"),
-        _spec(STOP, ABOUT[STOP], {"task_id": typed("string", "Its agentId or name.")}, "task_id"),
-        _spec(LIST, ABOUT[LIST], {}),
+        tool_spec(agent_tool, about_agents(agents), agent_properties, "description", "prompt"),
+        tool_spec(SEND, ABOUT[SEND], message_properties, "to", "message"),
+        tool_spec(STOP, ABOUT[STOP], {"task_id": typed("string", "Its agentId or name.")}, "task_id"),
+        tool_spec(LIST, ABOUT[LIST], {}),
     )
     return {spec.name: spec for spec in made}
-
-
-def _spec(name: str, about: str, properties: Mapping[str, object], *required: str) -> ToolSpec:
-    schema: dict[str, object] = {"type": "object", "properties": properties}
-    if required:
-        schema["required"] = list(required)
-    return ToolSpec(name, about, compact(schema))

@@ -6,7 +6,7 @@ Invalid arguments raise `CallRefused` alone, with a text of `answers.py` that li
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -14,7 +14,7 @@ from msgspec import Struct
 from retinue.core.agent import Agent, ToolSpec
 from retinue.core.model_options import EFFORTS, Effort
 from retinue.dialects import agent_names
-from retinue.dialects.arguments import compact, name_schema, typed
+from retinue.dialects.arguments import name_schema, tool_spec, typed
 from retinue.dialects.codex import answers
 from retinue.dialects.codex.settings import DEFAULTS, CodexSettings
 from retinue.dialects.error_codes import CallRefused
@@ -211,18 +211,11 @@ def specs(agents: Sequence[Agent] = (), settings: CodexSettings = DEFAULTS) -> d
     timeout = typed("number", f"Default {bounds}, max {settings.max_wait_timeout_ms}.")
     text = typed("string", "The text.")
     made = (
-        _spec(SPAWN, spawn_properties, "task_name", "message"),
-        _spec(SEND, {"target": target, "message": text}, "target", "message"),
-        _spec(FOLLOW_UP, {"target": target, "message": text}, "target", "message"),
-        _spec(WAIT, {"timeout_ms": timeout}),
-        _spec(INTERRUPT, {"target": target}, "target"),
-        _spec(LIST, {"path_prefix": typed("string", "Only this agent and those below it.")}),
+        tool_spec(SPAWN, ABOUT[SPAWN], spawn_properties, "task_name", "message"),
+        tool_spec(SEND, ABOUT[SEND], {"target": target, "message": text}, "target", "message"),
+        tool_spec(FOLLOW_UP, ABOUT[FOLLOW_UP], {"target": target, "message": text}, "target", "message"),
+        tool_spec(WAIT, ABOUT[WAIT], {"timeout_ms": timeout}),
+        tool_spec(INTERRUPT, ABOUT[INTERRUPT], {"target": target}, "target"),
+        tool_spec(LIST, ABOUT[LIST], {"path_prefix": typed("string", "Only this agent and those below it.")}),
     )
     return {spec.name: spec for spec in made}
-
-
-def _spec(name: str, properties: Mapping[str, object], *required: str) -> ToolSpec:
-    schema: dict[str, object] = {"type": "object", "properties": properties}
-    if required:
-        schema["required"] = list(required)
-    return ToolSpec(name, ABOUT[name], compact(schema))

@@ -5,7 +5,7 @@ Invalid arguments raise `CallRefused` alone, with a text of `answers.py` that li
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from msgspec import Meta, Struct
@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 from retinue.core.agent import Agent, ToolSpec
 from retinue.core.usage import MAX_COST, NANO
 from retinue.dialects import agent_names
-from retinue.dialects.arguments import compact, list_of, name_schema, typed
+from retinue.dialects.arguments import list_of, name_schema, tool_spec, typed
 from retinue.dialects.native import answers
 
 RUN, WAIT, MESSAGE = "run_agent", "wait_agents", "message_agent"
@@ -195,18 +195,11 @@ def specs(agents: Sequence[str] = (), tools: Sequence[str] = ()) -> dict[str, To
         "seconds": typed("number", "Longest wait."),
     }
     made = (
-        _spec(RUN, run_properties, "task"),
-        _spec(WAIT, wait_properties, "runs"),
-        _spec(MESSAGE, {"run": run, "text": typed("string", "The message.")}, "run", "text"),
-        _spec(RESULT, {"run": run, "page": typed("integer", "From 1.", minimum=1)}, "run"),
-        _spec(CANCEL, {"run": run}, "run"),
-        _spec(LIST, {}),
+        tool_spec(RUN, ABOUT[RUN], run_properties, "task"),
+        tool_spec(WAIT, ABOUT[WAIT], wait_properties, "runs"),
+        tool_spec(MESSAGE, ABOUT[MESSAGE], {"run": run, "text": typed("string", "The message.")}, "run", "text"),
+        tool_spec(RESULT, ABOUT[RESULT], {"run": run, "page": typed("integer", "From 1.", minimum=1)}, "run"),
+        tool_spec(CANCEL, ABOUT[CANCEL], {"run": run}, "run"),
+        tool_spec(LIST, ABOUT[LIST], {}),
     )
     return {spec.name: spec for spec in made}
-
-
-def _spec(name: str, properties: Mapping[str, object], *required: str) -> ToolSpec:
-    schema: dict[str, object] = {"type": "object", "properties": properties}
-    if required:
-        schema["required"] = list(required)
-    return ToolSpec(name, ABOUT[name], compact(schema))

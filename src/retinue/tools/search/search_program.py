@@ -506,6 +506,18 @@ def _kind(entry: os.DirEntry[str]) -> FileKind:
     return "d" if entry.is_dir(follow_symlinks=False) else "f" if entry.is_file(follow_symlinks=False) else "o"
 
 
+def _opened_file(entry: FolderEntry) -> int | None:
+    """A regular file, open for reading; None for anything else, or where it may not be read."""
+    try:
+        fd = os.open(entry.path[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=entry.folder)
+    except OSError:
+        return None
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    return None
+
+
 class _Binary(Exception):
     """The file has a zero byte and is no text."""
 
@@ -544,14 +556,10 @@ class Scan:
                 self._search(entry)
 
     def _search(self, entry: FolderEntry) -> None:
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        try:
-            fd = os.open(entry.path[-1], flags, dir_fd=entry.folder)
-        except OSError:
+        fd = _opened_file(entry)
+        if fd is None:
             return
         with open(fd, "rb") as file:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                return
             try:
                 hits = list(self._hits(file))
             except (_Binary, OSError):
@@ -606,13 +614,8 @@ class RipgrepScan(Scan):
             self._search_batch()
 
     def _search(self, entry: FolderEntry) -> None:
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        try:
-            fd = os.open(entry.path[-1], flags, dir_fd=entry.folder)
-        except OSError:
-            return
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            os.close(fd)
+        fd = _opened_file(entry)
+        if fd is None:
             return
         self._batch[fd] = b"./%b\0" % os.fsencode("/".join(entry.path))
         if len(self._batch) >= self._size:
