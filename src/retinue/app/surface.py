@@ -23,7 +23,7 @@ from retinue.core.ids import Key, RunId, SessionId
 from retinue.core.inbox import Close
 from retinue.core.messages import Message
 from retinue.core.policy import Policy, allows
-from retinue.core.ports import HostedCall, Tool, ToolResult, ToolWrapper
+from retinue.core.ports import HostedCall, Tool, ToolResult
 from retinue.core.run import HOST, Approval, Limits, is_hosted
 from retinue.dialects import registry
 from retinue.dialects.registry import DEFAULT
@@ -153,7 +153,7 @@ class ToolSurface:
         for spec in self.tools:
             tool = self._retinue.find_tool(spec.name, self._dialects)
             assert tool is not None
-            match getattr(_inner(tool), "effect", "unknown"):
+            match tool.effect:
                 case _ if tool.kind == "pure":
                     hints = ToolHints(read_only=True, destructive=False, open_world=False, waits=tool.waits)
                 case "starts":
@@ -299,13 +299,6 @@ _CLOSED_MODULES = frozenset(f"retinue.tools.{name}" for name in ("search", "file
 def _is_closed(tool: Tool) -> bool:
     """Whether a tool only reads what is on this machine, as far as is known of the built-in ones."""
     return tool.kind == "pure" and BUILTIN.get(tool.spec.name) in _CLOSED_MODULES
-
-
-def _inner(tool: Tool) -> Tool:
-    """The tool inside of all wrappers."""
-    while isinstance(tool, ToolWrapper):
-        tool = tool.tool
-    return tool
 
 
 def _schema(spec: ToolSpec) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 from msgspec import Struct
 
@@ -109,8 +109,6 @@ class DialectTool(Tool):
 
     kind: ToolKind = "keyed"
     polls = True
-    effect: Literal["starts", "stops", "unknown"] = "unknown"
-    """What a call does, for callers outside: it starts or continues runs, it stops runs, or that is not declared."""
 
 
 # ---- registration ---------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from msgspec import Struct
 
@@ -225,6 +225,8 @@ class Tool:
     """Whether equal calls in a row are normal, as of a tool that waits for something; they end no run as looping."""
     server: ServerToolSpec | None = None
     """Set for a tool that the model's vendor runs; `call` is never used."""
+    effect: Literal["starts", "stops", "unknown"] = "unknown"
+    """What a call does, for callers outside: it starts or continues runs, it stops runs, or that is not declared."""
 
     def prepare(self, arguments: str) -> PreparedCall:
         """Read the arguments of one call, as the model wrote them; raises nothing and changes nothing."""
@@ -309,6 +311,7 @@ class ToolWrapper(Tool):
         self.ordered = tool.ordered
         self.polls = tool.polls
         self.server = tool.server
+        self.effect: Literal["starts", "stops", "unknown"] = tool.effect
 
     def prepare(self, arguments: str) -> PreparedCall:
         return self._around(self.tool.prepare(arguments))
