@@ -200,6 +200,8 @@ async def test_a_detached_run_imports_no_modules_from_its_folder(folder: Path) -
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
         )
-        await command.wait()
+        code = await command.wait()
         async with asyncio.timeout(20):
             await asked.wait()
+
+    assert (code, len(vendor.requests)) == (0, 1)
