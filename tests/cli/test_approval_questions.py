@@ -13,7 +13,7 @@ from retinue.app.call_details import readable
 from retinue.cli.output.approval_prompt import described
 from retinue.cli.output.approved_calls import ApprovedCall, ApprovedCalls
 from retinue.core.run import Approval
-from retinue.providers.scripted import calls, says
+from retinue.providers.scripted import calls, says, together
 from retinue.testing.fake_chat import ChatScript, FakeChat
 from tests.cli.pty_command import PtyCommand
 from tests.local.test_workspaces import git, needs_git
@@ -40,6 +40,14 @@ def test_a_write_is_shown_as_a_diff_of_the_file(tmp_path: Path) -> None:
     end = described(asked("file_edit", path="a.txt", old_string="x", new_string="x\n"))
     assert end[-1] == "  (the last line end alone changes)"
     assert new[1:] == ['  path: "b.txt"', "  + one", "  + two"]
+
+
+def test_the_indentation_of_code_stays_and_no_blanks_move_a_part_out_of_sight() -> None:
+    nested = "if a:\n" + " " * 12 + "return 1\n" + " " * 60 + "evil()\nx = 1;" + " " * 60 + "evil()"
+
+    shown = described(asked("file_write", path="new.py", content=nested))
+
+    assert shown[2:] == ["  + if a:", "  +             return 1", "  + ␣ x61 evil()", "  + x = 1; ␣ x60 evil()"]
 
 
 def test_a_file_that_cannot_be_compared_does_not_block_the_question(tmp_path: Path) -> None:
@@ -90,14 +98,15 @@ def test_no_text_of_a_call_stands_in_the_column_of_the_signs(monkeypatch: pytest
 @pytest.mark.real_time
 async def test_a_diff_has_colours_and_no_word_of_a_question_is_cut(folder: Path) -> None:
     (folder / "notes.md").write_text("Bye.\n")
-    write = calls("file_write", path="notes.md", content="Hello.\n")
+    write = together(says("Let me write."), calls("file_write", path="notes.md", content="Hello.\n"))
     async with FakeChat(ChatScript().play(write, says("I could not."))) as vendor:
         flags = ("--base-url", vendor.base_url, "--model", "m", "--tools", "file_write")
-        command = PtyCommand("run", *flags, "Write it.", TERM="xterm-256color", COLUMNS="60")
+        command = PtyCommand("run", *flags, "Write it.", all_there=True, TERM="xterm-256color", COLUMNS="60")
         question = await command.expect("[p] in this project: ")
         command.type_line("n")
         await command.result()
 
+    assert question.index("Let me write.") < question.index("root wants to call")
     assert "\x1b[31m  - Bye.\x1b[0m\r\n\x1b[32m  + Hello.\x1b[0m\r\n" in question
     assert question.endswith("Allow? [y]es, [n]o, [a]lways for file_write in this run,\r\n[p] in this project: ")
 

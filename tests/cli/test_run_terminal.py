@@ -90,6 +90,41 @@ async def test_a_wait_before_another_attempt_is_shown(folder: Path) -> None:
     assert left.code == 130
 
 
+COLOURFUL = """# Title\n\n`code`, *em*, **strong**, ~~gone~~ and [a link](https://example.com)\n\n> a quote\n
+```python\n# why\n@cache\ndef area(w: int = 2.5) -> str:\n    return not f"{w}" + None\n\nclass A:\n    pass\n```\n
+```diff\n--- a\n+++ b\n@@ -1 +1 @@\n-old\n+new\n```\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n1. one\n- two\n\n---\n"""
+
+ON_LIGHT_AND_DARK = {"", "0", "1", "2", "3", "4", "9", "31", "32", "33", "35", "36"}
+"""Styles and colours of the terminal's palette that are not close to a white or a black background."""
+
+
+@pytest.mark.real_time
+async def test_colours_can_be_read_on_a_light_and_on_a_dark_background(folder: Path) -> None:
+    (folder / "retinue.toml").write_text(SETTINGS)
+    (folder / "there.txt").write_text("There it is.")
+    async with FakeChat(story().play(says(COLOURFUL))) as vendor:
+        flags = ("--base-url", vendor.base_url, "--model", "m", "--dialect", "spec", "--tools", "file_read")
+        coloured = {"TERM": "xterm-256color", "COLUMNS": "100"}
+        for task in ("Why?", "And why that?"):
+            terminal = PtyCommand("run", *flags, task, all_there=True, **coloured)
+            shown = (await terminal.result()).terminal
+            codes = {code for found in re.findall(r"\x1b\[([\d;]*)m", shown) for code in found.split(";")}
+
+            assert codes <= ON_LIGHT_AND_DARK
+            assert {"1", "2", "31", "32", "36"} <= codes
+
+
+@pytest.mark.real_time
+async def test_an_error_wraps_between_words(folder: Path) -> None:
+    terminal = PtyCommand("run", "--model", "nope:x", "Why?", TERM="xterm-256color", COLUMNS="60")
+    ended = await terminal.result()
+
+    lines = ended.terminal.splitlines()
+    assert ended.code == 2
+    assert lines[0] == "error: 'nope' is not a provider; known: anthropic, openai,"
+    assert max(map(len, lines)) <= 60
+
+
 def test_plain_prints_the_answer_as_it_is(folder: Path) -> None:
     with serving(says(ANSWER)) as vendor:
         code, lines = on_screen("run", "--base-url", vendor.base_url, "--model", "m", "--plain", "Why?", width=200)

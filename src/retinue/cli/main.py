@@ -25,7 +25,15 @@ from retinue.cli.init import init
 from retinue.cli.mcp import mcp
 from retinue.cli.mcp_servers import mcp_servers
 from retinue.cli.models import models
-from retinue.cli.output.terminal import INTERRUPTED, answer_lines, discard, never_fail_to_print, say, say_text
+from retinue.cli.output.terminal import (
+    INTERRUPTED,
+    answer_lines,
+    discard,
+    never_fail_to_print,
+    say,
+    say_text,
+    say_wrapped,
+)
 from retinue.cli.record import record
 from retinue.cli.replay import HELP as REPLAY_HELP
 from retinue.cli.replay import replay
@@ -233,22 +241,22 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     except ConfigError as error:
         first, *others = map(str, error.problems)
-        say(f"error: {first}", *others)
+        say_wrapped(f"error: {first}", *others)
         return BAD_USAGE
     except StoreCorrupt as error:
-        say(f"error: {error}", *([] if "retinue store" in str(error) else [DAMAGE_HINT]))
+        say_wrapped(f"error: {error}", *([] if "retinue store" in str(error) else [DAMAGE_HINT]))
         return 1
     except RetinueError as error:
-        say(f"error: {error}")
+        say_wrapped(f"error: {error}")
         return BAD_USAGE if isinstance(error, BadInput) else 1
     except OSError as error:
         if error.errno in FULL:
             discard(sys.stdout)
-            say(f"error: cannot write: {error.strerror}; runs that have ended are stored: see retinue runs")
+            say_wrapped(f"error: cannot write: {error.strerror}; runs that have ended are stored: see retinue runs")
         elif error.errno in CLOSED and error.filename is not None and not verbose:
-            say(f"error: {error.filename}: {error.strerror} (-v shows where)")
+            say_wrapped(f"error: {error.filename}: {error.strerror} (-v shows where)")
         elif _folder_is_gone():
-            say("error: the current folder does not exist any more: change to another one")
+            say_wrapped("error: the current folder does not exist any more: change to another one")
             return BAD_USAGE
         else:
             _print_bug(error, verbose)
@@ -277,7 +285,7 @@ def _print_usage(error: typer.TyperException) -> None:
             say(*message.split("\n"))
         return
     where = getattr(getattr(error, "ctx", None), "command_path", None) or "retinue"
-    say(f"error: {error.format_message()}", f"Try '{where} --help' for help.")
+    say_wrapped(f"error: {error.format_message()}", f"Try '{where} --help' for help.")
 
 
 def _print_bug(bug: Exception, verbose: bool) -> None:
@@ -285,4 +293,6 @@ def _print_bug(bug: Exception, verbose: bool) -> None:
         import traceback
 
         say_text("".join(traceback.format_exception(bug)).rstrip("\n"))
-    say(f"error: this is a bug in retinue: {type(bug).__name__}: {bug}" + ("" if verbose else " (-v shows where)"))
+    say_wrapped(
+        f"error: this is a bug in retinue: {type(bug).__name__}: {bug}" + ("" if verbose else " (-v shows where)")
+    )

@@ -16,7 +16,7 @@ import typer
 from retinue.cli import completion, options
 from retinue.cli.event_loop import interrupts, perform
 from retinue.cli.options import LIMITS, OUTPUT, option, utf8
-from retinue.cli.output.terminal import answer, answer_json, say, stdout_for_answers_alone
+from retinue.cli.output.terminal import answer, answer_json, say, say_wrapped, stdout_for_answers_alone
 from retinue.dialects.registry import prompt_named
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ async def _run(
         if not output.quiet:
             say(str(launch.model_choice))
         for warning in launch.warnings():
-            say(f"warning: {warning}")
+            say_wrapped(f"warning: {warning}")
         approver = approver_for(approval)
         refusals = Refusals()
         if otel:

@@ -227,16 +227,22 @@ def _is_between_dashes(text: str, start: int) -> bool:
     return line.startswith(("--", "==")) and line.endswith(("--", "==")) and bool(line.strip("-= "))
 
 
-_MANY_BLANKS = re.compile(rf"[ \t{_ODD_BLANKS}{INVISIBLE}]{{9,}}")
+_MANY_BLANKS = re.compile(
+    rf"(?P<indent>^[+-]?\ {{9,40}}(?![ \t{_ODD_BLANKS}{INVISIBLE}]))|[ \t{_ODD_BLANKS}{INVISIBLE}]{{9,}}", re.MULTILINE
+)
 
 
 def short_blanks(text: str) -> str:
     """The text with each long row of blanks as a count, so that no part of it is moved out of sight.
 
+    The indentation of code stays, behind the sign of a diff too.
+
     >>> short_blanks("git log" + " " * 500 + "&& ./evil")
     'git log ␣ x500 && ./evil'
+    >>> short_blanks("+         return 1")
+    '+         return 1'
     """
-    return _MANY_BLANKS.sub(lambda found: f" ␣ x{len(found[0])} ", text)
+    return _MANY_BLANKS.sub(lambda found: found["indent"] or f" ␣ x{len(found[0])} ", text)
 
 
 def middle_cut(text: str, limit: int) -> str:

@@ -188,8 +188,10 @@ def _no_provider(choice: ModelSelection, environ: Mapping[str, str]) -> BadInput
     keys = tuple(catalog.api_key_variables(environ))[:EXAMPLES]
     message = NO_PROVIDER.format(keys=" or ".join(keys), local=", ".join(LOCAL_SERVERS))
     provider, _ = split_model(choice.model or "")
-    hint = "" if provider is None else f". {provider!r} is not a provider; known: {', '.join(WIRES)}"
-    return BadInput(message + hint)
+    if provider is not None:
+        known = ", ".join(WIRES)
+        message = f"{provider!r} is not a provider; known: {known}. If it belongs to a model's name, {message}"
+    return BadInput(message)
 
 
 def _on_server(servers: Sequence[LocalServer], model: str | None) -> tuple[ProviderConfig, str]:

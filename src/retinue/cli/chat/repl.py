@@ -29,7 +29,7 @@ from retinue.cli.options import ApprovalOptions, OutputOptions
 from retinue.cli.output.format import moment, one_line
 from retinue.cli.output.plain_lines import redrawable
 from retinue.cli.output.progress import approver_for
-from retinue.cli.output.terminal import INTERRUPTED, answer, answer_lines, console, say, say_text
+from retinue.cli.output.terminal import INTERRUPTED, answer, answer_lines, console, say, say_text, say_wrapped
 from retinue.cli.runs.export import WRITERS
 from retinue.cli.runs.html_page import ExportedRun
 from retinue.config.settings import Settings
@@ -74,7 +74,7 @@ def _chat(
     if not output.quiet:
         say(str(launch.model_choice))
     for warning in launch.warnings():
-        say(f"warning: {warning}")
+        say_wrapped(f"warning: {warning}")
     approver, lock = prompt_lock(approver_for(approval))
     if lock is not None:
         thread.run(lock.take())

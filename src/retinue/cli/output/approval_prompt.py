@@ -46,6 +46,9 @@ class Pauses(Protocol):
         """Write nothing to the terminal for as long as the block lasts."""
         ...
 
+    async def printed(self, turn: int) -> None:
+        """Wait until the root's reply of this turn has been printed, if it is shown as it arrives."""
+
 
 class TerminalApprover:
     """Base of the approvers on a terminal: handles one question at a time, once a display is attached."""
@@ -66,6 +69,8 @@ class TerminalApprover:
         await self._attached.wait()
         async with self._lock:
             assert self._screen is not None
+            if not self.name_of(question):  # the words of the reply come before the question about its calls
+                await self._screen.printed(question.turn)
             if not self.is_open(question):
                 raise Unanswered
             return await self.handle(question, self._screen)

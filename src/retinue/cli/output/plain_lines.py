@@ -70,6 +70,9 @@ class PlainLines:
         finally:
             self._paused = False
 
+    async def printed(self, turn: int) -> None:
+        """Nothing: replies are not printed."""
+
     def show(self, rows: Sequence[RunView], tasks: Mapping[RunId, str]) -> None:
         """Write what is new since the last call, in chronological order."""
         self.rows = rows

@@ -143,6 +143,9 @@ class Screen(Protocol):
         """Write nothing to the terminal for as long as the block lasts."""
         ...
 
+    async def printed(self, turn: int) -> None:
+        """Wait until the root's reply of this turn has been printed, if it is shown as it arrives."""
+
 
 @contextmanager
 def display(*, quiet: bool, verbose: bool) -> Generator[Silent | PlainLines]:
@@ -168,6 +171,9 @@ class Silent:
 
     def paused(self) -> AbstractContextManager[None]:
         return nullcontext()
+
+    async def printed(self, turn: int) -> None:
+        pass
 
 
 def summary(rows: Sequence[RunView]) -> str:

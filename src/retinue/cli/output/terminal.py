@@ -10,6 +10,7 @@ import json
 import os
 import re
 import select
+import shutil
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager, redirect_stdout
@@ -32,12 +33,27 @@ INTERRUPTED = 130
 HEADING = "-- "
 """The beginning of a heading on a page with texts of models or files."""
 
+MIN_WIDTH = 20
+"""Columns that words are wrapped to at least."""
+
 _SHOW_CURSOR = "\x1b[?25h"
 
 
 def say(*lines: str) -> None:
     """Print lines on stderr, each made printable on one line; a closed stderr is ignored, and the work goes on."""
     _to_stderr("".join(f"{clean_line(line)}\n" for line in lines))
+
+
+def say_wrapped(*lines: str) -> None:
+    """Print lines of words on stderr as `say` does; a terminal gets them wrapped, it would cut within a word."""
+    if not sys.stderr.isatty():
+        say(*lines)
+        return
+    import textwrap
+
+    width = max(shutil.get_terminal_size().columns, MIN_WIDTH)
+    for line in map(clean_line, lines):
+        say(*textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) or [""])
 
 
 def say_text(text: str) -> None:

@@ -11,7 +11,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from itertools import groupby, islice
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -95,6 +95,7 @@ class TurnPrinter:
                 for index, call in enumerate(reply.message.calls):
                     self._calls[turn, index] = call, at
                     self._screen.begin_call(index, call, verbose=self._verbose)
+                self._screen.reply_printed(turn)
                 self._reply = self._next_reply()
             case CallReturned(turn=turn, index=index) if (turn, index) in self._calls:
                 call, began = self._calls.pop((turn, index))
@@ -227,6 +228,9 @@ class TurnScreen:
         """None while text arrives."""
         self._at_line_start = True
         self._paused = False
+        self._turn = -1
+        """The turn of the last reply that was printed."""
+        self._next_turn = asyncio.Event()
         self._held: list[Callable[[], None]] = []
         """What is to be printed after a question."""
         self._prompt = prompt
@@ -485,6 +489,19 @@ class TurnScreen:
         name, arguments = called(live.run.open[indices[0]].call)
         more = f" +{len(indices) - 1}" if len(indices) > 1 else ""
         return f"{name} {arguments}{more}"
+
+    def reply_printed(self, turn: int) -> None:
+        """Say that the reply of this turn is on the screen."""
+        self._turn = turn
+        self._next_turn.set()
+
+    async def printed(self, turn: int) -> None:
+        """Wait until the root's reply of this turn has been printed; that of a resumed run was printed before."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE):
+                while self._turn < turn:
+                    self._next_turn.clear()
+                    await self._next_turn.wait()
 
     @contextmanager
     def paused(self) -> Generator[None]:
