@@ -16,7 +16,7 @@ from retinue.app.engine_types import RunView
 from retinue.app.follow import NO_TIMES, failure_text
 from retinue.cli.output.format import elapsed, money, name_of, one_line, short, status_of, tokens_of
 from retinue.cli.output.printable_console import PrintableConsole
-from retinue.cli.output.styled_lines import Part, StyledLines, cut, width_of
+from retinue.cli.output.styled_lines import StyledLines, StyledText, cut, width_of
 from retinue.core.ids import RunId
 
 NARROW = 56
@@ -206,9 +206,9 @@ def draw(
     taken = sum(widths) + GAP * len(widths)
     # Only names are shortened to make room, never numbers.
     names = [cut(name, max(1, width - taken)) for name, _ in cells]
-    more: list[Part] = [(f"and {hidden} more", "dim")] if hidden else []
+    more: list[StyledText] = [(f"and {hidden} more", "dim")] if hidden else []
     name_width = max(map(width_of, (*names, more)))
-    drawn: list[list[Part]] = []
+    drawn: list[list[StyledText]] = []
     for (guide, view), name, (_, numbers) in zip(lines, names, cells, strict=True):
         drawn.append([*name, (" " * (name_width - width_of(name)), ""), *_right_aligned(numbers, widths)])
         if detailed and view.outcome is not None and not view.outcome.ok:
@@ -220,14 +220,14 @@ def draw(
     return StyledLines(drawn)
 
 
-def _right_aligned(numbers: Sequence[Part], widths: Sequence[int]) -> Iterator[Part]:
+def _right_aligned(numbers: Sequence[StyledText], widths: Sequence[int]) -> Iterator[StyledText]:
     for (number, style), width in zip(numbers, widths, strict=True):
         yield number.rjust(GAP + width), style
 
 
 def _cells(
     guide: str, view: RunView, *, took: float, wide: bool, task: str, doing: str, with_id: bool
-) -> tuple[list[Part], list[Part]]:
+) -> tuple[list[StyledText], list[StyledText]]:
     """The parts of a run's name, and its numbers."""
     status = status_of(view)
     name = [(guide, "dim"), (name_of(view), "bold" if view.outcome is None else "")]
@@ -243,7 +243,7 @@ def _cells(
     return name, [*numbers, (elapsed(took), "dim")]
 
 
-def _wrapped(text: str, before: str, width: int) -> Iterator[list[Part]]:
+def _wrapped(text: str, before: str, width: int) -> Iterator[list[StyledText]]:
     """A text about a failure in lines of this width, each with the same guide before it."""
     for line in Text(text).wrap(PrintableConsole(width=width), max(MIN_REASON, width - width_of([(before, "")]))):
         yield cut([(before, "dim"), (line.plain.rstrip(), "red")], width)

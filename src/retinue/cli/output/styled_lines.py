@@ -13,14 +13,14 @@ from rich.console import Console, ConsoleOptions
 from rich.segment import Segment
 from rich.style import Style
 
-Part: TypeAlias = tuple[str, str]
+StyledText: TypeAlias = tuple[str, str]
 """A printable text and its style."""
 
 
 class StyledLines:
     """Lines of parts."""
 
-    def __init__(self, lines: Sequence[Sequence[Part]]) -> None:
+    def __init__(self, lines: Sequence[Sequence[StyledText]]) -> None:
         self._lines = lines
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
@@ -31,16 +31,16 @@ class StyledLines:
             yield Segment.line()
 
 
-def width_of(parts: Sequence[Part]) -> int:
+def width_of(parts: Sequence[StyledText]) -> int:
     """The columns of a line."""
     return sum(cell_len(text) for text, _ in parts)
 
 
-def cut(parts: list[Part], width: int) -> list[Part]:
+def cut(parts: list[StyledText], width: int) -> list[StyledText]:
     """The parts, cut to a width in columns; the last one ends with an ellipsis then."""
     if width_of(parts) <= width:
         return parts
-    left, kept = width - 1, list[Part]()
+    left, kept = width - 1, list[StyledText]()
     for text, style in parts:
         if cell_len(text) > left:
             kept.append((set_cell_size(text, left) + "…", style))
