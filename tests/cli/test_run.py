@@ -403,7 +403,7 @@ def test_a_run_out_of_turns_and_one_without_an_answer_exit_1(cli: Cli) -> None:
         empty = cli(*asking(vendor), "--json", "hi")
 
     assert (exhausted.code, exhausted.stdout) == (1, "")
-    assert "exhausted: max_turns 2 reached" in exhausted.stderr
+    assert "exhausted: max_turns 2 reached, 2 used\n" in exhausted.stderr
     assert (empty.code, empty.json["status"], empty.json["end_reason"], empty.json["text"]) == (
         1,
         "completed",

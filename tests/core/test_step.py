@@ -555,7 +555,7 @@ def test_the_wrap_up_turn_is_within_the_limit_and_reads_results() -> None:
     apply(run, run.seq + 1, reply("this is what I have"))
     assert step(run) == EndRun(
         exhausted(
-            TWO_OF_THREE,
+            LimitMet("max_turns", 3, 3),  # the wrap-up turn included
             turns=3,
             explained="the turn limit was reached without a final answer",
             text="this is what I have",
@@ -609,7 +609,7 @@ def test_a_wrapped_up_exchange_does_not_end_a_keep_alive_run() -> None:
     for event in (wrap_up(one_of_two), reply("as far as I got")):
         apply(run, run.seq + 1, event)
     ended = exhausted(
-        one_of_two,
+        LimitMet("max_turns", 2, 2),
         turns=2,
         explained="the turn limit was reached without a final answer",
         text="as far as I got",
@@ -622,7 +622,7 @@ def test_a_wrapped_up_exchange_does_not_end_a_keep_alive_run() -> None:
     assert step(run) == CallModel(tools=True)
 
 
-@pytest.mark.parametrize("limit", [SPENT, LimitMet("max_turns", 2, 3), LimitMet("max_calls", 4, 3)])
+@pytest.mark.parametrize("limit", [SPENT, LimitMet("max_turns", 3, 3), LimitMet("max_calls", 4, 3)])
 def test_a_wrap_up_of_a_run_limit_ends_a_keep_alive_run(limit: LimitMet) -> None:
     limits = Limits(max_turns=3, exchange_turns=3, wrap_up=True)
     run = run_after(

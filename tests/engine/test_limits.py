@@ -107,7 +107,7 @@ async def test_the_wrap_up_turn_asks_once_without_tools_for_an_answer() -> None:
         said.append(tuple(heard[-1].messages))
 
         assert (outcome.result, outcome.text, outcome.turns) == ("exhausted", "half of it", 3)
-        assert outcome.limit == LimitMet("max_turns", 2, 3)
+        assert outcome.limit == LimitMet("max_turns", 3, 3)
         assert [[tool.name for tool in request.tools] for request in heard] == [["nap"], ["nap"], []]
         assert r.results("main") == ["slept", "slept"]
         (asked,) = [event for event in r.events(r.run_of("main")) if isinstance(event, WrapUpAsked)]

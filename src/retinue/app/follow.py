@@ -13,6 +13,7 @@ from retinue.app.retinue import Retinue
 from retinue.core.errors import UnknownFormat
 from retinue.core.events import Event, RunAccepted, RunAdopted, RunLeft
 from retinue.core.ids import RunId
+from retinue.core.limit_text import limit_text
 from retinue.core.run import LimitMet, Outcome, State, WaitingFor
 from retinue.core.text import clean
 from retinue.core.usage import dollar_text
@@ -120,8 +121,10 @@ def failure_text(outcome: Outcome) -> str:
     if outcome.limit is not None:
         limit = outcome.limit
         if limit.reason in ("max_turns", "max_calls"):
-            reached = f"{limit.reason} {limit.limit} reached, {limit.used} used"
-            return clean(f"{outcome.result}: {reached}. {outcome.error}".rstrip(". "))
+            reached = f"{outcome.result}: {limit.reason} {limit.limit} reached, {limit.used} used"
+            # The text about the limit has the same figures.
+            more = "" if outcome.error in ("", limit_text(limit)) else f". {outcome.error}"
+            return clean(f"{reached}{more}".rstrip(". "))
         if limit.dimension is None and limit.reason not in ("window", "looping"):
             return _old_failure_text(outcome, limit)
         return clean(f"{outcome.result}: {outcome.error}")

@@ -403,6 +403,8 @@ def _ends_only_the_exchange(run: Run, limit: LimitMet) -> bool:
 
 
 def _exhausted(run: Run, limit: LimitMet, structured: object = None) -> Exchange:
+    if limit.reason == "max_turns":
+        limit = _turn_limit(run, wrap_up_included=True) or limit  # the wrap-up turn is used now, too
     return _exchange(run, "exhausted", limit.reason, limit_text(limit), structured=structured, limit=limit)
 
 
