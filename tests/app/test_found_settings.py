@@ -8,12 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from retinue.app.launch.start import default_tools_for, dialects_for
 from retinue.app.settings_file import load_settings, provider_configs, store_in_settings
 from retinue.config.defaults import RunDefaults
 from retinue.config.settings import Settings, user_folder
-from retinue.core.errors import ConfigError, UnknownName
+from retinue.core.errors import BadInput, ConfigError, UnknownName
 
 Write = Callable[[str, str], Path]
 
@@ -250,6 +251,8 @@ def test_a_profile_replaces_the_defaults_that_it_has(tmp_path: Path) -> None:
     assert fast.profile == RunDefaults(model="house:qwen3-mini", dialects=())
     with pytest.raises(UnknownName, match="unknown profile: 'fats'; known: fast"):
         settings.with_profile("fats")
+    with pytest.raises(BadInput, match=r"the settings have no \[profiles.NAME\]"):
+        replace(settings, profiles={}).with_profile("fast")
 
 
 @pytest.mark.parametrize(

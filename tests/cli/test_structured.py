@@ -103,6 +103,13 @@ def test_an_invalid_schema_file_exits_2_before_a_model_call(cli: Cli, folder: Pa
     assert ended.stderr.startswith("error: bad.json is not a usable JSON Schema: ")
 
 
+def test_a_schema_on_the_command_line_is_refused_with_what_is_expected(cli: Cli) -> None:
+    ended = cli("run", "--output-schema", '{"type":"object","title":"' + "x" * 500 + '"}', "Capital of France?")
+
+    assert ended.code == 2
+    assert "expected the name of a file" in ended.stderr
+
+
 def test_a_schema_and_any_object_exclude_each_other(cli: Cli, schema: str) -> None:
     ended = cli("run", "--output-schema", schema, "--output-json", "hi")
 

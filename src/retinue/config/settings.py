@@ -41,7 +41,7 @@ from retinue.config.tools import (
 )
 from retinue.config.validation import Issue, check
 from retinue.core.agent import Agent
-from retinue.core.errors import ConfigError, Problem, UnknownName
+from retinue.core.errors import BadInput, ConfigError, Problem, UnknownName
 from retinue.core.key_paths import KeyPath
 from retinue.core.log_context import logger
 from retinue.core.policy import Policy, Rules
@@ -150,6 +150,8 @@ class Settings(Struct, frozen=True, kw_only=True):
         """The settings with the defaults of a profile before their own; raises `UnknownName`."""
         if name is None:
             return self
+        if not self.profiles:
+            raise BadInput(f"unknown profile: {name!r}; the settings have no [profiles.NAME]")
         if name not in self.profiles:
             raise UnknownName("profile", name, tuple(self.profiles))
         chosen = self.profiles[name]

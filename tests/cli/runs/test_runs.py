@@ -224,6 +224,8 @@ def test_a_run_is_found_by_an_unambiguous_prefix_or_suffix(cli: Cli, home: Path,
     assert f"matches 2 runs: {child}, {tree}" in many.stderr
     assert "too short" in short.stderr
     assert none.stderr == "error: unknown run: 'zzzzzz'\n"
+    task = cli("runs", "show", "t_01")
+    assert (task.code, "found by its name with --in ID" in task.stderr) == (2, True)
 
 
 def test_show_and_cancel_work_while_another_process_drives_the_run(cli: Cli, home: Path) -> None:

@@ -34,7 +34,7 @@ from retinue.cli.output.format import (
 from retinue.cli.output.table import Column, print_table
 from retinue.cli.output.terminal import HEADING, answer, answer_json, console, say
 from retinue.cli.output.transcript import headed
-from retinue.core.errors import RunIsOver
+from retinue.core.errors import BadInput, RunIsOver, UnknownName
 from retinue.core.events import Event
 from retinue.core.ids import RunId
 from retinue.core.ports import PruneRequest
@@ -98,7 +98,14 @@ async def list_runs(*, all_runs: bool, session: str | None, limit: int | None, j
 
 async def find_run(client: ReadOnlyClient, name: str, tree: str | None) -> RunView:
     """The run that a command names: by its id, or with `--in` by its name in the dialect of a tree."""
-    return await client.find(name) if tree is None else await client.find_in(tree, name)
+    if tree is not None:
+        return await client.find_in(tree, name)
+    try:
+        return await client.find(name)
+    except UnknownName as unknown:
+        if "_" not in name:  # no id of a run
+            raise
+        raise BadInput(f"{unknown}; a task is found by its name with --in ID, any run of its tree") from unknown
 
 
 async def show_run(name: str, *, tree: str | None, everything: bool, json: bool) -> int:
