@@ -22,7 +22,7 @@ def group(command: str, folder: str = "") -> str:
     [
         ("git commit -m one", "git commit -am two"),
         ("git add a.txt", "git add -A b.txt"),
-        ("git push", "git push -u origin main"),
+        ("git push origin", "git push -u origin main"),
         ("git add . && git commit -m one", "git add b && git commit --amend --no-edit"),
         ("mv -f a b", "mv -f c d"),
     ],
@@ -36,6 +36,8 @@ RUNS_WHAT_IS_NAMED = (
     ("git bisect start", "git bisect run ./x"),
     ("git submodule status", "git submodule foreach ./x"),
     ("git push", "git push --receive-pack=./x"),
+    ("git push origin main", "git push folder main"),
+    ("git push", "git push -q folder"),
     ("git push origin", "git push --exec ./x origin"),
     ("git fetch origin", "git fetch --upload-pack ./x origin"),
     ("git fetch origin", "git fetch 'ext::sh -c ./x'"),

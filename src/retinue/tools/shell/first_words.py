@@ -49,6 +49,8 @@ def first_words(command: ParsedCommand) -> str:
     ["python3 -c 'import os'", 'echo hi > note', 'git -C a push']
     >>> [first_words(parse(line)) for line in ("git push", "git push --exec=./x", "git rebase -x ./x", "npm install x")]
     ['git push', 'git push --exec=./x', 'git rebase -x ./x', 'npm install x']
+    >>> [first_words(parse(line)) for line in ("git push -u origin feature/pool", "git push folder main")]
+    ['git push origin', 'git push folder']
     """
     words = [_words(step) for step in command.steps]
     if command.unreadable or not words or len(words) > MAX_STEPS or not all(words):
@@ -67,7 +69,9 @@ def _words(step: ProgramStep) -> str:
         subcommand, *others = step.arguments or ("",)
         known = GIT_SUBCOMMANDS.get(subcommand)
         is_clear = known is not None and not step.patterns and all(_is_plain(known, word) for word in others)
-        return f"git {subcommand}" if is_clear else ""
+        # A push to a repository of this machine starts the hooks that lie there, and any word can name its folder.
+        to = next((f" {word}" for word in others if not word.startswith("-")), "") if subcommand == "push" else ""
+        return f"git {subcommand}{to}" if is_clear else ""
     if step.name in CHANGES_FILES:
         options = (argument for argument in step.arguments if argument.startswith("-"))
         return " ".join((step.name, *options))
