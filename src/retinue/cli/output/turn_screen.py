@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from retinue.cli.output.live import TreeFrames
     from retinue.cli.output.markdown import MarkdownPrinter
-    from retinue.cli.output.styled_lines import Part
+    from retinue.cli.output.styled_lines import StyledText
 
 RESTARTED = "(the answer broke off and starts again)"
 
@@ -242,7 +242,7 @@ class TurnScreen:
         self._thinking: _Thinking | None = None
         self._calls: dict[int, tuple[ToolCall, float]] = {}
         """The root's calls in progress, by index."""
-        self._lines: list[Text | list[Part]] = []
+        self._lines: list[Text | list[StyledText]] = []
         """Lines to be printed with the next frame: a run with a thousand children returns as many calls."""
         self._uncounted = 0
         """Calls without a line, because many returned at the same time."""
@@ -319,7 +319,7 @@ class TurnScreen:
         if not self._quiet:
             self._print(line)
 
-    def _print(self, line: str | Text | list[Part]) -> None:
+    def _print(self, line: str | Text | list[StyledText]) -> None:
         if self._paused:
             self._held.append(lambda: self._print(line))
             return
@@ -559,7 +559,7 @@ def _is_unicode(terminal: Console) -> bool:
     return terminal.encoding.lower().startswith("utf")
 
 
-def _cut_line(line: CallLine, terminal: Console) -> list[Part]:
+def _cut_line(line: CallLine, terminal: Console) -> list[StyledText]:
     """The parts of a line about a call, in the width of the terminal."""
     from retinue.cli.output.styled_lines import cut
 
