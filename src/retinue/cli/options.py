@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 import sys
 from collections.abc import Callable
@@ -315,7 +314,7 @@ def required_output(schema: str | None, any_object: bool) -> Output | None:
         return None
     from retinue.app.structured_output import make_output
 
-    if schema is not None and schema.lstrip().startswith("{") and not os.path.exists(schema):
+    if schema is not None and schema.lstrip().startswith("{"):
         raise typer.BadParameter("--output-schema: expected the name of a file; write the JSON Schema into one")
     return make_output(dict if schema is None else Path(schema))
 
