@@ -184,6 +184,8 @@ def plant(path: Path, said: Path) -> Path:
         ("/bin/sh", ("-c", "exit 0", "--from=file://{work}/lib"), "its argument --from=file://{work}/lib lies in"),
         ("/bin/sh", ("-c", "exit 0", "-I{work}"), "its argument -I{work} lies in"),
         ("env", ("-C", "{work}", sys.executable, "-m", "planted"), "its argument {work} lies in"),
+        ("env", ("A=b", sys.executable, "{work}"), "its argument {work} lies in"),
+        ("timeout", ("60", sys.executable, "-u", "{work}"), "its argument {work} lies in"),
         ("env", ("PYTHONPATH={work}", sys.executable, "-m", "planted"), "its PYTHONPATH names {work}"),
         ("/bin/sh", ("-c", "cd {work} && ./run"), "cd {work} && ./run names {work}, which lies in"),
         ("bash", ("-lc", "cd '{work}'; exec ./run"), "names {work}, which lies in"),

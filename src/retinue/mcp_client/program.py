@@ -177,6 +177,8 @@ def check_arguments(server: McpServer, folder: str, boundary: TrustBoundary) -> 
                 raise BadInput(f"its argument {clean_line(word)[:100]} is not used: {reason}")
         is_value = before.startswith("-") and os.path.isdir(path)
         is_first = is_first and (is_value or word.startswith("-") or word in SUBCOMMANDS)
+        if _name_of(word) in RUNNERS and not os.path.isdir(path):  # as in `timeout 60 python FOLDER`
+            is_runner = is_first = True
         before = word
 
 
