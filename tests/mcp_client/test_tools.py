@@ -189,6 +189,8 @@ def plant(path: Path, said: Path) -> Path:
         ("env", ("PYTHONPATH={work}", sys.executable, "-m", "planted"), "its PYTHONPATH names {work}"),
         ("/bin/sh", ("-c", "cd {work} && ./run"), "cd {work} && ./run names {work}, which lies in"),
         ("bash", ("-lc", "cd '{work}'; exec ./run"), "names {work}, which lies in"),
+        ("/bin/sh", ("-c", "cd -P {work} && ./run"), "names {work}, which lies in"),
+        ("/bin/sh", ("-c", "D={work}; cd $D && ./run"), "names {work}, which lies in"),
         ("/bin/sh", ("-c", 'exec "{work}/run"'), "names {work}/run, which lies in"),
         ("env", ("A=b", "sh", "-c", "PYTHONPATH={work} exec python3 -m planted"), "its PYTHONPATH names {work}"),
         ("/bin/sh", ("-c", "sh -c '. {work}/run'"), "names {work}/run, which lies in"),

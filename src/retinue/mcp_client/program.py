@@ -47,6 +47,9 @@ CODE_OPTIONS = frozenset(
 )
 """Options of runners whose value can be a folder with code."""
 
+VALUE_OPTIONS = frozenset({"-W", "-X"})
+"""Options of Python with a value: what follows that is the first argument."""
+
 CODE_VARIABLES = frozenset(
     {
         *("CLASSPATH", "NODE_PATH", "PERL5LIB", "PYTHONHOME", "PYTHONPATH", "PYTHONSTARTUP", "RUBYLIB"),
@@ -175,7 +178,7 @@ def check_arguments(server: McpServer, folder: str, boundary: TrustBoundary) -> 
                 raise BadInput(f"its argument {clean_line(word)[:100]} lies in {clean_line(root)}, {WRITTEN}: {ADVICE}")
             if os.path.isfile(place) and (reason := boundary.reason(place)):
                 raise BadInput(f"its argument {clean_line(word)[:100]} is not used: {reason}")
-        is_value = before.startswith("-") and os.path.isdir(path)
+        is_value = before in VALUE_OPTIONS or (before.startswith("-") and os.path.isdir(path))
         is_first = is_first and (is_value or word.startswith("-") or word in SUBCOMMANDS)
         if _name_of(word) in RUNNERS and not os.path.isdir(path):  # as in `timeout 60 python FOLDER`
             is_runner = is_first = True
@@ -222,6 +225,8 @@ def _check_shell(text: str, environment: Mapping[str, str], boundary: TrustBound
     before = ""
     for word in _shell_words(text):
         _check_assignment(word, boundary)
+        if set_here := _ASSIGNMENT.fullmatch(word):
+            environment = {**environment, set_here["name"]: _expanded(set_here["value"], environment)}
         option, value = _option_of(word)
         place = os.path.expanduser(_expanded(value, environment))
         enters = before in ENTERS or before in CODE_OPTIONS or option in CODE_OPTIONS or _name_of(before) in RUNNERS
@@ -229,7 +234,8 @@ def _check_shell(text: str, environment: Mapping[str, str], boundary: TrustBound
             raise _code_refused(text, place, root)
         if depth < MAX_NESTED and word != text and _IS_CODE.search(word):
             _check_shell(word, environment, boundary, depth + 1)
-        before = word
+        if not (before in ENTERS and word.startswith("-")):  # as in `cd -P FOLDER`
+            before = word
 
 
 def _shell_words(text: str) -> list[str]:
