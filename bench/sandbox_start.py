@@ -18,7 +18,7 @@ from time import perf_counter
 import msgspec
 
 from retinue.core.ports import Ended, Program, Sandbox
-from retinue.sandbox.probe import verdict
+from retinue.sandbox.probe import sandbox_verdict
 from retinue.sandbox.subprocess import end_group, finish
 
 PAIRS = 5
@@ -58,7 +58,7 @@ async def _without(program: Program) -> Ended:
 
 async def main(rounds: int) -> None:
     """Measure, and print."""
-    found = await verdict()
+    found = await sandbox_verdict()
     if found.sandbox is None:
         sys.stderr.write(f"no start in a sandbox was measured: {found.text}\n")
         seconds = None

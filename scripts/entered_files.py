@@ -94,7 +94,7 @@ class Trace:
 
     def _is_within(self, frame: FrameType) -> bool:
         code = frame.f_code
-        if code.co_name != "perform" or not code.co_filename.endswith("tool_calls.py"):
+        if code.co_name != "perform_call" or not code.co_filename.endswith("tool_calls.py"):
             return False
         return self._within in str(getattr(frame.f_locals.get("call"), "call", ""))
 

@@ -16,7 +16,7 @@ import hypothesis
 import pytest
 
 from retinue.core.ports import Sandbox
-from retinue.sandbox.probe import verdict
+from retinue.sandbox.probe import sandbox_verdict
 from retinue.testing.virtual_time import VirtualTimeLoop, describe_task
 from tests.postgres import PostgresServer, running_server
 
@@ -53,7 +53,7 @@ def stress() -> bool:
 @pytest.fixture(scope="session")
 def sandbox() -> Sandbox:
     """The sandbox that this machine has, or a skip that says why there is none."""
-    found = asyncio.run(verdict())
+    found = asyncio.run(sandbox_verdict())
     if found.sandbox is None:
         pytest.skip(f"no sandbox on this machine: {found.text.partition(';')[0]}")
     return found.sandbox

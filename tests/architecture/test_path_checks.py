@@ -307,7 +307,7 @@ REASONS: dict[tuple[str, str, str], str] = {
     ("tools/settings_trust.py", "_links", "readlink"): SETTINGS,
     ("tools/settings_trust.py", "_path_of", "readlink"): PROCESS,
     ("tools/settings_trust.py", "_path_of", "realpath"): "where there is no /proc; the file is open already",
-    ("tools/settings_trust.py", "accept", "realpath"): "the name under which a content is accepted",
+    ("tools/settings_trust.py", "accept_content", "realpath"): "the name under which a content is accepted",
     ("tools/settings_trust.py", "is_accepted", "realpath"): "the name under which a content is looked up",
     ("tools/settings_trust.py", "last_accepted", "realpath"): "the name under which a content is looked up",
     ("tools/settings_trust.py", "modules_in", "is_dir"): ENTRY,

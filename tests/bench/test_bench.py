@@ -30,7 +30,7 @@ from bench.prune import prune_beside_a_writer
 from bench.run import as_table, broken_promises
 from bench.work import LEAD, WORKER, Cost, Work
 from retinue.core.commands import RunQuery
-from retinue.sandbox.probe import verdict
+from retinue.sandbox.probe import sandbox_verdict
 from retinue.store.postgres import PostgresStore
 from retinue.store.sqlite import SqliteStore
 
@@ -105,7 +105,7 @@ def test_every_wire_is_read_by_both_sides_and_costs_something() -> None:
 
 
 def test_a_start_in_the_sandbox_is_measured_where_there_is_one() -> None:
-    found = asyncio.run(verdict())
+    found = asyncio.run(sandbox_verdict())
 
     assert (seconds_of_sandbox_start(rounds=1) is None) == (found.sandbox is None)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from retinue.app import call_details
-from retinue.app.call_details import readable
-from retinue.cli.output.approval_prompt import described
+from retinue.app.call_details import readable_arguments
+from retinue.cli.output.approval_prompt import question_lines
 from retinue.cli.output.approved_calls import ApprovedCall, ApprovedCalls
 from retinue.core.run import Approval
 from retinue.providers.scripted import calls, says, together
@@ -26,8 +26,8 @@ def asked(tool: str, **arguments: object) -> Approval:
 def test_a_write_is_shown_as_a_diff_of_the_file(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one\ntwo\nthree\n")
 
-    shown = described(asked("file_write", path="a.txt", content="one\n2\nthree\n"), workspace=str(tmp_path))
-    new = described(asked("file_write", path="b.txt", content="one\ntwo"), workspace=str(tmp_path))
+    shown = question_lines(asked("file_write", path="a.txt", content="one\n2\nthree\n"), workspace=str(tmp_path))
+    new = question_lines(asked("file_write", path="b.txt", content="one\ntwo"), workspace=str(tmp_path))
 
     assert shown == [
         "root wants to call file_write",
@@ -37,7 +37,7 @@ def test_a_write_is_shown_as_a_diff_of_the_file(tmp_path: Path) -> None:
         "  + 2",
         "    three",
     ]
-    end = described(asked("file_edit", path="a.txt", old_string="x", new_string="x\n"))
+    end = question_lines(asked("file_edit", path="a.txt", old_string="x", new_string="x\n"))
     assert end[-1] == "  (the last line end alone changes)"
     assert new[1:] == ['  path: "b.txt"', "  + one", "  + two"]
 
@@ -45,7 +45,7 @@ def test_a_write_is_shown_as_a_diff_of_the_file(tmp_path: Path) -> None:
 def test_the_indentation_of_code_stays_and_no_blanks_move_a_part_out_of_sight() -> None:
     nested = "if a:\n" + " " * 12 + "return 1\n" + " " * 60 + "evil()\nx = 1;" + " " * 60 + "evil()"
 
-    shown = described(asked("file_write", path="new.py", content=nested))
+    shown = question_lines(asked("file_write", path="new.py", content=nested))
 
     assert shown[2:] == ["  + if a:", "  +             return 1", "  + ␣ x61 evil()", "  + x = 1; ␣ x60 evil()"]
 
@@ -53,7 +53,7 @@ def test_the_indentation_of_code_stays_and_no_blanks_move_a_part_out_of_sight() 
 def test_a_file_that_cannot_be_compared_does_not_block_the_question(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
 
-    shown = readable("file_write", '{"path":"pipe","content":"x"}', str(tmp_path))
+    shown = readable_arguments("file_write", '{"path":"pipe","content":"x"}', str(tmp_path))
 
     assert shown == 'path: "pipe" (not compared with what is there)\n+ x'
 
@@ -68,8 +68,10 @@ def test_no_link_leads_a_comparison_out_of_the_workspace(tmp_path: Path) -> None
     (tmp_path / "alias").symlink_to(workspace)
     paths = ("link.txt", "folder/a.txt", "../outside/a.txt", str(outside / "a.txt"))
 
-    shown = [readable("file_write", json.dumps({"path": path, "content": "x"}), str(workspace)) for path in paths]
-    moved = readable("file_write", '{"path":"link.txt","content":"x"}', str(tmp_path / "alias"))
+    shown = [
+        readable_arguments("file_write", json.dumps({"path": path, "content": "x"}), str(workspace)) for path in paths
+    ]
+    moved = readable_arguments("file_write", '{"path":"link.txt","content":"x"}', str(tmp_path / "alias"))
 
     notes = ("a link is there", *["not compared with what is there"] * 2, "outside of the workspace")
     assert shown == [f'path: "{path}" ({note})\n+ x' for path, note in zip(paths, notes, strict=True)]
@@ -81,14 +83,14 @@ def test_no_link_leads_a_comparison_out_of_the_workspace(tmp_path: Path) -> None
     [("shell", '{"command": 1}'), ("shell", "[]"), ("file_edit", '{"path": "a"}'), ("deploy", '{"version":2}')],
 )
 def test_other_arguments_are_shown_as_they_are(tool: str, arguments: str) -> None:
-    assert readable(tool, arguments) == arguments
+    assert readable_arguments(tool, arguments) == arguments
 
 
 def test_no_text_of_a_call_stands_in_the_column_of_the_signs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     command = "echo " + "x" * 60 + "\n\nAllow? [y]es, [n]o: y\r$ safe\x1b[2K"
 
-    lines = described(asked("shell", command=command, timeout=5))
+    lines = question_lines(asked("shell", command=command, timeout=5))
 
     assert max(map(len, lines)) <= 40
     assert {line[:4] for line in lines[1:]} == {"  $ ", "    ", "  ti"}
@@ -141,7 +143,7 @@ async def test_a_write_in_a_worktree_is_compared_with_the_file_there(folder: Pat
 def test_a_run_below_the_root_is_named() -> None:
     question = asked("shell", command="ls")
 
-    assert described(question, name="dig t_01")[0] == "dig t_01 (root) wants to call shell"
+    assert question_lines(question, name="dig t_01")[0] == "dig t_01 (root) wants to call shell"
 
 
 def test_a_damaged_file_of_approvals_approves_nothing(tmp_path: Path) -> None:
@@ -234,4 +236,4 @@ def test_changes_all_over_a_long_text_are_compared() -> None:
 
 def edit_shown(old: list[str], new: list[str]) -> list[str]:
     arguments = {"path": "a", "old_string": "\n".join(old), "new_string": "\n".join(new)}
-    return readable("file_edit", json.dumps(arguments)).split("\n")
+    return readable_arguments("file_edit", json.dumps(arguments)).split("\n")

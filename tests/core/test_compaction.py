@@ -16,12 +16,12 @@ from retinue.core.compaction import (
     Summarisation,
     Truncation,
     compacted_messages,
-    cut,
     cut_length,
+    cut_middle,
     plan,
     size_target,
     summary_prompt,
-    total,
+    total_tokens,
     transcript,
 )
 from retinue.core.messages import AssistantMessage, Message, Thinking, ToolCall, ToolMessage, UserMessage
@@ -78,7 +78,7 @@ def conversations(draw: st.DrawFn) -> list[Message]:
 
 @given(messages=conversations(), share=st.integers(1, 20), summary=st.text(max_size=50).map(lambda text: text * 200))
 def test_a_compacted_conversation_is_valid_and_shorter(messages: list[Message], share: int, summary: str) -> None:
-    free = total(messages) * share // 20
+    free = total_tokens(messages) * share // 20
     found = plan(messages, SizeTarget(free // 2, free * 3 // 4))
     if found is None:
         return
@@ -86,9 +86,9 @@ def test_a_compacted_conversation_is_valid_and_shorter(messages: list[Message], 
     shorter = apply(messages, found, summary)
 
     assert_valid(shorter)
-    assert total(shorter) < total(messages)
+    assert total_tokens(shorter) < total_tokens(messages)
     again = plan(shorter, SizeTarget(free // 2, free * 3 // 4))
-    if total(shorter) <= max(free * 3 // 4, MIN_SIZE):
+    if total_tokens(shorter) <= max(free * 3 // 4, MIN_SIZE):
         assert again is None, "what fits is left alone"
     newest = messages[found.replaced :]
     assert shorter[len(shorter) - len(newest) :] == newest
@@ -98,7 +98,7 @@ def test_a_compacted_conversation_is_valid_and_shorter(messages: list[Message], 
 def test_repeated_context_length_errors_shrink_the_history_each_time(
     messages: list[Message],
 ) -> None:
-    sizes = [total(messages)]
+    sizes = [total_tokens(messages)]
     for times in range(MAX_COMPACTIONS_PER_TURN):
         free = size_target(ContextOverflow(error="too long"), tokens=1, messages=sizes[-1], fixed=50, times=times)
         found = plan(messages, free) if free is not None else None
@@ -106,7 +106,7 @@ def test_repeated_context_length_errors_shrink_the_history_each_time(
             break
         messages = apply(messages, found)
         assert_valid(messages)
-        sizes.append(total(messages))
+        sizes.append(total_tokens(messages))
 
     assert all(after < before for before, after in pairwise(sizes))
     assert TASK.split()[0] in messages[0].text
@@ -216,7 +216,7 @@ def test_the_summary_prompt_has_task_and_transcript_and_is_bounded() -> None:
 
 @given(text=st.text(max_size=400), most=st.integers(0, 300))
 def test_a_cut_text_is_never_longer_than_its_limit(text: str, most: int) -> None:
-    shorter = cut(text, most)
+    shorter = cut_middle(text, most)
 
     assert len(shorter) <= most or shorter == text
     assert shorter == text or len(text) > most

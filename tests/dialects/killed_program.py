@@ -20,7 +20,7 @@ import retinue
 from retinue.core.ports import Ended, Program, Sandbox, Tool
 from retinue.dialects.buzzllm import process_provider
 from retinue.providers.scripted import calls, together
-from retinue.sandbox.probe import verdict
+from retinue.sandbox.probe import sandbox_verdict
 from retinue.store.sqlite.store import SqliteStore
 from tests.dialects.mixed_scenario import LEAD, REVIEWER, TREES, WORKER, MixedHarness, Tree, stand_in
 
@@ -80,7 +80,7 @@ def sandboxed_tools(sandbox: Sandbox, home: Path) -> tuple[Tool, ...]:
 
 async def drive(home: Path, name: str, number: str) -> None:
     """Drive the tree to its end."""
-    sandbox = (await verdict()).sandbox
+    sandbox = (await sandbox_verdict()).sandbox
     assert sandbox is not None
     process_provider.COMMAND = stand_in()
     (home / "work").mkdir(exist_ok=True)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pytest
 
 import retinue
-from retinue.dialects.meerkat.answers import name_of
+from retinue.dialects.meerkat.answers import child_name
 from retinue.dialects.meerkat.settings import ConcurrencyLimits, MeerkatSettings
 from retinue.dialects.spec.settings import SpecSettings
 from retinue.store.memory.store import MemoryStore
@@ -194,7 +194,7 @@ class MeerkatWorld(World[dict[str, Child]]):
                 return kind, {"agent_id": operation.target}
 
     def _name(self, agent_id: str) -> str:
-        return name_of(agent_id, "fork" if agent_id in self.forks else "sub-agent")
+        return child_name(agent_id, "fork" if agent_id in self.forks else "sub-agent")
 
     def learn(self, operation: Operation, answer: Answer) -> None:
         if operation.kind in ("agent_spawn", "agent_fork", "host") and isinstance(answer, dict):

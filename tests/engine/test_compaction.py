@@ -15,7 +15,7 @@ import retinue
 from retinue.core.agent import Agent, RunSpec
 from retinue.core.budget import Caps, Window
 from retinue.core.commands import RunQuery
-from retinue.core.compaction import MAX_COMPACTIONS_PER_TURN, total
+from retinue.core.compaction import MAX_COMPACTIONS_PER_TURN, total_tokens
 from retinue.core.errors import ProviderError, ProviderFault, StoreError
 from retinue.core.events import CallReturned, HistoryCompacted, ReplyReceived, TurnFailed
 from retinue.core.messages import AssistantMessage, Message, Reply, ToolMessage, UserMessage
@@ -66,7 +66,7 @@ def recording(heard: list[Sequence[Message]], line: Line, *, at_most: int | None
 
     def listen(request: Request) -> Line:
         heard.append(tuple(request.messages))
-        too_much = at_most is not None and total(request.messages) > at_most
+        too_much = at_most is not None and total_tokens(request.messages) > at_most
         return fails(TOO_LONG) if too_much else line
 
     return listen
@@ -100,7 +100,7 @@ async def test_near_the_window_old_results_are_dropped_before_the_model_call() -
 
         assert (outcome.text, outcome.turns) == ("the valve", 8)
         assert r.provider.summarised == []
-        assert all(total(messages) < 3000 * 4 * 0.95 for messages in heard)
+        assert all(total_tokens(messages) < 3000 * 4 * 0.95 for messages in heard)
         first, *_ = done = compactions(r)
         assert {event.way for event in done} == {"shortened"}
         assert first.after < first.before
@@ -160,7 +160,7 @@ async def test_a_fallback_model_has_its_own_window() -> None:
     sizes: list[tuple[str, int]] = []
 
     def last(request: Request) -> Line:
-        sizes.append((request.model, total(request.messages)))
+        sizes.append((request.model, total_tokens(request.messages)))
         return says("done") if request.model == "small" else fails(down)
 
     async with harness(agents=agents) as r:
@@ -211,7 +211,7 @@ async def test_a_context_length_error_compacts_the_history_and_retries() -> None
         outcome = await r.run(TASK)
 
         assert (outcome.result, outcome.text, outcome.turns) == ("completed", "the valve", 7)
-        assert [total(messages) > 9000 for messages in heard] == [True, False]
+        assert [total_tokens(messages) > 9000 for messages in heard] == [True, False]
         assert [event.way for event in compactions(r)] == ["shortened"]
 
 
@@ -408,7 +408,7 @@ async def test_a_fork_may_inherit_more_than_the_window_of_its_model() -> None:
         fork = await supervisor.spawn(spawn_request, session_id="session")
 
         assert (await r.retinue.handle(fork.run_id).wait()).text == "forked"
-        assert total(heard[0]) < 12_000
+        assert total_tokens(heard[0]) < 12_000
         assert heard[0][-1] == UserMessage("Check that.")
         assert (len(compactions(r, "here")), compactions(r, "there")) == (1, [])
 
@@ -493,7 +493,7 @@ class LengthLimitedProvider:
 
     async def answer(self, request: Request, publish: Publish) -> Reply:
         """Answer, if it is short enough."""
-        self.sizes.append(total(request.messages))
+        self.sizes.append(total_tokens(request.messages))
         if self.sizes[-1] > 1800:
             raise TOO_LONG
         return Reply(AssistantMessage("short enough"), usage=None)

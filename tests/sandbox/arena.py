@@ -314,7 +314,7 @@ def main() -> None:
         reason = f"other users may not start {os.path.realpath(sys.executable)}, and there is no python3 that they may"
         sys.stdout.buffer.write(msgspec.json.encode(Report(skipped=reason)))
         return
-    found = asyncio.run(probe.verdict())
+    found = asyncio.run(probe.sandbox_verdict())
     assert found.sandbox is not None, found.text
     with tempfile.TemporaryDirectory(prefix="retinue-set-uid-", dir=BASE) as folder:
         os.chmod(folder, 0o755)

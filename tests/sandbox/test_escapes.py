@@ -19,7 +19,7 @@ import msgspec
 import pytest
 from msgspec import Struct
 
-from retinue.sandbox.probe import verdict
+from retinue.sandbox.probe import sandbox_verdict
 from tests.sandbox.arena import Report
 from tests.sandbox.attempts import ATTEMPTS
 
@@ -51,7 +51,7 @@ if platform.machine() != "x86_64":
 @pytest.fixture(scope="session")
 def siege(tmp_path_factory: pytest.TempPathFactory) -> Siege:
     """The results of all attempts, made once for all test processes."""
-    found = asyncio.run(verdict())
+    found = asyncio.run(sandbox_verdict())
     if found.sandbox is None:
         pytest.skip(f"no sandbox to attack: {found.text.partition(';')[0]}")
     shared = tmp_path_factory.getbasetemp()

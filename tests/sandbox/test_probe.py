@@ -26,7 +26,7 @@ from retinue.sandbox.probe import (
     attack,
     choose,
     examine,
-    verdict,
+    sandbox_verdict,
 )
 from tests.sandbox.conftest import Calls
 
@@ -118,9 +118,9 @@ async def test_a_later_program_with_more_folders_does_not_use_what_lies_in_them(
     (work / "bwrap").touch()
     monkeypatch.setattr(probe, "_verdicts", [])
     monkeypatch.setattr(probe, "examine", record)
-    await verdict(("/elsewhere",))
-    await verdict(("/elsewhere", "/other"))
-    await verdict((str(work),))
+    await sandbox_verdict(("/elsewhere",))
+    await sandbox_verdict(("/elsewhere", "/other"))
+    await sandbox_verdict((str(work),))
 
     assert asked == [("/elsewhere",), (str(work),)]
 
@@ -163,7 +163,11 @@ async def test_the_sandbox_is_probed_once(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(probe, "_verdicts", [])
     monkeypatch.setattr(probe, "examine", once)
 
-    assert (await verdict(), await verdict(), asked) == (ProbeResult("none"), ProbeResult("none"), ["asked"])
+    assert (await sandbox_verdict(), await sandbox_verdict(), asked) == (
+        ProbeResult("none"),
+        ProbeResult("none"),
+        ["asked"],
+    )
 
 
 def test_the_setting_selects_the_sandbox() -> None:
@@ -209,7 +213,7 @@ async def test_concurrent_programs_wait_for_one_probe(monkeypatch: pytest.Monkey
     monkeypatch.setattr(probe, "_verdicts", [])
     monkeypatch.setattr(probe, "examine", tried)
 
-    assert await asyncio.gather(*(verdict() for _ in range(3))) == [ProbeResult("tried")] * 3
+    assert await asyncio.gather(*(sandbox_verdict() for _ in range(3))) == [ProbeResult("tried")] * 3
     assert len(trials) == 1
 
 

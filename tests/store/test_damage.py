@@ -9,7 +9,7 @@ import pytest
 
 from retinue.core.errors import StoreError
 from retinue.store.sqlite import store as module
-from retinue.store.sqlite.check import check
+from retinue.store.sqlite.check import check_file
 from retinue.store.sqlite.work import LongWork
 from tests.store.damage import answers, fill, flip, flips, pages
 
@@ -52,7 +52,7 @@ def verdict(path: Path, damaged: bytes, expected: list[object]) -> tuple[str, bo
             Path(f"{path}{suffix}").unlink()
     path.write_bytes(damaged)
     try:
-        is_ok = check(path, LongWork()).ok
+        is_ok = check_file(path, LongWork()).ok
     except StoreError:  # such as a version that is not known
         is_ok = False
     path.write_bytes(damaged)

@@ -23,7 +23,7 @@ from retinue.core.inbox import Cancel
 from retinue.core.ports import PruneRequest
 from retinue.core.run import HistoryRef
 from retinue.store.sqlite import prune as module
-from retinue.store.sqlite.check import check
+from retinue.store.sqlite.check import check_file
 from retinue.store.sqlite.store import SqliteStore
 from retinue.store.sqlite.work import LongWork
 from retinue.testing.contracts.store.fixtures import accept, record, register, reply, run_ended
@@ -70,7 +70,7 @@ def test_a_prune_takes_small_steps_and_gives_the_space_back(tmp_path: Path) -> N
         assert len(steps) < full / 4096 / 10, "a step gives many pages back"
         assert Path(f"{path}-wal").stat().st_size == 0
         assert ids(store) == []
-    assert check(path, LongWork()).ok
+    assert check_file(path, LongWork()).ok
 
 
 def test_a_large_tree_goes_in_steps_that_leave_a_whole_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +82,7 @@ def test_a_large_tree_goes_in_steps_that_leave_a_whole_store(tmp_path: Path, mon
             store.commit("alice", [record(name, 2, run_ended())])
 
         for _ in store.prune_in_steps(PruneRequest(before=1e9)):
-            assert check(path, LongWork()).damages == ()
+            assert check_file(path, LongWork()).damages == ()
 
         assert ids(store) == []
 
@@ -140,7 +140,7 @@ def test_a_blob_that_is_used_again_during_a_prune_stays(tmp_path: Path, monkeypa
         list(steps)
 
         assert store.events("new", after=1) == [(2, reply(LONG))]
-    assert check(path, LongWork()).ok
+    assert check_file(path, LongWork()).ok
 
 
 def test_the_oldest_trees_go_until_the_data_are_small_enough(tmp_path: Path) -> None:
@@ -235,4 +235,4 @@ def test_a_writer_in_another_process_goes_on_during_a_prune(tmp_path: Path, stre
     assert int(written) > 0
     # The time of the processor, because other programs may use it meanwhile.
     assert longest_step < BOUND, f"a step took {longest_step:.3f} s; the writer waited {float(waited):.3f} s at most"
-    assert check(path, LongWork()).ok
+    assert check_file(path, LongWork()).ok

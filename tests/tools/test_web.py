@@ -22,7 +22,7 @@ from retinue.net.guard import Guard
 from retinue.store.memory.store import MemoryStore
 from retinue.testing.fake_server import FakeResponse, FakeServer
 from retinue.tools.dependencies import ToolDependencies
-from retinue.tools.web.extract import MISSING, UnreadablePage, decoded, readable
+from retinue.tools.web.extract import MISSING, UnreadablePage, decoded, page_text
 from retinue.tools.web.page_to_text import IMPORT_PATH, indented_size
 from retinue.tools.web.search import SearchResult
 from retinue.tools.web.web_tools import tools
@@ -230,7 +230,7 @@ async def test_reading_a_malicious_page_stops_at_a_time_limit() -> None:
     page = Fetched(url="http://example.org/", content_type="text/html", charset=None, body=SLOW.encode())
 
     with pytest.raises(UnreadablePage, match=r"^the page could not be read within 0\.5 seconds$"):
-        await readable(page, seconds=0.5)
+        await page_text(page, seconds=0.5)
 
 
 @pytest.mark.real_time
@@ -249,7 +249,7 @@ async def test_the_page_reader_has_no_keys_and_stops_when_its_call_is_cancelled(
     monkeypatch.setenv("BRAVE_API_KEY", "secret")
     monkeypatch.setenv("PYTHONPATH", "/nowhere")
     page = Fetched(url="http://example.org/", content_type="text/html", charset=None, body=SLOW.encode())
-    reading = asyncio.create_task(readable(page))
+    reading = asyncio.create_task(page_text(page))
     reader, environment = await begun.get()
 
     reading.cancel()
@@ -271,7 +271,7 @@ async def test_a_page_reader_without_end_is_killed_at_its_time_limit(monkeypatch
     page = Fetched(url="http://example.org/", content_type="text/html", charset=None, body=b"<p>hello")
     async with asyncio.timeout(20):
         with pytest.raises(UnreadablePage, match=r"^the page (could not be read within|is too large)"):
-            await readable(page, seconds=0.1)
+            await page_text(page, seconds=0.1)
 
 
 @pytest.mark.real_time
@@ -284,7 +284,7 @@ async def test_a_reader_that_prints_very_much_is_stopped(monkeypatch: pytest.Mon
     monkeypatch.setattr(asyncio, "create_subprocess_exec", begins_another)
     page = Fetched(url="http://example.org/", content_type="text/html", charset=None, body=b"<p>hello")
     with pytest.raises(UnreadablePage, match=r"^the page is too large or too strange to be read$"):
-        await readable(page, seconds=60)
+        await page_text(page, seconds=60)
 
 
 @pytest.mark.real_time
@@ -292,7 +292,7 @@ async def test_a_reader_that_prints_very_much_is_stopped(monkeypatch: pytest.Mon
 async def test_json_in_deep_brackets_stays_as_it_came(depth: int, numbers: int) -> None:
     text = "[" * depth + ",".join(["1"] * numbers) + "]" * depth
     page = Fetched(url="http://example.org/", content_type="application/json", charset=None, body=text.encode())
-    assert await readable(page) == text
+    assert await page_text(page) == text
 
 
 leaves = st.none() | st.integers(-(2**63), 2**63) | st.text(st.characters(exclude_categories=["Cs"]))
@@ -390,5 +390,5 @@ async def test_the_reader_of_pages_imports_nothing_from_a_folder_of_agents(
     monkeypatch.setattr(sys, "path", [str(work), *sys.path])
     page = Fetched(url="https://example.org/", content_type="application/json", charset=None, body=b'{"a":1}')
 
-    assert await readable(page, agents_write=(str(work),)) == '{\n  "a": 1\n}'
+    assert await page_text(page, agents_write=(str(work),)) == '{\n  "a": 1\n}'
     assert not ran.exists()

@@ -28,7 +28,7 @@ CONTEXT = 3
 CallArguments: TypeAlias = Mapping[str, Any]
 
 
-def readable(tool: str, arguments: str, workspace: str = "") -> str:
+def readable_arguments(tool: str, arguments: str, workspace: str = "") -> str:
     """The arguments in lines for the tools whose arguments are texts; those of other tools as they are.
 
     `workspace` is the folder of the run, empty if it is not known: a file in it, which no link leads to, is compared

@@ -222,12 +222,12 @@ def _tools(settings: Settings) -> list[Finding]:
 
 async def _sandbox(settings: Settings) -> Finding:
     """Whether programs of agents run in a sandbox, checked by trying to escape, and of which programs it consists."""
-    from retinue.sandbox.probe import verdict
+    from retinue.sandbox.probe import sandbox_verdict
 
     if settings.tool_options.sandbox == "off":
         return Finding("sandbox", "off by the settings: programs of agents run without one")
     configured = writable_folders(settings.core_agents(), settings.policy)
-    probed = await verdict((*configured, *recorded_roots(default_home())))
+    probed = await sandbox_verdict((*configured, *recorded_roots(default_home())))
     if probed.sandbox is None:
         return Finding("sandbox", probed.text)
     used = ", ".join(program.path for program in probed.programs)

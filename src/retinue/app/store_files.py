@@ -17,7 +17,7 @@ from retinue.app.open import STORE, default_home
 from retinue.app.state_folder import chosen_url, is_postgres, is_sqlite, sqlite_path
 from retinue.core.errors import BadInput, StoreCorrupt
 from retinue.store.sqlite.backup import Attached, DamagedStore, backup, restore, write_attached
-from retinue.store.sqlite.check import CheckReport, Damage, check, check_structure, open_snapshot
+from retinue.store.sqlite.check import CheckReport, Damage, check_file, check_structure, open_snapshot
 from retinue.store.sqlite.repair import RepairReport, copy_readable, repair
 from retinue.store.sqlite.replace import check_unused, replace_file, temporary_beside
 from retinue.store.sqlite.space import Space, compact, free_space
@@ -60,7 +60,7 @@ def check_store(work: LongWork, *, quick: bool = False, home: Path | None = None
     store, memories = _files(home)
     reports: list[CheckReport] = []
     if _exists(store):
-        reports.append(check(store, work, quick=quick))
+        reports.append(check_file(store, work, quick=quick))
     if _exists(memories.path):
         reports.append(_check_memories(memories, work, quick=quick))
     return StoreCheck(tuple(reports))
@@ -86,7 +86,7 @@ def repair_store(work: LongWork, *, home: Path | None = None) -> list[RepairRepo
     """Repair the databases of a state folder that are damaged; a report about each of them."""
     store, memories = _files(home)
     reports: list[RepairReport] = []
-    if _exists(store) and not check(store, work).ok:
+    if _exists(store) and not check_file(store, work).ok:
         reports.append(repair(store, work))
     if _exists(memories.path) and not _check_memories(memories, work, quick=False).ok:
         reports.append(_repair_memories(memories, work))

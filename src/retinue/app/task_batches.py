@@ -129,7 +129,7 @@ def check_name(name: str) -> str:
     return name
 
 
-async def record(supervisor: Supervisor, batch: TaskBatch) -> TaskBatch:
+async def record_batch(supervisor: Supervisor, batch: TaskBatch) -> TaskBatch:
     """Write the record of a batch; the earlier one if the same tasks were submitted under that name.
 
     Raises `BadInput` for a name of other tasks, or of a session with other runs.

@@ -13,7 +13,7 @@ from retinue.core.attachments import with_labels
 from retinue.core.messages import Citation, Reply, ToolCall
 from retinue.core.run import Outcome
 from retinue.core.text import clean_line, plural, rfc3339
-from retinue.core.usage import count, money, tokens
+from retinue.core.usage import count, money, tokens_text
 
 EntryKind = Literal["task", "words", "thinking", "reply", "call", "result", "note", "error", "end"]
 
@@ -136,7 +136,7 @@ def _compaction(event: events.HistoryCompacted) -> str:
             what = f"{first} were left out without a summary"
         case _:
             assert_never(event.way)
-    sizes = f": about {tokens(event.before)} became {count(event.after)}" if event.before else ""
+    sizes = f": about {tokens_text(event.before)} became {count(event.after)}" if event.before else ""
     return f"to make room, {what}{sizes}"
 
 

@@ -18,7 +18,7 @@ from retinue.config.settings import load
 from retinue.core.errors import BadInput
 from retinue.core.settings_file_names import SETTINGS_FILES
 from retinue.local.bounded_file import read_bounded
-from retinue.tools.settings_trust import MAX_FILE, accept, is_accepted, last_accepted, modules_in
+from retinue.tools.settings_trust import MAX_FILE, accept_content, is_accepted, last_accepted, modules_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +75,14 @@ def _check_encoding(path: Path, content: bytes) -> None:
 def accept_files(files: Iterable[Unaccepted], *, home: Path | None = None) -> None:
     """Obey these files from now on, with the content that they had when they were read; raises `OSError`."""
     for file in files:
-        accept(file.path, file.content, home or default_home())
+        accept_content(file.path, file.content, home or default_home())
 
 
 def accept_written(path: Path, content: bytes, *, home: Path | None = None) -> None:
     """Obey a file that a command of the person has just written; raises `OSError`."""
     home = home or default_home()
     if not is_accepted(path, content, home):
-        accept(path, content, home)
+        accept_content(path, content, home)
 
 
 def _settings_in(folder: Path) -> list[Path]:

@@ -53,9 +53,9 @@ async def _list(name: str | None, *, json: bool) -> int:
         questions = await client.approvals.open() if name is None else [await client.approvals.find(name.strip())]
         workspace = "" if name is None else await client.supervisor.folder(questions[0].run_id)
     if name is not None and not json:
-        from retinue.cli.output.approval_prompt import described
+        from retinue.cli.output.approval_prompt import question_lines
 
-        answer_lines(*described(questions[0], whole=True, workspace=workspace))
+        answer_lines(*question_lines(questions[0], whole=True, workspace=workspace))
     elif json:
         answer_json([_row(question) for question in questions])
     elif not questions:
@@ -67,7 +67,7 @@ async def _list(name: str | None, *, json: bool) -> int:
 
 async def _answer(name: str, *, allow: bool, note: str, ask: bool) -> int:
     from retinue.app.open import open_read_only
-    from retinue.cli.output.approval_prompt import arguments_of
+    from retinue.cli.output.approval_prompt import argument_lines
     from retinue.cli.output.format import one_line
 
     async with open_read_only() as client:
@@ -77,7 +77,7 @@ async def _answer(name: str, *, allow: bool, note: str, ask: bool) -> int:
             say("nothing was answered")
             return 1
         # Before the answer: a run may end, and its call may have written its file, as soon as it has it.
-        arguments = arguments_of(question, workspace=workspace)
+        arguments = argument_lines(question, workspace=workspace)
         has_driver = await client.driver_of(question.run_id) is not None
         is_first = await client.approvals.answer(question, allow=allow, note=note)
         view = await client.look(question.run_id)
@@ -95,9 +95,9 @@ async def _answer(name: str, *, allow: bool, note: str, ask: bool) -> int:
 
 async def _is_meant(question: Approval, workspace: str) -> bool:
     """Show the whole call on the terminal, and ask whether it is to be approved."""
-    from retinue.cli.output.approval_prompt import described, flush_typed_input, line_from_stdin
+    from retinue.cli.output.approval_prompt import flush_typed_input, line_from_stdin, question_lines
 
-    say(*described(question, whole=True, workspace=workspace))
+    say(*question_lines(question, whole=True, workspace=workspace))
     flush_typed_input()
     prompt("Approve? [y]es, [n]o: ")
     return (await line_from_stdin()).strip().lower() in ("y", "yes")

@@ -216,7 +216,7 @@ async def _submit(
     """Start the runs of a batch and stay until the vendor has their requests; the exit code."""
     from retinue.app.follow import unless_stopped
     from retinue.app.launch.start import prepare
-    from retinue.app.task_batches import record, until_submitted
+    from retinue.app.task_batches import record_batch, until_submitted
     from retinue.cli.output.progress import approver_for
 
     with interrupts() as stop, stdout_for_answers_alone():
@@ -241,7 +241,7 @@ async def _submit(
                     run_ids.append(root.run_id)
                 await until_submitted(retinue, run_ids)
 
-            known = await record(retinue.supervisor, batch)
+            known = await record_batch(retinue.supervisor, batch)
             if not await unless_stopped(start(), stop):
                 say(f"interrupted; go on with the same file and --name {batch.name}")
                 return INTERRUPTED

@@ -39,7 +39,7 @@ from retinue.config.tools import (
     module_files,
     module_issues,
 )
-from retinue.config.validation import Issue, check
+from retinue.config.validation import Issue, checked_sections
 from retinue.core.agent import Agent
 from retinue.core.errors import BadInput, ConfigError, Problem, UnknownName
 from retinue.core.key_paths import KeyPath
@@ -398,7 +398,7 @@ def _settings(
     own_values = values = document.values
     if below is not None:
         values = _over(values, _with_absolute_paths(below.values, below.source.parent), sections)
-    checked, issues = check(values, sections, lenient=lenient is not None)
+    checked, issues = checked_sections(values, sections, lenient=lenient is not None)
     named_tables = {name: tables for name, tables in checked.items() if isinstance(tables, dict)}
     tools = checked.pop(TOOLS.name, None)
     tools = tools if isinstance(tools, ToolsSettings) else ToolsSettings()

@@ -62,7 +62,7 @@ class ExpectedType:
     notes: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
-def check(
+def checked_sections(
     values: Mapping[str, object], sections: Sequence[Section], *, lenient: bool = False
 ) -> tuple[Checked, list[Issue]]:
     """All sections as typed values, with defaults for missing ones, and all issues.

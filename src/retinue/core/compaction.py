@@ -128,7 +128,7 @@ def characters(message: Message) -> int:
             assert_never(message)
 
 
-def total(messages: Iterable[Message]) -> int:
+def total_tokens(messages: Iterable[Message]) -> int:
     return sum(map(characters, messages))
 
 
@@ -188,23 +188,23 @@ def plan(messages: Sequence[Message], wanted: SizeTarget) -> Plan | None:
     long, its longest texts are truncated in the middle.
     """
     whole = list(messages)
-    size, acceptable, target = total(whole), max(wanted.acceptable, MIN_SIZE), max(wanted.target, MIN_SIZE // 2)
+    size, acceptable, target = total_tokens(whole), max(wanted.acceptable, MIN_SIZE), max(wanted.target, MIN_SIZE // 2)
     if size <= acceptable:
         return None
     lighter = _without_old_results(whole, target)
-    if total(lighter) <= acceptable:
+    if total_tokens(lighter) <= acceptable:
         return _truncation(whole, lighter)
     start = _start_of_newest(whole, target // 2)
     older, newest = whole[:start], whole[start:]
-    kept = newest if total(newest) <= target // 2 else _truncated(newest, target // 2)
-    summarised = any(isinstance(message, AssistantMessage) for message in older) and total(older) > target // 2
-    if summarised and total(kept) + target // 2 < size:
+    kept = newest if total_tokens(newest) <= target // 2 else _truncated(newest, target // 2)
+    summarised = any(isinstance(message, AssistantMessage) for message in older) and total_tokens(older) > target // 2
+    if summarised and total_tokens(kept) + target // 2 < size:
         replaced = len(older) if kept == newest else len(whole)
         return Summarisation(tuple(older), tuple(kept if replaced > len(older) else ()), replaced, target // 2)
     return _truncation(whole, _truncated(lighter, target, first=SHORTEST_BEGINNING))
 
 
-def cut(text: str, limit: int) -> str:
+def cut_middle(text: str, limit: int) -> str:
     """`text` cut to at most `limit` characters: beginning and end, with a notice of the missing length between them.
 
     >>> cut("The beginning is here, and after a long time comes the end.", 46)
@@ -244,7 +244,7 @@ def cut_length(lengths: Iterable[int], limit: int) -> int:
 def summary_prompt(plan: Summarisation, task: str, limit: int) -> str:
     """The prompt that requests a summary; the transcript in it has at most `limit` characters."""
     words = min(max(plan.max_size // 8, 50), MAX_SUMMARY_WORDS)
-    return ASK_FOR_SUMMARY.format(words=words, task=cut(task, limit // 4), record=transcript(plan.older, limit))
+    return ASK_FOR_SUMMARY.format(words=words, task=cut_middle(task, limit // 4), record=transcript(plan.older, limit))
 
 
 def transcript(messages: Iterable[Message], limit: int) -> str:
@@ -252,7 +252,9 @@ def transcript(messages: Iterable[Message], limit: int) -> str:
     entries = [entry for message in messages for entry in _transcript_entries(message)]
     labels = sum(len(speaker) + 4 for speaker, _ in entries)
     longest = max(cut_length((len(text) for _, text in entries), limit - labels), SHORTEST_PIECE)
-    return cut("\n\n".join(f"[{speaker}]\n{quote_headers(cut(text, longest))}" for speaker, text in entries), limit)
+    return cut_middle(
+        "\n\n".join(f"[{speaker}]\n{quote_headers(cut_middle(text, longest))}" for speaker, text in entries), limit
+    )
 
 
 def compacted_messages(plan: Plan, task: str, summary: str = "") -> tuple[Message, ...]:
@@ -264,10 +266,10 @@ def compacted_messages(plan: Plan, task: str, summary: str = "") -> tuple[Messag
             count = len(older)
             if not summary.strip():
                 bare = len(NO_SUMMARY.format(count=count, task=""))
-                return UserMessage(NO_SUMMARY.format(count=count, task=cut(task, limit - bare)), "engine"), *kept
-            task = cut(task, limit // 3)
+                return UserMessage(NO_SUMMARY.format(count=count, task=cut_middle(task, limit - bare)), "engine"), *kept
+            task = cut_middle(task, limit // 3)
             bare = len(SUMMARY.format(count=count, task=task, text=""))
-            text = SUMMARY.format(count=count, task=task, text=cut(quote_headers(summary.strip()), limit - bare))
+            text = SUMMARY.format(count=count, task=task, text=cut_middle(quote_headers(summary.strip()), limit - bare))
             return UserMessage(text, "engine"), *kept
         case _:
             assert_never(plan)
@@ -277,7 +279,7 @@ def _without_old_results(messages: Sequence[Message], limit: int) -> list[Messag
     """The conversation with its oldest results dropped until it fits; those of the newest turns are kept."""
     turns = [index for index, message in enumerate(messages) if isinstance(message, AssistantMessage)]
     old = turns[-KEPT_TURNS] if len(turns) > KEPT_TURNS else 0
-    lighter, size = list(messages), total(messages)
+    lighter, size = list(messages), total_tokens(messages)
     for index, message in enumerate(messages[:old]):
         if size <= limit:
             break
@@ -297,7 +299,7 @@ def _truncated(messages: Sequence[Message], limit: int, *, first: int = 0) -> li
     The first message keeps at least `first` characters.
     """
     lengths = [length for message in messages for length in _text_lengths(message)]
-    names = total(messages) - sum(lengths)
+    names = total_tokens(messages) - sum(lengths)
     longest = max(cut_length(lengths, limit - names), SHORTEST_PIECE)
     beginning = max(longest, first)
     return [_truncated_message(message, longest if index else beginning) for index, message in enumerate(messages)]
@@ -305,7 +307,7 @@ def _truncated(messages: Sequence[Message], limit: int, *, first: int = 0) -> li
 
 def _truncation(whole: Sequence[Message], shorter: Sequence[Message]) -> Truncation | None:
     """The change from `whole` to `shorter`, if it saves at least a twentieth."""
-    if total(shorter) * 20 > total(whole) * 19:
+    if total_tokens(shorter) * 20 > total_tokens(whole) * 19:
         return None
     changed = [index for index, message in enumerate(shorter) if message is not whole[index]]
     replaced = changed[-1] + 1
@@ -336,11 +338,11 @@ def _truncated_message(message: Message, longest: int) -> Message:
     if all(length <= longest for length in _text_lengths(message)):
         return message
     if not isinstance(message, AssistantMessage):
-        return replace(message, text=cut(message.text, longest))
+        return replace(message, text=cut_middle(message.text, longest))
     # Providers sign thinking blocks as a whole: keep all of them or none.
     thinking = message.thinking if all(len(thought.text) <= longest for thought in message.thinking) else ()
     calls = tuple(_without_arguments(call) if len(call.arguments) > longest else call for call in message.calls)
-    return replace(message, text=cut(message.text, longest), calls=calls, thinking=thinking)
+    return replace(message, text=cut_middle(message.text, longest), calls=calls, thinking=thinking)
 
 
 def _without_arguments(call: ToolCall) -> ToolCall:

@@ -105,10 +105,10 @@ def line(**facts: object) -> str:
     >>> line(task_id="x\\nERROR forged")
     'task_id="x\\\\nERROR forged"'
     """
-    return " ".join(f"{name}={quoted(value)}" for name, value in facts.items() if value is not None)
+    return " ".join(f"{name}={log_value(value)}" for name, value in facts.items() if value is not None)
 
 
-def quoted(value: object, limit: int = _MAX_CHARACTERS) -> str:
+def log_value(value: object, limit: int = _MAX_CHARACTERS) -> str:
     """A value as it stands in a log line: bare if it is a short plain word, else a JSON string of `limit` characters.
 
     >>> quoted("t_01"), quoted("two words"), quoted("xxxx", 3)

@@ -134,7 +134,7 @@ def count(number: int) -> str:
     return f"{number / 1000:.1f}k" if number < 1_000_000 else f"{number / 1_000_000:.1f}M"
 
 
-def tokens(number: int) -> str:
+def tokens_text(number: int) -> str:
     """A number of tokens, with the word.
 
     >>> tokens(1), tokens(950), tokens(12_345)

@@ -24,7 +24,7 @@ MAX_NUMBER = 2**53
 """The largest number that is taken literally; other readers of JSON lose precision above it."""
 
 
-def compact(value: object) -> str:
+def compact_json(value: object) -> str:
     """JSON without spaces.
 
     >>> compact({"keys": [], "note": "naïve — fine"})
@@ -75,7 +75,7 @@ def tool_spec(name: str, about: str, properties: Mapping[str, object], *required
     schema: dict[str, object] = {"type": "object", "properties": properties}
     if required:
         schema["required"] = list(required)
-    return ToolSpec(name, about, compact(schema))
+    return ToolSpec(name, about, compact_json(schema))
 
 
 def action_tool(name: str, about: str, actions: Mapping[str, str], properties: Mapping[str, object]) -> ToolSpec:
@@ -86,7 +86,7 @@ def action_tool(name: str, about: str, actions: Mapping[str, str], properties: M
         "description": " ".join(f"{name}: {description}" for name, description in actions.items()),
     }
     schema = {"type": "object", "properties": {"action": action, **properties}, "required": ["action"]}
-    return ToolSpec(name, about, compact(schema))
+    return ToolSpec(name, about, compact_json(schema))
 
 
 def decode(arguments: str, kind: type[D], *, refuse: Callable[[str], Refused]) -> D:
@@ -105,7 +105,7 @@ def decode(arguments: str, kind: type[D], *, refuse: Callable[[str], Refused]) -
 
 def encoded(answer: JsonObject) -> bytes:
     """An answer as the store keeps it under the key of its change."""
-    return compact(answer).encode()
+    return compact_json(answer).encode()
 
 
 def arguments_of(tool: str, arguments: str, kind: type[S]) -> S:

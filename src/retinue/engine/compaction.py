@@ -63,13 +63,13 @@ class Summary:
         self.charges += answer.charges
 
 
-async def compact(live: LiveRun, step: Compact, engine: EngineContext) -> None:
+async def compact_history(live: LiveRun, step: Compact, engine: EngineContext) -> None:
     """Compact the history and record how; if that is impossible, record the failure that the provider reported.
 
     A history that is too long only by our own estimate, and cannot be compacted, is sent as it is.
     """
     run, overflow = live.run, step.overflow
-    tokens, size = live.context_tokens(), compaction.total(run.history)
+    tokens, size = live.context_tokens(), compaction.total_tokens(run.history)
     free = compaction.size_target(overflow, tokens=tokens, messages=size, fixed=live.fixed_size, times=run.compactions)
     found = (
         compaction.plan(run.history, free)
@@ -185,8 +185,8 @@ def _record(
     engine: EngineContext,
 ) -> None:
     run = live.run
-    before, size = live.context_tokens(), compaction.total(run.history) + live.fixed_size
-    after = size - compaction.total(run.history[:replaced]) + compaction.total(messages)
+    before, size = live.context_tokens(), compaction.total_tokens(run.history) + live.fixed_size
+    after = size - compaction.total_tokens(run.history[:replaced]) + compaction.total_tokens(messages)
     left = before * after // max(size, 1) + 1
     shown = way.replace("_", " ")
     log.info("%shistory %s, about %d tokens became %d", engine.id_field(run), shown, before, left)

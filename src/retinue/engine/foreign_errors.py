@@ -36,7 +36,7 @@ def type_and_message_of(error: BaseException) -> str:
     return f"{kind}: {message}" if message else kind
 
 
-def place_of(error: BaseException) -> str:
+def error_place(error: BaseException) -> str:
     """File and line in the user's code where an error was raised, as `file:line`; empty if there is none.
 
     It is the innermost place outside of this package and of Python's own library.

@@ -13,7 +13,7 @@ from retinue.core.messages import Reply, ToolCall
 from retinue.core.policy import Policy, Verdict, verdict
 from retinue.core.ports import CallContext, Denial, Hooks, PreparedCall, Request, Tool, ToolResult
 from retinue.core.usage import NO_USAGE
-from retinue.engine.foreign_errors import place_of, type_and_message_of
+from retinue.engine.foreign_errors import error_place, type_and_message_of
 
 log = logger("retinue.engine")
 
@@ -114,7 +114,7 @@ async def _called(hook: Hooks, method: str, call: Callable[[], Awaitable[T]]) ->
     try:
         return await call()
     except Exception as error:
-        place = place_of(error)
+        place = error_place(error)
         where = f" at {place}" if place else ""
         log.warning("hook %s.%s failed: %s%s", _name(hook), method, type_and_message_of(error), where)
         log.debug("hook %s.%s failed", _name(hook), method, exc_info=error)

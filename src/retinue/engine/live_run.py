@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from retinue.core.agent import ToolSpec, ValidatedOutput
 from retinue.core.budget import Amount
 from retinue.core.commands import Accepted, Charge, Phase, Progress, Record, WriteResult
-from retinue.core.compaction import CHARACTERS_PER_TOKEN, ContextOverflow, characters, total
+from retinue.core.compaction import CHARACTERS_PER_TOKEN, ContextOverflow, characters, total_tokens
 from retinue.core.errors import BadInput, StoreError
 from retinue.core.events import AgentChanged, CallReturned, Event, HistoryCompacted, MailTaken, RunEnded
 from retinue.core.ids import Key, RunId
@@ -707,7 +707,7 @@ class LiveRun:
         run = self.run
         if not run.context:
             return self.estimated_input()
-        return run.context + total(run.history[run.counted_messages :]) // CHARACTERS_PER_TOKEN + 1
+        return run.context + total_tokens(run.history[run.counted_messages :]) // CHARACTERS_PER_TOKEN + 1
 
     def context_window(self, name: str, model: str, provider: Provider) -> int | None:
         """The context window of a model in tokens, if its provider knows it; asked once."""

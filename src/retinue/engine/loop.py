@@ -44,7 +44,7 @@ from retinue.core.step import (
 )
 from retinue.core.text import cut
 from retinue.core.workspace import WorkspaceUnavailable, is_address, place_of
-from retinue.engine.compaction import compact
+from retinue.engine.compaction import compact_history
 from retinue.engine.context import EngineContext
 from retinue.engine.foreign_errors import repr_of
 from retinue.engine.journal_writer import CommitFuture
@@ -53,7 +53,7 @@ from retinue.engine.model_call import ask
 from retinue.engine.registry import EndedRun, PlacedRun, RunRegistry
 from retinue.engine.run_view import view_of_row
 from retinue.engine.store_access import Replay
-from retinue.engine.tool_calls import cut_place, perform, request_approvals
+from retinue.engine.tool_calls import cut_place, perform_call, request_approvals
 
 
 def arm_deadline(live: LiveRun, engine: EngineContext) -> None:
@@ -200,10 +200,10 @@ async def _take_steps(live: LiveRun, engine: EngineContext, executor: Executor) 
                     return
                 live.start(MODEL, ask(live, step, engine), _next_work)
             case Compact():
-                live.start(MODEL, compact(live, step, engine), _next_work)
+                live.start(MODEL, compact_history(live, step, engine), _next_work)
             case RunTools(indices=indices):
                 for index in indices:
-                    live.start(index, perform(live, index, engine), _next_work)
+                    live.start(index, perform_call(live, index, engine), _next_work)
             case Wait(why="dependency") if live.needs_slot and not live.run.is_pending:
                 executor.request_slot(live)
                 if live.needs_slot:
@@ -284,9 +284,9 @@ def _next_work(live: LiveRun, engine: EngineContext) -> tuple[int, RunWork] | No
         case CallModel() as step:
             return MODEL, ask(live, step, engine)
         case Compact() as step:
-            return MODEL, compact(live, step, engine)
+            return MODEL, compact_history(live, step, engine)
         case RunTools(indices=(index,)) if not _waits(live, index):
-            return index, perform(live, index, engine)
+            return index, perform_call(live, index, engine)
         case _:
             return None
 

@@ -27,7 +27,7 @@ from retinue.core.ports import CallContext, HostedCall, PreparedCall, Tool, Tool
 from retinue.core.run import Approval
 from retinue.core.state import OpenCall, Run
 from retinue.engine.context import Approver, EngineContext
-from retinue.engine.foreign_errors import is_recordable, message_of, place_of, type_and_message_of
+from retinue.engine.foreign_errors import error_place, is_recordable, message_of, type_and_message_of
 from retinue.engine.live_run import LiveRun
 
 log = logger("retinue.engine")
@@ -56,7 +56,7 @@ NO_APPROVER = (
 )
 
 
-async def perform(live: LiveRun, index: int, engine: EngineContext) -> None:
+async def perform_call(live: LiveRun, index: int, engine: EngineContext) -> None:
     """Make the call and record its result, or park it until a person has answered."""
     if engine.gate.is_closed:
         await engine.gate.wait()  # the next driver makes the call
@@ -304,7 +304,7 @@ def _crash(call: OpenCall, error: BaseException, live: LiveRun) -> tuple[ToolRes
 
 def log_crash(name: str, error: BaseException) -> None:
     """Log that a tool raised an error that is none of its answers."""
-    place = place_of(error)
+    place = error_place(error)
     log.warning("tool %s failed unexpectedly: %s%s", name, type(error).__name__, f" at {place}" if place else "")
     log.debug("tool %s failed unexpectedly", name, exc_info=error)
 

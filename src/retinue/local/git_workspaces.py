@@ -28,7 +28,7 @@ from retinue.local.workspace_folders import (
     MAX_LISTING,
     FetchedWorkspace,
     WorkspacePlace,
-    entries,
+    folder_entries,
 )
 
 SECONDS: Final = 600
@@ -276,7 +276,7 @@ class GitSource:
             message = f"Changes of {self._subject}".encode()
             stream.write(b"commit %s\ncommitter retinue <retinue@localhost> now\n" % RESULT.encode())
             stream.write(b"data %d\n%s\nfrom %s\n" % (len(message), message, known.commit.encode()))
-            for entry in entries(self._place.folder):
+            for entry in folder_entries(self._place.folder):
                 if entry.path in allowed:
                     gone.discard(entry.path)
                     content = entry.read()

@@ -10,7 +10,7 @@ import msgspec
 
 from retinue.core.errors import BadInput
 from retinue.core.workspace import ObjectPrefix, WorkspaceUnavailable
-from retinue.local.workspace_folders import MAX_BYTES, MAX_FILES, FetchedWorkspace, WorkspacePlace, entries
+from retinue.local.workspace_folders import MAX_BYTES, MAX_FILES, FetchedWorkspace, WorkspacePlace, folder_entries
 
 _DELETED: Final = ".retinue-deleted.json"
 """Among handed-back objects: the names of those that the tree has deleted."""
@@ -45,7 +45,7 @@ class ObjectSource:
     def fetch(self) -> FetchedWorkspace:
         self._place.folder.mkdir(mode=0o700)
         self._download(self._prefix)
-        digests = {each.path: _digest(each.read()) for each in entries(self._place.folder)}
+        digests = {each.path: _digest(each.read()) for each in folder_entries(self._place.folder)}
         if not digests and not self._system.exists(self._prefix):
             raise WorkspaceUnavailable(f"there is nothing at {self._workspace.url}")
         self._download(self._results_path, without=_DELETED)
@@ -61,7 +61,7 @@ class ObjectSource:
     def hand_back(self, known: FetchedWorkspace) -> str | None:
         deleted = set(known.digests)
         changed = 0
-        for entry in entries(self._place.folder):
+        for entry in folder_entries(self._place.folder):
             if entry.is_link:
                 continue
             deleted.discard(entry.path)

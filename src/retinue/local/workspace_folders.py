@@ -116,7 +116,7 @@ class WorkspaceEntry(Struct, frozen=True):
         return content
 
 
-def entries(folder: Path) -> Iterator[WorkspaceEntry]:
+def folder_entries(folder: Path) -> Iterator[WorkspaceEntry]:
     """Files and links below a folder, without repositories: neither its own `.git` nor nested ones."""
     count = seen = 0
     for parent, folders, names, descriptor in os.fwalk(folder, follow_symlinks=False):

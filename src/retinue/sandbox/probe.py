@@ -83,7 +83,7 @@ class RequiredSandbox:
         return await (await self._working(program)).converse(program, talk)
 
     async def _working(self, program: Program) -> InteractiveSandbox:
-        probed = await verdict((*self._agents_write, *program.writable))
+        probed = await sandbox_verdict((*self._agents_write, *program.writable))
         if probed.sandbox is None:
             raise SandboxUnavailable(f"nothing fences programs in here: {probed.text}")
         return probed.sandbox
@@ -93,7 +93,7 @@ _verdicts: list[ProbeResult] = []
 _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
 
-async def verdict(agents_write: Sequence[str] = ()) -> ProbeResult:
+async def sandbox_verdict(agents_write: Sequence[str] = ()) -> ProbeResult:
     """The sandbox of this machine, probed once per process, with programs that are outside `agents_write`."""
     # One at a time: concurrent probes disturb each other, and a working sandbox would be reported as broken.
     async with _turns.setdefault(asyncio.get_running_loop(), asyncio.Lock()):

@@ -359,7 +359,7 @@ def check_trusted(path: Path, descriptor: int, content: bytes, home: Path | None
                 )
 
 
-def accept(path: Path, content: bytes, home: Path | None) -> None:
+def accept_content(path: Path, content: bytes, home: Path | None) -> None:
     """Accept a content of a file, and the links on the way to it as they are; raises `OSError`."""
     for records in _used_records(home):
         with records.locked():

@@ -12,7 +12,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from retinue.app.call_details import readable
+from retinue.app.call_details import readable_arguments
 from retinue.app.engine_types import RunView
 from retinue.app.handle import RunHandle
 from retinue.app.json_rows import event_row, run_row, usage_row
@@ -35,7 +35,17 @@ from retinue.version import __version__
 from retinue.web import bodies
 from retinue.web.current_calls import open_calls
 from retinue.web.live import LiveTrees, tree_row
-from retinue.web.service import EventStream, RouteRow, Service, as_cursor, as_json, as_run, body_of, integer, place_of
+from retinue.web.service import (
+    EventStream,
+    RouteRow,
+    Service,
+    as_cursor,
+    as_json,
+    as_run,
+    body_of,
+    cursor_place,
+    integer,
+)
 
 PAGE, MAX_PAGE = 50, 500
 """Runs of a page where the request names no limit, and at most."""
@@ -114,7 +124,7 @@ class RunRoutes:
         limit = integer(query.get("limit"), PAGE, "limit", MAX_PAGE)
         wanted = query.getlist("state")
         words = query.get("q", "")[:1000].lower().split()
-        before = place_of(query.get("cursor"))
+        before = cursor_place(query.get("cursor"))
         found: list[RunView] = []
         looked_at = 0
         is_last = False
@@ -309,12 +319,12 @@ class RunRoutes:
         return self._remembered(request, as_json(bodies.ApprovalRequests(items=tuple(items))))
 
     async def _details(self, question: Approval) -> str:
-        """The arguments to read; `readable` opens files of the run's workspace alone."""
+        """The arguments to read; `readable_arguments` opens files of the run's workspace alone."""
         workspace = ""
         if question.tool == "file_write":  # only what is written is compared with what is there
             with suppress(RetinueError):  # the run may have ended meanwhile
                 workspace = await self._client.supervisor.folder(question.run_id)
-        return await asyncio.to_thread(readable, question.tool, question.arguments, workspace)
+        return await asyncio.to_thread(readable_arguments, question.tool, question.arguments, workspace)
 
     async def answer_approval(self, request: Request) -> Response:
         answer = await body_of(request, bodies.Answer)
@@ -330,7 +340,7 @@ class RunRoutes:
         if not words:
             raise BadInput("q: expected words to look for")
         limit = integer(query.get("limit"), HITS, "limit", MAX_PAGE)
-        found = await search(self._client, words, before=place_of(query.get("cursor")), limit=limit)
+        found = await search(self._client, words, before=cursor_place(query.get("cursor")), limit=limit)
         items = (
             bodies.SearchHit(run=as_run(hit.view), kind=hit.entry.kind, turn=hit.entry.turn, excerpt=hit.excerpt)
             for hit in found.hits

@@ -64,7 +64,7 @@ def as_cursor(place: tuple[float, RunId]) -> str:
     return base64.urlsafe_b64encode(msgspec.json.encode(place)).decode().rstrip("=")
 
 
-def place_of(cursor: str | None) -> tuple[float, RunId] | None:
+def cursor_place(cursor: str | None) -> tuple[float, RunId] | None:
     """The place that a cursor means; raises `BadInput`."""
     if cursor is None:
         return None

@@ -23,9 +23,9 @@ from retinue.dialects.meerkat.requests import (
     StrictSpawnArguments,
     access_of,
     agent_id_of,
+    arguments_struct,
     budget_of,
     fixed_budget,
-    parsed,
 )
 from retinue.dialects.meerkat.settings import ConcurrencyLimits, MeerkatSettings
 from retinue.providers.scripted import ScriptedReply, calls, calls_verbatim, hangs, says, together
@@ -195,7 +195,7 @@ REQUESTS = (
 @settings(max_examples=150, deadline=None, derandomize=True)
 def test_random_arguments_are_parsed_or_refused(arguments: str, text: str) -> None:
     attempts: list[Callable[[], object]] = [
-        *(lambda kind=kind: parsed(arguments, kind) for kind in REQUESTS),
+        *(lambda kind=kind: arguments_struct(arguments, kind) for kind in REQUESTS),
         lambda: access_of(text),
         lambda: budget_of(text),
         lambda: access_of(arguments),

@@ -4,7 +4,7 @@ import json
 from typing import cast
 
 from retinue.core.commands import Decision
-from retinue.dialects.arguments import compact
+from retinue.dialects.arguments import compact_json
 from retinue.dialects.error_codes import CodedRefusal
 from retinue.dialects.shared_context.actions import decide, look
 from retinue.dialects.shared_context.requests import Delete, TakeSnapshot, WriteEntry, parse
@@ -26,7 +26,7 @@ class Context:
         try:
             action = parse(json.dumps(arguments))
             if not isinstance(action, WriteEntry | Delete | TakeSnapshot):
-                return json.loads(compact(look(action, self.key_value, participant=by, at=at)))
+                return json.loads(compact_json(look(action, self.key_value, participant=by, at=at)))
         except CodedRefusal as refusal:
             return refusal.answer
         decision = decide(action, self.key_value, participant=by, at=at)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.core.commands import Decision
-from retinue.dialects.arguments import compact
+from retinue.dialects.arguments import compact_json
 from retinue.dialects.error_codes import CodedRefusal
 from retinue.dialects.shared_context.actions import decide, look, tokens
 from retinue.dialects.shared_context.requests import (
@@ -40,7 +40,7 @@ class Context:
         try:
             action = parse(text)
             if not isinstance(action, WriteEntry | Delete | TakeSnapshot):
-                return json.loads(compact(look(action, self.key_value, participant=by, at=at)))
+                return json.loads(compact_json(look(action, self.key_value, participant=by, at=at)))
         except CodedRefusal as refusal:
             return refusal.answer
         decision = decide(action, self.key_value, participant=by, at=at)

@@ -12,7 +12,7 @@ from retinue.app.follow import TreeWatch, polled
 from retinue.app.retinue import Retinue
 from retinue.cli.options import OutputOptions
 from retinue.cli.output.approval_prompt import TerminalApprover
-from retinue.cli.output.format import count, estimate_text, money, tokens, total
+from retinue.cli.output.format import count, estimate_text, money, tokens_text, total
 from retinue.cli.output.plain_lines import Refusals
 from retinue.cli.output.progress import print_outcome
 from retinue.cli.output.terminal import say, stdout_for_answers_alone
@@ -69,7 +69,7 @@ def _summary(children: Sequence[RunView]) -> str:
     facts = [
         plural(len(children), "child run"),
         plural(sum(view.turns for view in children), "turn"),
-        f"{tokens(usage.input)} in, {count(usage.output)} out",
+        f"{tokens_text(usage.input)} in, {count(usage.output)} out",
         *(["cost unknown" if cost is None else money(cost)] if cost != 0 else []),
     ]
     if running := sum(view.outcome is None for view in children):

@@ -21,7 +21,7 @@ from retinue.app.read_only import ReadOnlyClient
 from retinue.app.transcript import TranscriptEntry, entries
 from retinue.cli.demo import story
 from retinue.cli.demo.story import log_of
-from retinue.cli.output.format import elapsed, money, name_of, one_line, status_of, tokens
+from retinue.cli.output.format import elapsed, money, name_of, one_line, status_of, tokens_text
 from retinue.cli.output.live import LiveTree
 from retinue.cli.output.terminal import can_redraw, console
 from retinue.core.errors import RetinueError
@@ -314,7 +314,7 @@ class DemoScreen:
         for view in views:
             status = status_of(view)
             if self._statuses.get(view.run_id) != status and (view.outcome is not None or status == "interrupted"):
-                spent = f"{plural(view.turns, 'turn')}, {tokens(view.usage.total)}, {money(view.cost)}"
+                spent = f"{plural(view.turns, 'turn')}, {tokens_text(view.usage.total)}, {money(view.cost)}"
                 self.say(f"        {name_of(view):<{NAME_WIDTH}}  {status}: {spent}")
             self._statuses[view.run_id] = status
 

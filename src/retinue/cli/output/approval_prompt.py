@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from retinue.app.call_details import readable
+from retinue.app.call_details import readable_arguments
 from retinue.app.engine_types import Supervisor, Unanswered
 from retinue.cli.output.approved_calls import ApprovedCall, ApprovedCalls
 from retinue.cli.output.format import name_of, one_line, short
@@ -101,7 +101,7 @@ class TerminalApprover:
         assert self._supervisor is not None
         folder = await self._supervisor.folder(question.run_id)
         name = self.name_of(question)
-        return await asyncio.to_thread(described, question, name=name, workspace=folder)
+        return await asyncio.to_thread(question_lines, question, name=name, workspace=folder)
 
     def workspace_of(self, question: Approval) -> str:
         """The workspace of the asking run, for which approvals are kept; empty if it is not known."""
@@ -235,7 +235,7 @@ def _named(question: Approval, group: str) -> str:
     return f"{tool} ({shown})" if len(shown) <= MAX_GROUP else f"{tool} (exactly this)"
 
 
-def described(question: Approval, *, whole: bool = False, name: str = "", workspace: str = "") -> list[str]:
+def question_lines(question: Approval, *, whole: bool = False, name: str = "", workspace: str = "") -> list[str]:
     """The question in lines: the run, the call with its arguments, and the reason for asking.
 
     `name` is that of the run in its tree, `workspace` its folder. Of long arguments the beginning and the end are
@@ -247,14 +247,14 @@ def described(question: Approval, *, whole: bool = False, name: str = "", worksp
     return [
         first,
         *(f"    {piece}" for piece in rest),
-        *arguments_of(question, whole=whole, workspace=workspace),
+        *argument_lines(question, whole=whole, workspace=workspace),
         *_wrapped(one_line(question.reason, 400)),
     ]
 
 
-def arguments_of(question: Approval, *, whole: bool = False, workspace: str = "") -> list[str]:
+def argument_lines(question: Approval, *, whole: bool = False, workspace: str = "") -> list[str]:
     """The arguments in indented lines: a diff for an edit or a write, the lines of a command, else JSON."""
-    arguments = short_blanks(clean(readable(question.tool, question.arguments, workspace)))
+    arguments = short_blanks(clean(readable_arguments(question.tool, question.arguments, workspace)))
     if whole or len(arguments) <= MAX_SHOWN:
         return _indented(arguments)
     start, end = arguments[: MAX_SHOWN - SHOWN_AT_END], arguments[-SHOWN_AT_END:]

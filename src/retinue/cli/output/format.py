@@ -15,7 +15,7 @@ from retinue.core.text import clean_line
 from retinue.core.usage import NO_USAGE, Usage, add_cost
 from retinue.core.usage import count as count
 from retinue.core.usage import money as money
-from retinue.core.usage import tokens as tokens
+from retinue.core.usage import tokens_text as tokens_text
 
 SHORT = 8
 """Characters of a short id, from its end: ids begin with the time of their creation, so their beginnings look alike."""
@@ -105,7 +105,7 @@ def estimate_text(views: Iterable[RunView]) -> str:
     if not estimated.total:
         return ""
     price = f", {money(cost)}" if cost else ""
-    return f"not counted by the server: about {tokens(estimated.input)} in, {count(estimated.output)} out{price}"
+    return f"not counted by the server: about {tokens_text(estimated.input)} in, {count(estimated.output)} out{price}"
 
 
 def total(views: Iterable[RunView]) -> tuple[Usage, int | None]:

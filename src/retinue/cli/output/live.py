@@ -16,7 +16,7 @@ from retinue.app.engine_types import RunView
 from retinue.app.follow import NO_TIMES, failure_text
 from retinue.cli.output.format import elapsed, money, name_of, one_line, short, status_of, tokens_of
 from retinue.cli.output.printable_console import PrintableConsole
-from retinue.cli.output.styled_lines import StyledLines, StyledText, cut, width_of
+from retinue.cli.output.styled_lines import StyledLines, StyledText, cut_line, width_of
 from retinue.core.ids import RunId
 
 NARROW = 56
@@ -205,7 +205,7 @@ def draw(
     ]
     taken = sum(widths) + GAP * len(widths)
     # Only names are shortened to make room, never numbers.
-    names = [cut(name, max(1, width - taken)) for name, _ in cells]
+    names = [cut_line(name, max(1, width - taken)) for name, _ in cells]
     more: list[StyledText] = [(f"and {hidden} more", "dim")] if hidden else []
     name_width = max(map(width_of, (*names, more)))
     drawn: list[list[StyledText]] = []
@@ -246,7 +246,7 @@ def _cells(
 def _wrapped(text: str, before: str, width: int) -> Iterator[list[StyledText]]:
     """A text about a failure in lines of this width, each with the same guide before it."""
     for line in Text(text).wrap(PrintableConsole(width=width), max(MIN_REASON, width - width_of([(before, "")]))):
-        yield cut([(before, "dim"), (line.plain.rstrip(), "red")], width)
+        yield cut_line([(before, "dim"), (line.plain.rstrip(), "red")], width)
 
 
 def _below(guide: str, *, ascii_only: bool) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from retinue.app.engine_types import RunView
 from retinue.cli.output.call_line import returned_line
-from retinue.cli.output.format import elapsed, money, name_of, one_line, status_of, tokens
+from retinue.cli.output.format import elapsed, money, name_of, one_line, status_of, tokens_text
 from retinue.cli.output.terminal import can_redraw, console, say
 from retinue.core.events import CallReturned, RunAccepted
 from retinue.core.ids import RunId
@@ -118,8 +118,8 @@ def _spent(view: RunView) -> str:
     cost = "" if view.cost in (None, 0) else f", {money(view.cost)}"
     if view.estimated.total and not view.usage.total:
         cost = "" if not view.estimated_cost else f", about {money(view.estimated_cost)}"
-        return f"about {tokens(view.estimated.total)}{cost}"
-    return f"{tokens(view.usage.total)}{cost}"
+        return f"about {tokens_text(view.estimated.total)}{cost}"
+    return f"{tokens_text(view.usage.total)}{cost}"
 
 
 def refusal_line(call: ToolCall, returned: CallReturned) -> str:

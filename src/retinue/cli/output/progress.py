@@ -16,7 +16,7 @@ from retinue.app.handle import RunHandle
 from retinue.app.json_rows import outcome_row
 from retinue.app.retinue import Retinue
 from retinue.cli.options import ApprovalOptions, Form, OutputOptions
-from retinue.cli.output.format import count, elapsed, estimate_text, money, status_of, tokens, total, unsuccessful
+from retinue.cli.output.format import count, elapsed, estimate_text, money, status_of, tokens_text, total, unsuccessful
 from retinue.cli.output.plain_lines import PlainLines, Refusals, redrawable
 from retinue.cli.output.terminal import INTERRUPTED, answer, answer_json, say, say_text
 from retinue.core.ids import RunId
@@ -184,7 +184,7 @@ def summary(rows: Sequence[RunView]) -> str:
         status_of(root),
         plural(len(rows), "run"),
         plural(sum(view.turns for view in rows), "turn"),
-        f"{tokens(usage.input)} in, {count(usage.output)} out",
+        f"{tokens_text(usage.input)} in, {count(usage.output)} out",
     ]
     if cost != 0:
         facts.append("cost unknown" if cost is None else money(cost))

@@ -36,7 +36,7 @@ def width_of(parts: Sequence[StyledText]) -> int:
     return sum(cell_len(text) for text, _ in parts)
 
 
-def cut(parts: list[StyledText], width: int) -> list[StyledText]:
+def cut_line(parts: list[StyledText], width: int) -> list[StyledText]:
     """The parts, cut to a width in columns; the last one ends with an ellipsis then."""
     if width_of(parts) <= width:
         return parts

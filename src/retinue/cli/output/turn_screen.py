@@ -561,13 +561,13 @@ def _is_unicode(terminal: Console) -> bool:
 
 def _cut_line(line: CallLine, terminal: Console) -> list[StyledText]:
     """The parts of a line about a call, in the width of the terminal."""
-    from retinue.cli.output.styled_lines import cut
+    from retinue.cli.output.styled_lines import cut_line
 
     sign, name, arguments, result = line.parts(terminal.width, ascii_only=not _is_unicode(terminal))
     parts = [(sign, "green" if line.kind == "good" else "red"), (f" {name}", "bold")]
     parts += [(f"  {arguments}", "dim")] if arguments else []
     parts += [(f"  {result}", "dim" if line.kind == "good" else "red")] if result else []
-    return cut(parts, terminal.width)
+    return cut_line(parts, terminal.width)
 
 
 def _last(text: str, width: int) -> str:

@@ -26,8 +26,8 @@ from retinue.cli.output.format import (
     seconds,
     short,
     status_of,
-    tokens,
     tokens_of,
+    tokens_text,
     total,
     unsuccessful,
 )
@@ -213,7 +213,7 @@ def print_tree(views: Sequence[RunView], times: Mapping[RunId, float] = NO_TIMES
     facts = (
         plural(len(views), "run"),
         plural(turns, "turn"),
-        f"{tokens(usage.input)} in, {count(usage.output)} out",
+        f"{tokens_text(usage.input)} in, {count(usage.output)} out",
         "cost unknown" if cost is None else money(cost),
         *unsuccessful(views[1:]),
     )

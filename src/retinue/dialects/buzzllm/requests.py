@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from retinue.core.agent import ToolSpec
-from retinue.dialects.arguments import compact, decode, name_list_schema
+from retinue.dialects.arguments import compact_json, decode, name_list_schema
 from retinue.dialects.error_codes import CallRefused
 
 CALL_SUBAGENT = "call_subagent"
@@ -32,7 +32,7 @@ def spec_of(tools: Sequence[str]) -> ToolSpec:
         },
         "required": ["prompt"],
     }
-    return ToolSpec(CALL_SUBAGENT, "Run a subagent with an optional tool subset.", compact(schema))
+    return ToolSpec(CALL_SUBAGENT, "Run a subagent with an optional tool subset.", compact_json(schema))
 
 
 class SubagentCall(Struct, frozen=True):

@@ -17,7 +17,7 @@ from retinue.core.policy import Autonomy, Policy
 from retinue.core.ports import CallContext, Tool, ToolResult
 from retinue.core.run import Lifecycle, Outcome
 from retinue.dialects.agent_names import agent_named
-from retinue.dialects.arguments import arguments_of, compact
+from retinue.dialects.arguments import arguments_of, compact_json
 from retinue.dialects.base import Dialect, DialectTool
 from retinue.dialects.claude import NAME, answers, requests
 from retinue.dialects.claude.requests import MAIN, READ_ONLY, AgentArguments
@@ -92,7 +92,7 @@ class ClaudeTool(DialectTool):
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
         try:
-            return ToolResult(compact(await self._answer(arguments, context)))
+            return ToolResult(compact_json(await self._answer(arguments, context)))
         except (Refused, BadInput) as refusal:
             return ToolResult(str(refusal), failed=True)
 

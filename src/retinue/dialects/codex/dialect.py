@@ -15,7 +15,7 @@ from retinue.core.policy import Policy
 from retinue.core.ports import CallContext, Tool, ToolResult
 from retinue.core.run import Lifecycle, Outcome
 from retinue.dialects.agent_names import agent_list
-from retinue.dialects.arguments import arguments_of, compact
+from retinue.dialects.arguments import arguments_of, compact_json
 from retinue.dialects.base import Dialect, DialectTool
 from retinue.dialects.codex import NAME, answers, requests
 from retinue.dialects.codex.requests import ROOT, TOOL_NAMES
@@ -94,7 +94,7 @@ class CodexTool(DialectTool):
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
         try:
-            return ToolResult(compact(await self._answer(arguments, context)))
+            return ToolResult(compact_json(await self._answer(arguments, context)))
         except (Refused, BadInput) as refusal:
             return ToolResult(str(refusal), failed=True)
 

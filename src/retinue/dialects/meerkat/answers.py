@@ -55,7 +55,7 @@ def available_tools(specs: Iterable[ToolSpec]) -> str:
 # ---- sub-agents -----------------------------------------------------------------------------------------------------
 
 
-def name_of(run_id: RunId, agent: str) -> str:
+def child_name(run_id: RunId, agent: str) -> str:
     """A child's name.
 
     >>> name_of("019467d9-7e3a-7000-8000-000000000000", SUB_AGENT)
@@ -141,7 +141,7 @@ class ListRow(Struct, frozen=True, gc=False, omit_defaults=True):
 def row(view: RunView, now: float) -> ListRow:
     state = state_of(view.outcome, view.agent)
     running_ms = _milliseconds(view, now) if state == "running" else None
-    return ListRow(view.run_id, name_of(view.run_id, view.agent), state, view.depth, running_ms)
+    return ListRow(view.run_id, child_name(view.run_id, view.agent), state, view.depth, running_ms)
 
 
 def listing(rows: Iterable[ListRow]) -> dict[str, object]:

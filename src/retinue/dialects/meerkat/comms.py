@@ -16,7 +16,7 @@ from retinue.core.ids import Key
 from retinue.core.inbox import TextMessage
 from retinue.core.ports import CallContext, Tool
 from retinue.core.text import quote_headers
-from retinue.dialects.arguments import compact, typed
+from retinue.dialects.arguments import compact_json, typed
 from retinue.dialects.context import DialectContext
 from retinue.dialects.meerkat import answers, requests
 from retinue.dialects.meerkat.relatives import MeerkatTool, Peer, Relatives, own_name
@@ -138,7 +138,7 @@ Act = Callable[[str, CallContext], Awaitable[dict[str, object]]]
 
 class CommsTool(MeerkatTool):
     def __init__(self, name: str, description: str, schema: dict[str, object], act: Act) -> None:
-        self.spec = ToolSpec(name, description, compact(schema))
+        self.spec = ToolSpec(name, description, compact_json(schema))
         self._act = act
 
     async def _answer(self, arguments: str, context: CallContext) -> dict[str, object]:
@@ -153,19 +153,19 @@ class Messenger:
         self._relatives = Relatives(dialect_context.supervisor)
 
     async def send_message(self, arguments: str, context: CallContext) -> dict[str, object]:
-        message = requests.parsed(arguments, PeerMessage)
+        message = requests.arguments_struct(arguments, PeerMessage)
         return await self._message(message.to, message.body, context)
 
     async def send_request(self, arguments: str, context: CallContext) -> dict[str, object]:
-        request = requests.parsed(arguments, PeerRequest)
+        request = requests.arguments_struct(arguments, PeerRequest)
         return await self._request(request.to, request.intent, request.params, context)
 
     async def send_response(self, arguments: str, context: CallContext) -> dict[str, object]:
-        response = requests.parsed(arguments, PeerResponse)
+        response = requests.arguments_struct(arguments, PeerResponse)
         return await self._response(response.to, response.in_reply_to, response.status, response.result, context)
 
     async def send(self, arguments: str, context: CallContext) -> dict[str, object]:
-        asked = requests.parsed(arguments, SendArguments)
+        asked = requests.arguments_struct(arguments, SendArguments)
         if not asked.to:
             raise answers.invalid("to is required")
         match asked.kind:
@@ -186,7 +186,7 @@ class Messenger:
         return {"status": "sent", "kind": asked.kind}
 
     async def peers(self, arguments: str, context: CallContext) -> dict[str, object]:
-        requests.parsed(arguments, NoArguments)
+        requests.arguments_struct(arguments, NoArguments)
         peers = await self._relatives.peers(context)
         online = sorted((peer for peer in peers if peer.is_online), key=lambda peer: peer.name)
         return {"peers": [peer.shown for peer in online]}
@@ -197,7 +197,7 @@ class Messenger:
     async def _request(self, to: str, intent: str, params: object, context: CallContext) -> dict[str, object]:
         request_id = uuid.uuid5(uuid.NAMESPACE_URL, context.key)  # the same when the call is entered again
         header = f"[request {request_id} from {own_name(context)}: {_in_header(intent)}]"
-        return await self._post(to, f"{header} {compact(params)}" if params is not None else header, context)
+        return await self._post(to, f"{header} {compact_json(params)}" if params is not None else header, context)
 
     async def _response(
         self, to: str, in_reply_to: str, status: str, result: object, context: CallContext
@@ -209,7 +209,7 @@ class Messenger:
         if status not in STATUSES:
             raise answers.invalid(f"invalid status: {answers.shown(status)}")
         header = f"[response to {request} from {own_name(context)}: {status}]"
-        return await self._post(to, f"{header} {compact(result)}" if result is not None else header, context)
+        return await self._post(to, f"{header} {compact_json(result)}" if result is not None else header, context)
 
     async def _post(self, to: str, text: str, context: CallContext) -> dict[str, object]:
         if len(text.encode(errors="replace")) > MAX_BYTES:

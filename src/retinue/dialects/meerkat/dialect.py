@@ -13,9 +13,9 @@ from retinue.core.text import quote_headers
 from retinue.dialects.base import Dialect
 from retinue.dialects.context import DialectContext
 from retinue.dialects.meerkat import NAME, answers, comms, requests
-from retinue.dialects.meerkat.answers import HOST_AGENT, name_of
+from retinue.dialects.meerkat.answers import HOST_AGENT, child_name
 from retinue.dialects.meerkat.relatives import MAX_ENDED, RelativesTool, own_name
-from retinue.dialects.meerkat.requests import ListRequest, OneRequest, agent_id_of, parsed
+from retinue.dialects.meerkat.requests import ListRequest, OneRequest, agent_id_of, arguments_struct
 from retinue.dialects.meerkat.settings import DEFAULTS, MeerkatSettings, mistakes
 from retinue.dialects.meerkat.spawn import ForkTool, SpawnTool
 from retinue.engine import RunView
@@ -53,7 +53,7 @@ class MeerkatDialect(Dialect):
     def notice(self, accepted: RunAccepted, outcome: Outcome) -> str:
         """The notice to a parent about a child that has ended: its task, and its output or error."""
         state = answers.state_of(outcome, accepted.agent)
-        name = name_of(accepted.run_id, accepted.agent)
+        name = child_name(accepted.run_id, accepted.agent)
         task = comms.without_block(accepted.task) if self._settings.enable_comms else accepted.task
         text = (
             answers.output_of(outcome, self._last_words(accepted))
@@ -73,7 +73,7 @@ class StatusTool(RelativesTool):
     kind: ToolKind = "pure"
 
     async def _answer(self, arguments: str, context: CallContext) -> dict[str, object]:
-        view = await self._relatives.find(agent_id_of(parsed(arguments, OneRequest).agent_id), context)
+        view = await self._relatives.find(agent_id_of(arguments_struct(arguments, OneRequest).agent_id), context)
         self._relatives.mark_read(view, context)
         return answers.status(view, self._dialect_context.clock.now(), last_words=await self._last_words(view))
 
@@ -89,7 +89,7 @@ class CancelTool(RelativesTool):
     tool = requests.CANCEL
 
     async def _answer(self, arguments: str, context: CallContext) -> dict[str, object]:
-        view = await self._relatives.find(agent_id_of(parsed(arguments, OneRequest).agent_id), context)
+        view = await self._relatives.find(agent_id_of(arguments_struct(arguments, OneRequest).agent_id), context)
         state = answers.state_of(view.outcome, view.agent)
         # The note names the call, so that the same call, entered again after a crash, answers the same.
         note = f"cancelled by {own_name(context)} (turn {context.turn}, call {context.index})"
@@ -115,7 +115,7 @@ class ListTool(RelativesTool):
     kind: ToolKind = "pure"
 
     async def _answer(self, arguments: str, context: CallContext) -> dict[str, object]:
-        parsed(arguments, ListRequest)
+        arguments_struct(arguments, ListRequest)
         now = self._dialect_context.clock.now()
         known = await self._relatives.known(context)
         for view in known:

@@ -12,12 +12,12 @@ from retinue.core.errors import Refused
 from retinue.core.ids import RunId, call_key
 from retinue.core.ports import CallContext, ToolResult
 from retinue.core.step import MODEL
-from retinue.dialects.arguments import compact
+from retinue.dialects.arguments import compact_json
 from retinue.dialects.base import DialectTool
 from retinue.dialects.context import DialectContext
 from retinue.dialects.error_codes import CallRefused
 from retinue.dialects.meerkat import NAME
-from retinue.dialects.meerkat.answers import failed, name_of
+from retinue.dialects.meerkat.answers import child_name, failed
 from retinue.dialects.meerkat.requests import specs
 from retinue.dialects.meerkat.settings import MeerkatSettings
 from retinue.engine import LiveView, RunView, Supervisor
@@ -31,7 +31,7 @@ ROOT_NAME = "parent"
 
 def own_name(context: CallContext) -> str:
     """The caller's name among its peers."""
-    return ROOT_NAME if context.depth == 0 else name_of(context.run_id, context.agent)
+    return ROOT_NAME if context.depth == 0 else child_name(context.run_id, context.agent)
 
 
 # ---- runs around a caller, read from the live runs of this process, and from the store for earlier trees of a chat ---
@@ -131,22 +131,22 @@ class Relatives:
     async def peers(self, context: CallContext) -> list[Peer]:
         """The runs that the caller may message: its parent and its children, ended ones included."""
         earlier = [view for view in await self._earlier(context) if view.depth == 1]
-        offline = [Peer(name_of(view.run_id, view.agent), view.run_id, is_online=False) for view in earlier]
+        offline = [Peer(child_name(view.run_id, view.agent), view.run_id, is_online=False) for view in earlier]
         return [*self._peers_in_tree(context), *offline]
 
     def _peers_in_tree(self, context: CallContext) -> Iterator[Peer]:
         caller = self.caller(context)
         if (above := caller.run.accepted.parent_id) is not None:
             parent = self._supervisor.live(above)
-            name = ROOT_NAME if context.depth == 1 else name_of(above, parent.run.accepted.agent if parent else "")
+            name = ROOT_NAME if context.depth == 1 else child_name(above, parent.run.accepted.agent if parent else "")
             yield Peer(name, above, parent is not None)
         for child_id in caller.children:
             child = self._supervisor.live(child_id)
             if child is not None and child.run.accepted.parent_id == context.run_id and self._is_below(child, context):
-                yield Peer(name_of(child_id, child.run.accepted.agent), child_id)
+                yield Peer(child_name(child_id, child.run.accepted.agent), child_id)
         for run_id, ended in self._supervisor.ended_in(context.root_id, NAME).items():
             if ended.parent_id == context.run_id:
-                yield Peer(name_of(run_id, ended.agent), run_id, is_online=False)
+                yield Peer(child_name(run_id, ended.agent), run_id, is_online=False)
 
     def mark_read(self, view: RunView, context: CallContext) -> None:
         """Drop the notice about the end of a child that the caller has read about."""
@@ -170,7 +170,7 @@ class MeerkatTool(DialectTool):
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
         try:
-            return ToolResult(compact(await self._answer(arguments, context)))
+            return ToolResult(compact_json(await self._answer(arguments, context)))
         except CallRefused as refusal:
             return ToolResult(str(refusal), failed=True)
         except Refused as refusal:

@@ -13,7 +13,7 @@ from typing import Annotated, Literal, TypeVar
 from msgspec import Meta, Struct
 
 from retinue.core.agent import ToolSpec
-from retinue.dialects.arguments import compact, decode, name_list_schema, name_schema, typed
+from retinue.dialects.arguments import compact_json, decode, name_list_schema, name_schema, typed
 from retinue.dialects.meerkat.answers import invalid, shown
 from retinue.dialects.meerkat.settings import MeerkatSettings
 
@@ -108,7 +108,7 @@ def _spec(
     schema: dict[str, object] = {"type": "object", "properties": properties, "required": list(required)}
     if closed:
         schema["additionalProperties"] = False
-    return ToolSpec(name, description, compact(schema))
+    return ToolSpec(name, description, compact_json(schema))
 
 
 S = TypeVar("S", bound=Struct)
@@ -185,7 +185,7 @@ class ListRequest(Struct, frozen=True):
     """Arguments of `agent_list`."""
 
 
-def parsed(arguments: str, kind: type[S]) -> S:
+def arguments_struct(arguments: str, kind: type[S]) -> S:
     """The arguments of a call as a struct; no arguments are an empty object.
 
     >>> parsed('{"prompt": "dig"}', SpawnArguments).prompt

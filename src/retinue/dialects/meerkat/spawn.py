@@ -18,9 +18,9 @@ from retinue.core.run import Lifecycle, Limits
 from retinue.dialects.context import ProviderFamilies
 from retinue.dialects.error_codes import CallRefused
 from retinue.dialects.meerkat import NAME, answers, comms, requests
-from retinue.dialects.meerkat.answers import FORK_AGENT, HOST_AGENT, SUB_AGENT, failed, invalid, name_of
+from retinue.dialects.meerkat.answers import FORK_AGENT, HOST_AGENT, SUB_AGENT, child_name, failed, invalid
 from retinue.dialects.meerkat.relatives import RelativesTool, own_name
-from retinue.dialects.meerkat.requests import parsed
+from retinue.dialects.meerkat.requests import arguments_struct
 from retinue.dialects.meerkat.settings import DEFAULT_MODELS, INHERIT, MeerkatSettings
 from retinue.engine import SpawnRequest
 from retinue.providers.catalog import LOCAL_SERVERS
@@ -115,7 +115,7 @@ class StartTool(RelativesTool):
         self, run_id: RunId, agent: str, run_spec: RunSpec, more: dict[str, object], message: str
     ) -> dict[str, object]:
         """The answer about a new child."""
-        name = name_of(run_id, agent)
+        name = child_name(run_id, agent)
         answer: dict[str, object] = {
             "agent_id": run_id,
             "name": name,
@@ -141,7 +141,7 @@ class SpawnTool(StartTool):
     async def _answer(self, arguments: str, context: CallContext) -> dict[str, object]:
         if (begun := await self._begun(context)) is not None:
             return self._spawned(*begun)
-        request = parsed(
+        request = arguments_struct(
             arguments, requests.SpawnArguments if self._settings.enable_comms else requests.StrictSpawnArguments
         )
         access, budget = requests.access_of(request.tool_access), requests.budget_of(request.budget)
@@ -199,7 +199,7 @@ class ForkTool(StartTool):
         if (begun := await self._begun(context)) is not None:
             run_id, _, run_spec = begun
             return self._forked(run_id, run_spec, context)
-        request = parsed(arguments, requests.ForkRequest)
+        request = arguments_struct(arguments, requests.ForkRequest)
         access = requests.access_of(request.tool_access)
         self._check_limits(context)
         if not request.prompt.strip():

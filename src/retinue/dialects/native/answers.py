@@ -10,7 +10,7 @@ from retinue.core.run import Outcome
 from retinue.core.text import cut, name_list, quote_headers
 from retinue.core.usage import dollars
 from retinue.dialects.agent_names import agent_list
-from retinue.dialects.arguments import compact
+from retinue.dialects.arguments import compact_json
 from retinue.dialects.error_codes import CallRefused, JsonObject
 
 if TYPE_CHECKING:
@@ -109,9 +109,9 @@ def with_next(answer: JsonObject, view: RunView, *, announced: bool = False) -> 
 def _next(run_id: str, view: RunView, *, announced: bool) -> str:
     if view.outcome is not None:
         pages = pages_of(view.outcome.text)
-        call = compact({"run": run_id, "page": 2})
+        call = compact_json({"run": run_id, "page": 2})
         return f"The answer has {pages} pages: call agent_result with {call} for the next one." if pages > 1 else ""
-    call = compact({"runs": [run_id]})
+    call = compact_json({"runs": [run_id]})
     if view.state == "interrupted":
         return f"No process works on this run: `retinue runs resume {run_id}` continues it."
     if view.waiting_for == "approval":
@@ -144,7 +144,7 @@ def page_of(run_id: str, view: RunView, page: int) -> JsonObject:
 
 def notice(run_id: str, task: str, outcome: Outcome) -> str:
     """The message to a parent's model about a child that has ended."""
-    more = f"\n[truncated after {PAGE} characters: call agent_result with {compact({'run': run_id, 'page': 2})}]"
+    more = f"\n[truncated after {PAGE} characters: call agent_result with {compact_json({'run': run_id, 'page': 2})}]"
     text = quote_headers(cut(outcome.text, PAGE, more).text)
     error = error_of(outcome)
     places = " ".join(f"Changes: {artifact}" for artifact in outcome.artifacts)

@@ -16,7 +16,7 @@ from retinue.core.policy import Policy
 from retinue.core.ports import CallContext, Tool, ToolResult
 from retinue.core.run import Lifecycle, Limits, Outcome
 from retinue.dialects.agent_names import agent_named
-from retinue.dialects.arguments import arguments_of, compact
+from retinue.dialects.arguments import arguments_of, compact_json
 from retinue.dialects.base import Dialect, DialectTool
 from retinue.dialects.context import DialectContext
 from retinue.dialects.error_codes import CallRefused, JsonObject
@@ -77,9 +77,9 @@ class NativeTool(DialectTool):
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
         try:
-            return ToolResult(compact(await self._answer(arguments, context)))
+            return ToolResult(compact_json(await self._answer(arguments, context)))
         except (Refused, BadInput) as refusal:
-            return ToolResult(compact({"error": str(refusal)}), failed=True)
+            return ToolResult(compact_json({"error": str(refusal)}), failed=True)
 
     async def _answer(self, arguments: str, context: CallContext) -> JsonObject:
         raise NotImplementedError

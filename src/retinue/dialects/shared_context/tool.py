@@ -11,7 +11,7 @@ from retinue.core.commands import Decision, NamespaceClosed
 from retinue.core.log_context import line, logger, with_payloads
 from retinue.core.ports import CallContext, ToolResult
 from retinue.core.text import rfc3339
-from retinue.dialects.arguments import compact, decoded
+from retinue.dialects.arguments import compact_json, decoded
 from retinue.dialects.base import DialectTool
 from retinue.dialects.context import DialectContext
 from retinue.dialects.error_codes import CodedRefusal, JsonObject
@@ -39,10 +39,10 @@ class SharedContextTool(DialectTool):
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
         try:
-            return ToolResult(compact(await self._answer(requests.parse(arguments, self._extensions), context)))
+            return ToolResult(compact_json(await self._answer(requests.parse(arguments, self._extensions), context)))
         except CodedRefusal as refusal:
             # Participants are expected to look for keys that may be missing; that is no failure.
-            return ToolResult(compact(refusal.answer), failed=refusal.code != "KEY_NOT_FOUND")
+            return ToolResult(compact_json(refusal.answer), failed=refusal.code != "KEY_NOT_FOUND")
 
     async def _answer(self, action: requests.Action, context: CallContext) -> JsonObject:
         match action:

@@ -27,7 +27,7 @@ from retinue.core.ports import CallContext, CallRisk, Clock, PreparedCall, Tool,
 from retinue.core.run import HandleRef, Lifecycle, LimitMet, Limits, Outcome
 from retinue.core.state import Run
 from retinue.core.text import rfc3339
-from retinue.dialects.arguments import compact, decoded, encoded
+from retinue.dialects.arguments import compact_json, decoded, encoded
 from retinue.dialects.base import Dialect, DialectTool
 from retinue.dialects.context import DialectContext
 from retinue.dialects.error_codes import CodedRefusal, JsonObject
@@ -177,10 +177,10 @@ class SubagentTool(DialectTool):
                 raise answers.only_for_the_orchestrator()
             if isinstance(request, CodedRefusal):
                 raise request
-            return ToolResult(compact(await self._answer(request, context)))
+            return ToolResult(compact_json(await self._answer(request, context)))
         except CodedRefusal as refusal:
             # The model is expected to ask for a result too early now and then; that is no failure.
-            return ToolResult(compact(refusal.answer), failed=refusal.code != "TASK_NOT_READY")
+            return ToolResult(compact_json(refusal.answer), failed=refusal.code != "TASK_NOT_READY")
 
     async def _answer(self, request: SubagentRequest, context: CallContext) -> JsonObject:
         match request:

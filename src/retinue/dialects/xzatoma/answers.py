@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from retinue.dialects.arguments import compact
+from retinue.dialects.arguments import compact_json
 from retinue.dialects.error_codes import CallRefused
 
 FAILED = "Subagent execution failed: "
@@ -27,13 +27,13 @@ class SubagentRefused(CallRefused):
         self.error_type: ErrorType = error_type
 
 
-def answer(metadata: Mapping[str, str], *, output: str = "", error: str | None = None) -> str:
+def result_text(metadata: Mapping[str, str], *, output: str = "", error: str | None = None) -> str:
     """The result of a call as the model reads it.
 
     >>> answer({}, error="task_prompt cannot be empty")
     '{"success":false,"output":"","error":"task_prompt cannot be empty","metadata":{}}'
     """
-    return compact({"success": error is None, "output": output, "error": error, "metadata": metadata})
+    return compact_json({"success": error is None, "output": output, "error": error, "metadata": metadata})
 
 
 # ---- refusals --------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from retinue.core.commands import RunLimit, RunQuery
 from retinue.core.errors import BadInput, Refused, RunIsOver, TooManyRunning
 from retinue.core.ids import Key, RunId
 from retinue.core.inbox import Close, Input
-from retinue.core.log_context import REPORTED, logger, quoted
+from retinue.core.log_context import REPORTED, log_value, logger
 from retinue.core.ports import CallContext, Meter, NoMeter
 from retinue.core.run import Exchange, Lifecycle, Limits
 from retinue.core.text import cut
@@ -109,7 +109,7 @@ def _line(**facts: object) -> str:
 
 
 def _value(value: object) -> str:
-    return json.dumps(value, separators=(",", ":")) if isinstance(value, list) else quoted(value, MAX_CHARACTERS)
+    return json.dumps(value, separators=(",", ":")) if isinstance(value, list) else log_value(value, MAX_CHARACTERS)
 
 
 QUOTA_SECONDS = 366 * 86400.0

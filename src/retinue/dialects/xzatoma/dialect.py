@@ -12,11 +12,11 @@ from retinue.core.ids import RunId
 from retinue.core.policy import Policy
 from retinue.core.ports import CallContext, Tool, ToolResult
 from retinue.core.state import Run
-from retinue.dialects.arguments import compact
+from retinue.dialects.arguments import compact_json
 from retinue.dialects.base import Dialect, DialectTool
 from retinue.dialects.context import DialectContext
 from retinue.dialects.xzatoma import NAME, requests
-from retinue.dialects.xzatoma.answers import SubagentRefused, answer
+from retinue.dialects.xzatoma.answers import SubagentRefused, result_text
 from retinue.dialects.xzatoma.child import Children, ChildTask, Findings
 from retinue.dialects.xzatoma.requests import PARALLEL, SUBAGENT, Shape
 from retinue.dialects.xzatoma.settings import DEFAULTS, XzatomaSettings
@@ -70,8 +70,8 @@ class SubagentTool(DialectTool):
             findings = await self._delegate(arguments, context)
         except SubagentRefused as error:
             self._children.telemetry.refused(context.depth + 1, error.error_type)
-            return ToolResult(answer(metadata, error=str(error)), failed=True)
-        return ToolResult(answer(metadata | _metadata(findings), output=findings.output))
+            return ToolResult(result_text(metadata, error=str(error)), failed=True)
+        return ToolResult(result_text(metadata | _metadata(findings), output=findings.output))
 
     async def _delegate(self, arguments: str, context: CallContext) -> Findings:
         # A subagent that was started before a crash goes on, even if the current settings would refuse it.
@@ -118,8 +118,8 @@ class ParallelTool(DialectTool):
             output = await self._delegate(arguments, context)
         except SubagentRefused as error:
             self._children.telemetry.refused(context.depth + 1, error.error_type)
-            return ToolResult(answer({}, error=str(error)), failed=True)
-        return ToolResult(answer({}, output=output))
+            return ToolResult(result_text({}, error=str(error)), failed=True)
+        return ToolResult(result_text({}, output=output))
 
     async def _delegate(self, arguments: str, context: CallContext) -> str:
         # Tasks that were started before a crash go on, even if the current quotas and settings would refuse them.
@@ -159,7 +159,7 @@ class _BatchRun:
         results = [task.result() for task in tasks]
         successful = sum(result.success for result in results)
         seconds = max(end for _, end in self._spans) - min(start for start, _ in self._spans) if self._spans else 0.0
-        return compact(
+        return compact_json(
             {
                 "results": results,
                 "total_duration_ms": _milliseconds(seconds),

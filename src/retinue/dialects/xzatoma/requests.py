@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from retinue.core.agent import ToolSpec
-from retinue.dialects.arguments import compact, decode, name_list_schema, typed
+from retinue.dialects.arguments import compact_json, decode, name_list_schema, typed
 from retinue.dialects.error_codes import CallRefused
 from retinue.dialects.xzatoma import answers
 from retinue.dialects.xzatoma.answers import SubagentRefused
@@ -75,7 +75,7 @@ def spec(default_max_turns: int, tools: Sequence[str] | None = None) -> ToolSpec
         SUBAGENT,
         "Delegate a focused task to a recursive agent instance with isolated conversation context. Use this when you "
         "need to explore a sub-problem independently without polluting the main conversation.",
-        compact(_task_schema(default_max_turns, tools, summary=DEFAULT_SUMMARY_PROMPT)),
+        compact_json(_task_schema(default_max_turns, tools, summary=DEFAULT_SUMMARY_PROMPT)),
     )
 
 
@@ -85,7 +85,7 @@ def parallel_spec(default_max_turns: int, tools: Sequence[str] | None = None) ->
         PARALLEL,
         "Delegate several independent tasks at once, each to an agent instance with isolated conversation context, and "
         "wait for all of them. These subagents cannot delegate further.",
-        compact(
+        compact_json(
             {
                 "type": "object",
                 "properties": {

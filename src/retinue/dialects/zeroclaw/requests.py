@@ -12,7 +12,7 @@ from uuid import UUID
 from msgspec import Struct
 
 from retinue.core.agent import ToolSpec
-from retinue.dialects.arguments import compact, decode, list_of, name_schema, typed
+from retinue.dialects.arguments import compact_json, decode, list_of, name_schema, typed
 from retinue.dialects.error_codes import CallRefused
 from retinue.dialects.zeroclaw import answers
 
@@ -78,7 +78,7 @@ def spawn_spec() -> ToolSpec:
         "Run yourself again, under your own identity, for a focused subtask: same permissions, model, memory and "
         "tools, but a conversation of its own. The call returns when the subagent is done, with its final response "
         "alone. A subagent cannot spawn subagents. Use delegate to hand a task to a different agent.",
-        compact(
+        compact_json(
             {
                 "type": "object",
                 "properties": {
@@ -105,7 +105,7 @@ def delegate_spec(agents: Sequence[str], *, caller: str = "") -> ToolSpec:
         "By default the call waits for its response. With background it returns a task_id at once: look at the result "
         "with check_result, list_results or await, stop the task with cancel_task. With parallel several agents get "
         "the same task and work at the same time.",
-        compact(
+        compact_json(
             {
                 "type": "object",
                 "properties": {
@@ -265,4 +265,4 @@ def _members(arguments: str) -> Mapping[str, object]:
 
 
 def _shown(value: object) -> str:
-    return value if isinstance(value, str) else compact(value)
+    return value if isinstance(value, str) else compact_json(value)

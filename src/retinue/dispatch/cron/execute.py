@@ -356,7 +356,7 @@ async def _run_agent(
     launch = await prepare(settings, options)
     for warning in launch.warnings():
         log.warning("%s", warning)
-    prompt = await prompt_of(job, work, agent, settings)
+    prompt = await job_prompt(job, work, agent, settings)
     approver = front_end.approver(settings.section(CRON.name, CronSettings))
     async with launch.open(approvals=approver) as retinue:
         try:
@@ -385,7 +385,7 @@ def result_of(run_id: str, outcome: Outcome, task: str) -> JobResult:
     return JobResult(status="ok" if outcome.ok else "failed", error=error, run_id=run_id, outcome=outcome, task=task)
 
 
-async def prompt_of(job: Job, work: AgentWork, agent: Agent, settings: Settings) -> str:
+async def job_prompt(job: Job, work: AgentWork, agent: Agent, settings: Settings) -> str:
     """The prompt of a job with the memories of its agent that match it."""
     memories = await _memories(work, agent, settings) if work.uses_memory else []
     return _texts().prompt(job.name, work.prompt, memories)

@@ -25,7 +25,7 @@ from retinue.core.run import Outcome
 from retinue.core.text import rfc3339
 from retinue.dialects import registry
 from retinue.dispatch.cron.daemon import Daemon, this_owner
-from retinue.dispatch.cron.execute import Execution, FrontEnd, JobResult, begin, prompt_of, result_of, run_claim
+from retinue.dispatch.cron.execute import Execution, FrontEnd, JobResult, begin, job_prompt, result_of, run_claim
 from retinue.dispatch.cron.jobs import AgentWork, Claim, Job
 from retinue.dispatch.cron.table import CronTable
 from retinue.engine import Approver
@@ -107,7 +107,7 @@ class Schedules:
             dialects=(registry.CRON,),
         )
         launch = await prepare(settings, options)
-        prompt = await prompt_of(job, work, agent, settings)
+        prompt = await job_prompt(job, work, agent, settings)
         self._retinue.load_dialects(options.dialects)
         root = await self._retinue.spawn(
             prompt,

@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace as replace_struct
 
 from retinue.core.errors import BadInput, StoreCorrupt, StoreError
-from retinue.store.sqlite.check import FOREIGN, CheckReport, check, check_kind, is_table, open_snapshot
+from retinue.store.sqlite.check import FOREIGN, CheckReport, check_file, check_kind, is_table, open_snapshot
 from retinue.store.sqlite.errors import translated_error
 from retinue.store.sqlite.migrations import STEPS, migrate
 from retinue.store.sqlite.replace import check_unused, replace_file, sync_file, sync_folder, temporary_beside, unused
@@ -91,7 +91,7 @@ def backup(
                 into.execute("PRAGMA journal_mode = DELETE")
                 for each in attached:
                     _add(into, each)
-            report = check(copy, work)
+            report = check_file(copy, work)
             if not report.ok:
                 raise DamagedStore(f"{path} is damaged: no backup was written", replace_struct(report, file=str(path)))
             sync_file(copy)
@@ -150,7 +150,7 @@ def restore(path: Path, source: Path, work: LongWork, *, attached: Sequence[Atta
         raise BadInput(f"there is no file {source}")
     if path.exists() and os.path.samefile(path, source):
         raise BadInput(f"{source} is the store itself")
-    report = check(source, work)
+    report = check_file(source, work)
     if any(damage.table != FOREIGN for damage in report.damages):
         raise DamagedStore(f"{source} is damaged or no backup: nothing was changed", report)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -160,7 +160,7 @@ def restore(path: Path, source: Path, work: LongWork, *, attached: Sequence[Atta
             with open_snapshot(source) as stored, closing(sqlite3.connect(copy, isolation_level=None)) as into:
                 _copy_rows(stored, into, check_kind(stored, source), work)
                 others = {each: _rows_of(stored, each, source) for each in attached}
-            report = check(copy, work)
+            report = check_file(copy, work)
             if not report.ok:  # the backup was changed meanwhile
                 raise DamagedStore(f"{source} is damaged or no backup: nothing was changed", report)
             sync_file(copy)

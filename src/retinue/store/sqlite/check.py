@@ -71,7 +71,7 @@ class _Findings:
             self.more += 1
 
 
-def check(path: Path, work: LongWork, *, quick: bool = False, codec: Codec | None = None) -> CheckReport:
+def check_file(path: Path, work: LongWork, *, quick: bool = False, codec: Codec | None = None) -> CheckReport:
     """Check the store in a file; `quick` checks SQLite's structures and the schema, and no rows.
 
     Raises `StoreUnavailable` if the file cannot be read at all, `UnknownFormat` for a newer version, and `WorkStopped`.

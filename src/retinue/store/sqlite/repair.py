@@ -23,7 +23,7 @@ from retinue.core.events import Event, RunAccepted, RunEnded
 from retinue.core.run import Outcome
 from retinue.store.codec import Codec, blob_name, checked_blob
 from retinue.store.sqlite.backup import copy_error
-from retinue.store.sqlite.check import Damage, check, is_table
+from retinue.store.sqlite.check import Damage, check_file, is_table
 from retinue.store.sqlite.migrations import STEPS, migrate
 from retinue.store.sqlite.replace import replace_file, sync_file, temporary_beside, unused
 from retinue.store.sqlite.rows import DRIVER, IDENTITY, PROGRESS, TABLES, Table, TypedRow, is_intact, row_name, scan
@@ -67,7 +67,7 @@ def repair(path: Path, work: LongWork, *, codec: Codec | None = None) -> RepairR
                 salvage = _Salvage(source, into, codec or Codec(), work)
                 salvage.save()
                 into.execute("COMMIT")
-            report = check(new, work)
+            report = check_file(new, work)
             if not report.ok:
                 raise StoreCorrupt(f"the repaired store is not intact, and was not used: {report.damages[0].what}")
             sync_file(new)

@@ -64,7 +64,7 @@ def single_line(text: str, limit: int) -> str:
     return " ".join(visible(text).split())[:limit]
 
 
-async def readable(page: Fetched, *, seconds: float = READING_SECONDS, agents_write: Sequence[str] = ()) -> str:
+async def page_text(page: Fetched, *, seconds: float = READING_SECONDS, agents_write: Sequence[str] = ()) -> str:
     """The page as text, Markdown if it is HTML; raises `UnreadablePage`, or `NotText` for binary data."""
     text = decoded(page)
     if "\x00" in text:

@@ -13,7 +13,7 @@ from retinue.core.ports import CallContext, Tool, ToolResult
 from retinue.net.fetcher import Fetcher
 from retinue.tools.dependencies import ToolDependencies
 from retinue.tools.function import tool
-from retinue.tools.web.extract import readable, single_line
+from retinue.tools.web.extract import page_text, single_line
 from retinue.tools.web.search import MAX_QUERY_CHARS, Search, SearchResult, search_by
 
 MAX_SCRAPED_CHARS = 100_000
@@ -52,7 +52,7 @@ def tools(
         """
         try:
             page = await pages().get(url, trace=context.trace)
-            text = await readable(page, agents_write=dependencies.agents_write)
+            text = await page_text(page, agents_write=dependencies.agents_write)
         except ToolError as error:
             return ToolResult(f"Error scraping {single_line(url, 200)}: {error}", failed=True)
         if len(text) <= MAX_SCRAPED_CHARS:
@@ -75,7 +75,7 @@ def tools(
         """
         try:
             page = await pages().get(url, trace=context.trace)
-            text = await readable(page, agents_write=dependencies.agents_write)
+            text = await page_text(page, agents_write=dependencies.agents_write)
         except ToolError as error:
             raise ToolError(f"cannot fetch {single_line(url, 200)}: {error}") from error
         piece, end = text[offset : offset + limit], min(offset + limit, len(text))
