@@ -117,10 +117,11 @@ class CommitFuture:
 
     def _resolve(self, answers: list[WriteResult] | None, error: Exception | None) -> None:
         self._answers, self._error = answers, error
-        for waiter in self._waiting or ():
-            if not waiter.done():
-                waiter.set_result(None)
-        self._waiting = None
+        if self._waiting is not None:
+            for waiter in self._waiting:
+                if not waiter.done():
+                    waiter.set_result(None)
+            self._waiting = None
 
 
 class CommitTimes:
@@ -440,8 +441,10 @@ class Journal:
             batch = [*batch, *self._queue]
             self._queue = []
         for group, commit_future in batch:
-            self._resolve(commit_future, None if error else answers[start : start + len(group)], error)
-            start += len(group)
+            end = start + len(group)
+            self.queued_bytes -= commit_future.size
+            commit_future._resolve(None if error else answers[start:end], error)  # pyright: ignore[reportPrivateUsage]
+            start = end
         if self._waiting_for_room:
             self._wake_for_room()
         if error is not None:

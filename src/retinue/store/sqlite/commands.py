@@ -11,6 +11,7 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import Any, Final, assert_never, cast
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from retinue.core import commands
@@ -23,7 +24,7 @@ from retinue.core.inbox import Cancel, Item
 from retinue.core.run import HandleRef, Outcome
 from retinue.core.usage import Usage
 from retinue.store import rules
-from retinue.store.codec import Codec, blob_name, checked_blob, split_large, without_surrogates
+from retinue.store.codec import BLOB_THRESHOLD, Codec, blob_name, checked_blob, split_large, without_surrogates
 
 
 class BlobTable:
@@ -38,6 +39,8 @@ class BlobTable:
     def store(self, value: Event | Item | Outcome) -> bytes:
         """The bytes to store for a value; a large body is stored as a blob, and the bytes refer to it."""
         body = self._encode(value)
+        if len(body) < BLOB_THRESHOLD:
+            return body
         stored, digest = split_large(body)
         if digest is not None:
             self.put_blob(digest, body)
@@ -75,6 +78,8 @@ class EventLog:
     def __init__(self, connection: sqlite3.Connection, codec: Codec, blobs: BlobTable) -> None:
         self._execute = connection.execute
         self._executemany = connection.executemany
+        # One cursor for all updates: `connection.execute` makes one for each.
+        self._update = connection.cursor().execute
         self._codec = codec
         self._blobs = blobs
         self._numbers: dict[RunId, int] = {}
@@ -102,6 +107,7 @@ class EventLog:
         A group commit is mostly two or three successive records of each of many runs, so a row is updated once for all
         records of its run.
         """
+        store = self._blobs.store
         moves: dict[RunId, _Move] = {}
         rows: list[tuple[int | None, int, bytearray, int]] = []
         for record in records:
@@ -111,13 +117,13 @@ class EventLog:
                 self._move_rows(driver_id, moves.values())
                 move, moves = None, {}
             if move is None:
-                move = moves[record.run_id] = _Move(self.number(record.run_id), record)
-            move.last = record.seq - 1 + len(record.events)
+                move = moves[record.run_id] = _Move(self.number(record.run_id), record, record.seq - 1)
             move.progress = rules.progress_after(record) or move.progress
             for seq, event in enumerate(record.events, record.seq):
-                body = self._blobs.store(event)
+                body = store(event)
                 # The module sqlite3 looks for an adapter of bytes, which takes longer than a copy as a bytearray.
                 rows.append((move.no, seq, bytearray(body), event_checksum(record.run_id, seq, body)))
+                move.last = seq
         self._move_rows(driver_id, moves.values())
         self._executemany(INSERT_EVENT, rows)
 
@@ -139,7 +145,7 @@ class EventLog:
         for move in moves:
             statement, values = self._update_of(move)
             first = move.first
-            if self._execute(statement, (*values, move.no, first.run_id, driver_id, first.seq - 1)).rowcount != 1:
+            if self._update(statement, (*values, move.no, first.run_id, driver_id, first.seq - 1)).rowcount != 1:
                 raise self._sequence_error(driver_id, first)
 
     def _update_of(self, move: _Move) -> tuple[str, tuple[object, ...]]:
@@ -147,11 +153,12 @@ class EventLog:
         progress = move.progress
         if progress is None:
             return _MOVE_SEQ, (move.last,)
-        values, ended = self._values(move.first.run_id, move.last, progress), progress.phase == "ended"
-        if ended or progress.outcome is not None or progress.ended_at is not None:
-            return _MOVE_TO_OUTCOME, (int(ended), *values)
-        *counts, _, _, crc = values
-        return _MOVE, (*counts, crc)
+        run_id, phase = move.first.run_id, progress.phase
+        if phase == "ended" or progress.outcome is not None or progress.ended_at is not None:
+            return _MOVE_TO_OUTCOME, (int(phase == "ended"), *self._values(run_id, move.last, progress))
+        usage = progress.usage
+        counts = (phase, progress.turns, usage.input, usage.output, usage.cached, usage.reasoning, progress.cost)
+        return _MOVE, (move.last, *counts, checksum(run_id, 0, *counts, None, None))
 
     def _values(self, run_id: RunId, seq: int, progress: Progress) -> tuple[object, ...]:
         usage, outcome, ended_at = progress.usage, progress.outcome, progress.ended_at
@@ -171,16 +178,13 @@ class EventLog:
         return rules.sequence_error(record.run_id, given=record.seq, last=last, ended=bool(ended))
 
 
-class _Move:
+class _Move(Struct):
     """The combined row update of successive records of one run."""
 
-    __slots__ = ("first", "last", "no", "progress")
-
-    def __init__(self, no: int | None, first: Record) -> None:
-        self.no = no
-        self.first = first
-        self.last = first.seq - 1
-        self.progress: Progress | None = None
+    no: int | None
+    first: Record
+    last: int
+    progress: Progress | None = None
 
     def is_followed_by(self, record: Record) -> bool:
         """Whether `record`, of the same run, directly continues this one."""
