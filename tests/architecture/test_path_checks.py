@@ -146,7 +146,6 @@ REASONS: dict[tuple[str, str, str], str] = {
         "isfile",
     ): "whether google-auth is given a file, which it opens itself; a file of a person",
     ("providers/bedrock/signature.py", "_refusal", "lexists"): PROGRAM,
-    ("cli/options.py", "required_output", "exists"): MESSAGE,
     ("mcp_client/program.py", "_empty_folder", "is_dir"): TEMPORARY,
     ("mcp_client/program.py", "_named_places", "isfile"): MESSAGE,
     ("mcp_client/program.py", "_check_shell", "isdir"): PROGRAM,
