@@ -725,7 +725,7 @@ payload_log = logger("retinue.payloads")
 
 
 def are_payloads_logged() -> bool:
-    return logs_payloads() and payload_log.isEnabledFor(logging.INFO)
+    return payload_log.isEnabledFor(logging.INFO) and logs_payloads()
 
 
 def log_first_payload(run: Run, fields: RunFields) -> None:
