@@ -9,7 +9,6 @@ __all__ = [
     "compaction",
     "errors",
     "events",
-    "frozen",
     "ids",
     "inbox",
     "key_paths",

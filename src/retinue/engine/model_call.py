@@ -25,7 +25,6 @@ from retinue.core.commands import Charge
 from retinue.core.compaction import THINKING_OUTPUT, ContextOverflow, is_near_limit, reserved, usual_output
 from retinue.core.errors import BadInput, ProviderError
 from retinue.core.events import STOPPED, ReplyReceived, TurnFailed
-from retinue.core.frozen import maker_of
 from retinue.core.ledger import Held
 from retinue.core.limit_text import cut_text, held_text, limit_text
 from retinue.core.log_context import logger
@@ -37,6 +36,7 @@ from retinue.core.ports import (
     counts_exactly,
     defaults_of,
     longest_reply_of,
+    maker_of,
     price_factor_of,
     price_of,
 )

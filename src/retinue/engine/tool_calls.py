@@ -18,12 +18,11 @@ from retinue.core.attachments import checked
 from retinue.core.commands import Change, Post, WindowFull
 from retinue.core.errors import BadInput, SandboxUnavailable, StoreError, ToolError
 from retinue.core.events import CallParked, CallReturned
-from retinue.core.frozen import maker_of
 from retinue.core.ids import Key, call_key
 from retinue.core.inbox import ApprovalAnswer
 from retinue.core.log_context import logger
 from retinue.core.policy import NO_ACTIONS_LEFT, Verdict, allows
-from retinue.core.ports import CallContext, HostedCall, PreparedCall, Tool, ToolResult
+from retinue.core.ports import CallContext, HostedCall, PreparedCall, Tool, ToolResult, maker_of
 from retinue.core.run import Approval
 from retinue.core.state import OpenCall, Run
 from retinue.engine.context import Approver, EngineContext

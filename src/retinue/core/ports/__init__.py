@@ -41,6 +41,7 @@ from retinue.core.ports.tool import (
     ToolResult,
     ToolWrapper,
     as_tool,
+    maker_of,
 )
 from retinue.core.ports.tracing import Tracing
 from retinue.core.ports.workspace import WorkspaceFolders
@@ -90,6 +91,7 @@ __all__ = [
     "counts_exactly",
     "defaults_of",
     "longest_reply_of",
+    "maker_of",
     "own_tools_of",
     "price_factor_of",
     "price_of",

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from retinue.core.frozen import maker_of
 from retinue.core.policy import Policy
-from retinue.core.ports import CallContext, Request
+from retinue.core.ports import CallContext, Request, maker_of
 
 CONTEXT: dict[str, Any] = {
     **{"run_id": "r", "session_id": "s", "root_id": "r", "key": "k", "turn": 1, "index": 0, "depth": 0},
