@@ -11,12 +11,7 @@ import pytest
 
 from retinue.core.errors import BadInput
 from retinue.core.workspace import (
-    GitRef,
-    LocalFolder,
-    ObjectPrefix,
-    SharedFolder,
     WorkspaceUnavailable,
-    needed_tags,
     parse_workspace,
 )
 from retinue.local.workspaces import FetchedWorkspaces
@@ -362,12 +357,6 @@ async def test_a_shared_folder_is_used_as_it_is(tmp_path: Path) -> None:
 def test_an_address_that_names_no_workspace_is_refused(text: str) -> None:
     with pytest.raises(BadInput):
         parse_workspace(text)
-
-
-def test_only_a_folder_of_one_machine_needs_a_tag() -> None:
-    kinds = (LocalFolder("/srv"), SharedFolder("/mnt"), GitRef("https://h/r", "main"), ObjectPrefix("s3://b"))
-
-    assert [needed_tags(kind, "db1") for kind in kinds] == [("host:db1",), (), (), ()]
 
 
 @needs_git

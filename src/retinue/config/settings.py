@@ -147,7 +147,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Every place where the file names a tool, as `found`; whether the tools exist is not checked here."""
 
     def with_profile(self, name: str | None) -> Settings:
-        """The settings with the defaults of a profile before their own; raises `UnknownName`."""
+        """The settings with the defaults of a profile before their own; raises `BadInput` for an unknown one."""
         if name is None:
             return self
         if not self.profiles:
@@ -589,7 +589,8 @@ def user_file() -> Path | None:
 def searched_folders(cwd: Path, agents_write: Collection[str] = ()) -> list[Path]:
     """The current folder and those above it up to the root of its repository, the nearest first.
 
-    `agents_write` are the folders in which agents may write.
+    The root is the outermost folder that has `.git` or is one of `agents_write`, in which agents may write: an agent
+    can create or remove `.git` in its workspace, and must not gain by it, as the settings limit what it may do.
     """
     folders = [cwd, *cwd.parents]
     ends = [index for index, each in enumerate(folders) if _is_own(each / ".git") or str(each) in agents_write]

@@ -154,15 +154,6 @@ def host_tag(host: str) -> str:
     return f"host:{host}"
 
 
-def needed_tags(workspace: Workspace, host: str) -> tuple[str, ...]:
-    """The tags that a driver needs for this workspace, which was named on `host`.
-
-    >>> needed_tags(LocalFolder("/srv/site"), "db1"), needed_tags(SharedFolder("/mnt/team"), "db1")
-    (('host:db1',), ())
-    """
-    return (host_tag(host),) if isinstance(workspace, LocalFolder | Worktree) else ()
-
-
 def is_allowed(text: str, patterns: tuple[str, ...]) -> bool:
     """Whether an address that another process stored may be fetched: one of the patterns of this process matches.
 

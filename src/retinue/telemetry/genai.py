@@ -80,11 +80,6 @@ def output_text(message: AssistantMessage, finish_reason: str) -> str:
     return bounded([_message(message) | {"finish_reason": finish_reason}])
 
 
-def text_message(role: str, text: str) -> str:
-    """One message with a text, in the JSON of the conventions."""
-    return bounded([{"role": role, "parts": [_text(text)]}])
-
-
 def instructions_text(system: str) -> str:
     """A system prompt in the JSON of the conventions."""
     return bounded([_text(system)])

@@ -67,7 +67,7 @@ _STOPS: dict[str, Stop | None] = {
 _GAVE_UP = frozenset({"error", "network_error", "insufficient_system_resource"})
 """Finish reasons of servers that failed or had no capacity in the middle of an answer."""
 
-NULL_BYTES = len(b"null")
+_NULL_BYTES = len(b"null")
 
 # ---- events ---------------------------------------------------------------------------------------------------------
 
@@ -283,7 +283,7 @@ class Decoder(StreamDecoder):
             if chunk is None:
                 return ()
         usage = chunk.usage
-        if usage is not NULL and len(usage) > NULL_BYTES:
+        if usage is not NULL and len(usage) > _NULL_BYTES:
             self._usage = usage
         choices = chunk.choices
         if not choices or choices[0].index:  # the request asked for one choice

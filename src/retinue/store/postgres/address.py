@@ -55,15 +55,6 @@ class PostgresAddress(Struct, frozen=True):
         return int.from_bytes(digest[:8], "big", signed=True)
 
 
-def is_postgres_url(url: str) -> bool:
-    """Whether a store's address is that of a PostgreSQL server.
-
-    >>> is_postgres_url("postgresql://db/retinue"), is_postgres_url("sqlite:retinue.db")
-    (True, False)
-    """
-    return url.partition(":")[0].lower() in SCHEMES
-
-
 def parse_address(url: str, *, schema: str | None = None) -> PostgresAddress:
     """The address in a URL; `schema` is used if the URL names none. Raises `BadInput`, without secrets in its text.
 

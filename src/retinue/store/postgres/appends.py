@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from retinue.core.commands import Progress, Record
@@ -93,8 +93,3 @@ def appends_of(records: Iterable[Record], encode: Encode) -> list[Append]:
             move = calls[-1].moves[record.run_id] = Move(record)
         calls[-1].add(move, record, encode)
     return calls
-
-
-def ends_a_run(records: Sequence[Record]) -> bool:
-    """Whether one of these records ends its run, for which others may wait."""
-    return any(record.progress is not None and record.progress.phase == "ended" for record in records)

@@ -22,10 +22,10 @@ from retinue.store.codec import Codec, blob_name, checked_blob
 from retinue.store.sqlite.commands import IDLE_DEAD_DRIVERS, REFERENCES
 
 RUNS_PER_STEP: Final = 50
+ROWS_PER_STEP: Final = 500
+"""Runs, and rows of other tables, that one transaction removes at most."""
 STEP_SECONDS: Final = 0.02
 """Seconds after which a transaction removes no further run: on a slow or busy machine steps are smaller."""
-ROWS_PER_STEP: Final = 500
-"""Runs, and rows of other tables, that one transaction removes."""
 PAGES_PER_STEP: Final = 128
 """Free pages that one step gives back to the disk."""
 SESSION_SECONDS: Final = 86_400.0
