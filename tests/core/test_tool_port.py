@@ -18,9 +18,13 @@ class Plain:
     spec = ToolSpec("plain")
     kind = "pure"
     risk = Risk.MEDIUM
+    acts = True
     timeout = 7.0
     waits = True
     stoppable = False
+    ordered = True
+    polls = True
+    effect = "stops"
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
         return ToolResult(f"got {arguments}")
@@ -30,6 +34,7 @@ class Bare:
     """An object with the two attributes that have no default."""
 
     spec = ToolSpec("bare")
+    acts: bool
 
     async def call(self, arguments: str, context: CallContext) -> ToolResult:
         return ToolResult("bare result")
@@ -75,14 +80,15 @@ class Loud(ToolWrapper):
 
 
 def traits(tool: Tool) -> tuple[object, ...]:
-    return tool.kind, tool.risk, tool.acts, tool.timeout, tool.waits, tool.stoppable
+    known = tool.kind, tool.risk, tool.acts, tool.timeout, tool.waits, tool.stoppable
+    return (*known, tool.ordered, tool.polls, tool.effect)
 
 
 async def test_a_tool_has_defaults_for_all_but_its_spec_and_its_call() -> None:
     tool = Echo()
     call = tool.prepare("{}")
 
-    assert traits(tool) == ("once", Risk.LOW, False, None, False, True)
+    assert traits(tool) == ("once", Risk.LOW, False, None, False, True, False, False, "unknown")
     assert (call.arguments, call.risk, call.waits) == ("{}", CallRisk(Risk.LOW), False)
     assert (call.denied_by(Policy()), tool.why_hidden(CONTEXT)) == (None, None)
     assert await call.run(CONTEXT) == ToolResult("{}")
@@ -92,7 +98,7 @@ async def test_an_object_with_the_attributes_of_a_tool_is_adapted_once() -> None
     tool = as_tool(cast("ToolLike", Plain()))
 
     assert tool.spec is Plain.spec
-    assert traits(tool) == ("pure", Risk.MEDIUM, False, 7.0, True, False)
+    assert traits(tool) == ("pure", Risk.MEDIUM, True, 7.0, True, False, True, True, "stops")
     assert await tool.prepare("{}").run(CONTEXT) == ToolResult("got {}")
     assert as_tool(tool) is tool
 
@@ -141,3 +147,14 @@ async def test_an_object_without_the_base_class_is_used_by_a_run() -> None:
         await r.run("go")
 
         assert r.results("main") == ["bare result"]
+
+
+async def test_an_object_that_acts_is_refused_by_a_policy_that_only_reads() -> None:
+    deploy = Bare()
+    deploy.acts = True
+    policy = retinue.Policy(autonomy="readonly")
+    async with Harness(dialects=(), tools=[cast("ToolLike", deploy)], policy=policy) as r:
+        r.script("main", calls("bare"), says("done"))
+        await r.run("go")
+
+        assert r.results("main") == ["Security policy: read-only mode, cannot perform 'bare'"]

@@ -289,7 +289,7 @@ class _AdaptedTool(Tool):
     def __init__(self, tool: ToolLike) -> None:
         self._tool = tool
         self.spec = tool.spec
-        for name in ("kind", "risk", "timeout", "waits", "stoppable", "ordered", "polls", "server"):
+        for name in ("kind", "risk", "acts", "timeout", "waits", "stoppable", "ordered", "polls", "server", "effect"):
             setattr(self, name, getattr(tool, name, getattr(Tool, name)))
 
     def __repr__(self) -> str:
