@@ -4,7 +4,7 @@ from typing import cast
 
 import retinue
 from retinue.core.agent import ToolSpec
-from retinue.core.policy import Policy, Risk
+from retinue.core.policy import Autonomy, Policy, Risk
 from retinue.core.ports import CallContext, CallRisk, PreparedCall, Tool, ToolLike, ToolResult, ToolWrapper, as_tool
 from retinue.providers.scripted import calls, says
 from retinue.testing.harness import Harness
@@ -152,7 +152,7 @@ async def test_an_object_without_the_base_class_is_used_by_a_run() -> None:
 async def test_an_object_that_acts_is_refused_by_a_policy_that_only_reads() -> None:
     deploy = Bare()
     deploy.acts = True
-    policy = retinue.Policy(autonomy="readonly")
+    policy = retinue.Policy(autonomy=Autonomy.READONLY)
     async with Harness(dialects=(), tools=[cast("ToolLike", deploy)], policy=policy) as r:
         r.script("main", calls("bare"), says("done"))
         await r.run("go")
