@@ -7,10 +7,12 @@ It also writes the descriptions of built-in tools with which runs begin.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -19,6 +21,7 @@ import msgspec
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+import retinue
 from retinue.app.open import builtin_tools
 from retinue.cli.main import app
 from retinue.config.agent_files.translation import TOOLS
@@ -30,7 +33,7 @@ from retinue.core.compaction import CHARACTERS_PER_TOKEN
 from retinue.core.errors import PolicyError
 from retinue.core.model_options import ModelOptions
 from retinue.core.policy import DEFAULT_AUTO_APPROVE, Policy, narrow
-from retinue.core.ports import Tool
+from retinue.core.ports import Request, Tool
 from retinue.core.server_tools import SERVER_TOOL_KINDS
 from retinue.core.usage import dollar_text
 from retinue.dialects import registry
@@ -41,6 +44,7 @@ from retinue.providers.gemini.request import Encoder as GeminiEncoder
 from retinue.providers.message_encoder import MessageEncoder
 from retinue.providers.openai_chat.request import Encoder as ChatEncoder
 from retinue.providers.openai_responses.request import Encoder as ResponsesEncoder
+from retinue.providers.scripted import Line, Script, ScriptedProvider, says
 from retinue.testing.harness import dialect_context
 from retinue.tools.builtin import DESCRIBED, DESCRIPTIONS, described
 from retinue.web.openapi import document
@@ -478,15 +482,30 @@ class Added(NamedTuple):
         return self.tools + self.system
 
 
+@cache
 def _added(name: str) -> Added:
-    dialect = registry.entry(name).make(dialect_context())
-    tools = dialect.tools()
-    offered = dialect.offered(depth=0)
-    described = [tools[each].spec for each in offered]
-    text = dialect.system_text([Agent(name="researcher", description="Finds sources")], offered)
+    """Measured in a request of a run: what it offers differs from a bare dialect's tools, by names and models."""
+    sent: list[Request] = []
+
+    def answer(request: Request) -> Line:
+        sent.append(request)
+        return says("Done.")
+
+    async def ask() -> None:
+        async with retinue.open(
+            providers={"anthropic": ScriptedProvider(Script().play("main", answer))},
+            model="anthropic:claude-sonnet-4-5",
+            dialects=(name,),
+            agents=[Agent(name="researcher", description="Finds sources")],
+            home=retinue.MEMORY,
+        ) as r:
+            await r.run("Hello.")
+
+    asyncio.run(ask())
+    (request,) = sent
     return Added(
-        tools=sum(len(spec.parameters) + len(spec.description) for spec in described) // CHARACTERS_PER_TOKEN,
-        system=len(text) // CHARACTERS_PER_TOKEN,
+        tools=sum(len(spec.parameters) + len(spec.description) for spec in request.tools) // CHARACTERS_PER_TOKEN,
+        system=len(request.system) // CHARACTERS_PER_TOKEN,
     )
 
 
@@ -503,8 +522,9 @@ def delegation_cost_page() -> str:
         "delegates or not. `retinue run` and `retinue chat` therefore offer them only if `--dialect` or `dialects` of "
         "the settings name a dialect, or if the settings have agents to delegate to. In a chat, `/subagents on` and "
         "the settings of `xzatoma` switch them on as well ([how](../how-to/chat.md#delegation)).",
-        "Tokens in every request of the root, with one agent in the settings, by the estimate of "
-        f"{CHARACTERS_PER_TOKEN} characters a token. A vendor's cache makes the repeated part cheaper.",
+        "Tokens in every request of the root, measured in a request with one agent and a model of Anthropic, by the "
+        f"estimate of {CHARACTERS_PER_TOKEN} characters a token. More agents, tools and providers are more names to "
+        "list. A vendor's cache makes the repeated part cheaper.",
         _table(("dialect", "tools", "system text", "together"), rows),
         "`--dialect none` adds nothing.",
     ]

@@ -7,9 +7,10 @@ import pytest
 import retinue
 from retinue.core.errors import StoreError
 from retinue.core.ports import CallContext
+from retinue.core.usage import Usage
 from retinue.ports import Request
 from retinue.providers.scripted import Line
-from retinue.testing import Harness, Script, ScriptedProvider, VirtualClock, calls, hangs, says
+from retinue.testing import Harness, Script, ScriptedProvider, VirtualClock, calls, hangs, says, together
 
 READER = retinue.Agent(name="reader", description="Reads settings", system_prompt="You read.")
 
@@ -147,3 +148,22 @@ async def test_agents_that_call_themselves_stop_at_a_depth() -> None:
 def test_agent_tool_takes_an_agent() -> None:
     with pytest.raises(retinue.RetinueError, match=r"expected a retinue\.Agent, found str"):
         retinue.agent_tool("reader")  # pyright: ignore[reportArgumentType]
+
+
+async def test_an_agent_as_a_tool_stays_under_the_limits_of_its_caller() -> None:
+    """The agent's own limit would allow it far more."""
+
+    @retinue.tool(kind="pure")
+    def look() -> str:
+        return "nothing"
+
+    agent = retinue.Agent(name="reader", tools=("look",), limits=retinue.Limits(max_tokens=10_000))
+    script = Script().play("main", calls("reader", task="Read."), last)
+    script.play("reader", together(calls("look"), says("", usage=Usage(500))), says("It is empty."))
+    provider = ScriptedProvider(script)
+    tools = [look, retinue.agent_tool(agent)]
+    async with retinue.open(provider=provider, tools=tools, dialects=(), home=retinue.MEMORY) as r:
+        outcome = await r.run("Report.", max_tokens=200)
+
+    assert outcome.result == "exhausted"
+    assert [turn.path for turn in provider.asked] == ["root", "root/reader/1"]

@@ -177,3 +177,20 @@ def test_doctor_names_the_variables_that_it_read(cli: Cli) -> None:
     findings = cli("doctor", "--json", env={"RETINUE_MODEL": "ollama:m"}).json["findings"]
 
     assert {each["name"]: each["found"] for each in findings}["RETINUE_MODEL"] == "ollama:m"
+
+
+def test_doctor_asks_every_configured_provider_and_ends_with_its_verdict(cli: Cli, folder: Path) -> None:
+    def play(heard: ReceivedRequest) -> FakeResponse:
+        return OPENAI if heard.path.startswith("/good") else as_json('{"error": {"message": "bad key"}}', 401)
+
+    with open_in_a_thread(FakeServer(play)) as server:
+        (folder / "retinue.toml").write_text(
+            f'model = "one:gpt-5-mini"\n[providers.one]\nwire = "openai-chat"\nbase_url = "{server.url}/good"\n'
+            f'[providers.two]\nwire = "openai-chat"\nbase_url = "{server.url}/bad"\napi_key_env = "TWO_KEY"\n'
+        )
+        ended = cli("doctor", env={"TWO_KEY": "secret"})
+
+    lines = ended.stdout.splitlines()
+    assert {heard.path for heard in server.requests} == {"/good/models", "/bad/models"}
+    assert [line for line in lines if "provider two" in line and "bad key" in line]
+    assert lines[-1].split()[:2] == ["verdict", "ready:"]

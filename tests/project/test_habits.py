@@ -122,6 +122,15 @@ def test_the_demo_names_the_steps_of_its_install_and_installs_no_tools_of_develo
     assert "[dev]" not in printed
 
 
+def test_the_demo_prints_its_first_line_before_the_work_of_its_install_begins(tmp_path: Path) -> None:
+    command = ["make", "--no-print-directory", "demo", f"VENV={tmp_path / 'venv'}", "PYTHON=false"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+    assert ended.stdout == f"[1/2] creating the environment in {tmp_path / 'venv'}\n"
+    assert ended.returncode != 0
+    assert not (tmp_path / "venv").exists()
+
+
 def test_an_environment_without_a_pip_gets_one_before_it_is_needed(tmp_path: Path) -> None:
     """The demo's environment has no pip, because making one takes seconds; the tools of developers go into it later."""
     venv = tmp_path / "with space"
