@@ -851,6 +851,17 @@ async def test_what_git_ignores_is_left_out_with_the_preset_coding(coding: ToolC
     assert listed.splitlines() == [f"{path}:1:here" for path in KEPT]
 
 
+async def test_rules_of_a_hostile_repository_are_read_and_matched_in_a_moment(coding: ToolCaller) -> None:
+    """Blanks before a letter took the square of their number, and three `**` the third power of a path's depth."""
+    put(coding, ".gitignore", " " * 60_000 + "x\n" + "".join(f"**/a/**/a/**/{number}\n" for number in range(300)))
+    path = "a/" * 240 + "here.py"
+    put(coding, path, "here\n")
+
+    found = await coding("bash_find", name="*.py")
+
+    assert json.loads(found)["results"] == [path]
+
+
 async def test_what_git_ignores_is_searched_where_a_call_names_it(coding: ToolCaller) -> None:
     put_project(coding)
 

@@ -325,7 +325,7 @@ MAX_RULES = 2000
 """Rules of one .gitignore that count."""
 
 MAX_DEEP = 3
-"""How often `**` may stand in a rule: each one multiplies the time of a match with the depth of the path."""
+"""How often `**` may stand in a rule."""
 
 
 class GitIgnore:
@@ -340,7 +340,7 @@ class GitIgnore:
         self._rules: list[tuple[bool, bool, re.Pattern[str]]] = []
         patterns: list[str] = []
         for line in text.splitlines()[:MAX_RULES]:
-            rule = re.sub(r"(?<!\\)[ \t]+\Z", "", line)
+            rule = _without_last_blanks(line)
             if not rule or rule.startswith("#"):
                 continue
             bare = rule.removeprefix("!")
@@ -393,21 +393,36 @@ def gitignore_text(folder: int) -> str:
     return text if len(text) <= MAX_GITIGNORE else text[:MAX_GITIGNORE].rpartition("\n")[0]
 
 
+def _without_last_blanks(line: str) -> str:
+    bare = line.rstrip(" \t")
+    return line[: len(bare) + 1] if bare.endswith("\\") else bare
+
+
 def _ignore_pattern(rule: str) -> str | None:
-    """A regular expression for the paths that fit a rule without its last slash; None if the rule cannot be read."""
+    """A regular expression for the paths that fit a rule without its last slash; None if the rule cannot be read.
+
+    What follows a `**` is looked for from the left and is not tried again, unless it is the end of the rule: another
+    place would leave less of the path for the rest. So the time grows with the depth of a path, not with a power of it.
+    """
     parts = rule.removeprefix("/").split("/")
     if parts.count("**") > MAX_DEEP or not any(parts):
         return None
-    pieces = [] if "/" in rule else [r"(?:[^/]+/)*"]
+    runs: list[list[str]] = [[]] if "/" in rule else [[], []]
     for number, part in enumerate(parts):
         is_last = number == len(parts) - 1
-        if part == "**":
-            pieces.append(".+" if is_last else r"(?:[^/]+/)*")
+        if part == "**" and not is_last:
+            runs.append([])
+        elif part == "**":
+            runs[-1].append(".+")
         elif (name := _ignore_name(part)) is None:
             return None
         else:
-            pieces.append(name if is_last else f"{name}/")
-    return "".join(pieces)
+            runs[-1].append(name if is_last else f"{name}/")
+    first, *others = ("".join(run) for run in runs)
+    if not others:
+        return first
+    *middle, last = others
+    return first + "".join(f"(?>(?:[^/]+/)*?{run})" for run in middle) + rf"(?:[^/]+/)*{last}"
 
 
 _NAME_PARTS = re.compile(

@@ -32,7 +32,7 @@ MISSING = (
 
 _HTML = frozenset({"text/html", "application/xhtml+xml"})
 _JSON = re.compile(r"application/(?:json|[\w.-]+\+json)|text/json")
-_CHARSET_IN_PAGE = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]{1,40})", re.IGNORECASE)
+_CHARSET_IN_PAGE = re.compile(rb"<meta[^>]{0,200}?charset\s*+=\s*+[\"']?\s*+([\w.:-]{1,40})", re.IGNORECASE)
 _CHARSETS = re.compile(
     r"utf-8|utf-16(-[lb]e)?|iso8859-\d+|cp\d+|koi8-[rut]|gb2312|gbk|gb18030|big5\w*|euc_\w+|shift_jis\w*|iso2022_\w+"
     r"|mac-\w+|tis-620"
