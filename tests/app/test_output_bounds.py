@@ -68,6 +68,39 @@ def test_a_tree_of_usual_size_is_validated() -> None:
     assert error_of({"$defs": {"n": node}, "$ref": "#/$defs/n"}, tree) == ""
 
 
+MANY = [{"const": number} for number in range(4000)]
+TWICE = [{"properties": {"a": {"$ref": "#/$defs/n"}}}] * 2
+TOO_LARGE = "it cannot be checked in time: the answer and its schema are too large together"
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "error"),
+    [
+        ({"items": {"anyOf": MANY}}, [3999] * 20_000, TOO_LARGE),
+        ({"items": {"enum": list(range(19_000))}}, [18_999] * 500_000, TOO_LARGE),
+        ({"$defs": {"n": {"allOf": TWICE, "not": {"anyOf": MANY}}}, "$ref": "#/$defs/n"}, nested(16), REFERS),
+    ],
+    ids=["branches", "choices", "references"],
+)
+def test_a_large_answer_to_a_large_schema_is_checked_in_a_process_with_a_time_limit(
+    schema: dict[str, Any], value: object, error: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("retinue.app.structured_output.SECONDS", 0.2)
+
+    assert error_of(schema, value) == error
+
+
+def test_a_large_answer_is_validated_in_the_process_as_in_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("retinue.app.structured_output.SECONDS", 60.0)
+    schema = {"items": {"$ref": "#/$defs/n"}, "$defs": {"n": {"enum": list(range(1000))}}}
+
+    errors = [error_of(schema, [999] * 1000), error_of(schema, [*[999] * 1000, "é"])]
+
+    assert errors[0] == ""
+    assert errors[1].startswith("data[1000] must be one of [0, 1, 2,")
+    assert len(errors[1]) == 2000
+
+
 @pytest.mark.parametrize(
     ("schema", "reason"),
     [

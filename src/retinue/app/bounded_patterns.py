@@ -100,22 +100,33 @@ def _repeats(parsed: Iterable[Any], *, inside: bool) -> int | None:
 
 
 def _search_apart(pattern: str, text: str, deadline: SearchDeadline) -> bool:
+    try:
+        return run_apart(_SEARCH, [pattern, text], deadline).strip() == b"1"
+    except TimeoutError as error:
+        raise PatternTooSlow(pattern) from error
+
+
+def run_apart(program: str, given: object, deadline: SearchDeadline) -> bytes:
+    """The output of Python code that reads `given` as JSON, in a process without site packages and variables.
+
+    Raises `TimeoutError` if it does not end in the time that is left, or fails.
+    """
     begin = time.monotonic()
     try:
         if deadline.left <= 0:
-            raise PatternTooSlow(pattern)
+            raise TimeoutError
         ended = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", _SEARCH],
-            input=msgspec.json.encode([pattern, text]),
+            [sys.executable, "-I", "-S", "-c", program],
+            input=msgspec.json.encode(given),
             capture_output=True,
             timeout=deadline.left,
             check=False,
             env={},
         )
     except subprocess.TimeoutExpired as error:
-        raise PatternTooSlow(pattern) from error
+        raise TimeoutError from error
     finally:
         deadline.left -= time.monotonic() - begin
     if ended.returncode != 0:
-        raise PatternTooSlow(pattern)
-    return ended.stdout.strip() == b"1"
+        raise TimeoutError
+    return ended.stdout

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, cast
 import msgspec
 from msgspec.structs import replace
 
-from retinue.app.bounded_patterns import MAX_PATTERN, SECONDS, BoundedPattern, PatternTooSlow, SearchDeadline
+from retinue.app.bounded_patterns import MAX_PATTERN, SECONDS, BoundedPattern, PatternTooSlow, SearchDeadline, run_apart
 from retinue.core.agent import Output, ValidatedOutput
 from retinue.core.errors import BadInput
 from retinue.core.run import Outcome
@@ -28,11 +28,33 @@ MAX_SCHEMA_DEPTH = 64
 MAX_CALLS = 100_000
 """How often the parts of a schema that others refer to are applied to one answer."""
 
+MAX_WORK = 300_000
+"""Values of a schema times values of an answer that are compared in this process: a second or two at worst.
+
+The validator compares each value of an answer with as much as the whole schema, and a model can choose both.
+"""
+
+_VALIDATE = """
+import json, sys
+folder, schema, value = json.load(sys.stdin)
+sys.path.append(folder)
+import fastjsonschema
+try:
+    fastjsonschema.compile(schema, use_default=False, use_formats=False)(value)
+except fastjsonschema.JsonSchemaValueException as error:
+    print(json.dumps(str(error)))
+else:
+    print(json.dumps(""))
+"""
+
 MAX_ERROR_CHARS = 2000
 """The length of a validation error; a validator may quote a whole schema."""
 
 MAX_DEPTH = 200
 """Levels of nesting in an answer; deeper JSON could be unreadable for another reader of the store."""
+
+_REFERS = "it cannot be checked: the schema refers to itself too often"
+_TOO_LARGE = "it cannot be checked in time: the answer and its schema are too large together"
 
 _SCHEMES = ("http", "https", "ftp", "file", "data", "")
 _FENCED = re.compile(r"```(?:json)?[ \t]*\n(.*)\n[ \t]*```", re.DOTALL | re.IGNORECASE)
@@ -122,8 +144,13 @@ def validate_output(output: Output, text: str) -> ValidatedOutput:
     if output.mode == "json_object":
         error = "" if stripped.lstrip().startswith("{") else "it is JSON, but not an object"
     else:
-        error = _validator(output.schema)(value)
+        error = _validator(output.schema)(value, _most_values(stripped))
     return ValidatedOutput(error=error) if error else ValidatedOutput(value)
+
+
+def _most_values(text: str) -> int:
+    """At least the number of values in a JSON text."""
+    return 1 + sum(map(text.count, ",[{"))
 
 
 def _is_too_deep(text: str, value: object) -> bool:
@@ -199,14 +226,17 @@ def _strict(schema: Any) -> Any:
 
 
 @lru_cache(maxsize=64)
-def _validator(schema: str) -> Callable[[object], str]:
-    """A function that returns the validation error of a value, or an empty string."""
+def _validator(schema: str) -> Callable[[object, int], str]:
+    """A function that returns the validation error of a value with at most so many values, or an empty string."""
     import fastjsonschema  # imported late: most runs answer in plain text
 
     handlers: dict[str, Callable[[str], Any]] = dict.fromkeys(_SCHEMES, _refuse_to_fetch)
+    draft_7: Any = _as_draft_7(msgspec.json.decode(schema))
+    size = _count(draft_7)
     validate: Callable[[object], object] = fastjsonschema.compile(
-        _as_draft_7(msgspec.json.decode(schema)), handlers=handlers, use_default=False, use_formats=False
+        draft_7, handlers=handlers, use_default=False, use_formats=False
     )
+    folder = str(Path(fastjsonschema.__file__).parent.parent)
 
     names = cast("dict[str, Any]", getattr(validate, "__globals__", {}))
     calls, deadline = _Calls(), SearchDeadline()
@@ -216,20 +246,40 @@ def _validator(schema: str) -> Callable[[object], str]:
         if name.startswith("validate"):  # the functions that stand for parts of the schema
             names[name] = calls.counted(function)
     validate = names.get(validate.__name__, validate)
+    most_calls = min(MAX_CALLS, max(10, MAX_WORK // size))
 
-    def error_of(value: object) -> str:
-        calls.left, deadline.left = MAX_CALLS, SECONDS
+    def error_of(value: object, most_values: int) -> str:
+        calls.left, deadline.left = most_calls, SECONDS
+        if size * most_values > MAX_WORK:
+            return error_apart(value, _TOO_LARGE)
         try:
             validate(value)
         except fastjsonschema.JsonSchemaValueException as error:
             return _error_text(error)
         except PatternTooSlow as error:
             return _error_text(ValueError(f"it cannot be checked in time against the pattern {error}"))
-        except (_TooManyCalls, RecursionError):
-            return "it cannot be checked: the schema refers to itself too often"
+        except (_TooManyCalls, RecursionError) as error:
+            if most_calls < MAX_CALLS and isinstance(error, _TooManyCalls):
+                return error_apart(value, _REFERS)
+            return _REFERS
         return ""
 
+    def error_apart(value: object, too_slow: str) -> str:
+        try:
+            found = run_apart(_VALIDATE, [folder, draft_7, value], deadline)
+        except TimeoutError:
+            return too_slow
+        return _shortened(msgspec.json.decode(found, type=str))
+
     return error_of
+
+
+def _count(value: object) -> int:
+    count, level = 0, [value]
+    while level:
+        count += len(level)
+        level = [child for parent in level for child in _children(parent)]
+    return count
 
 
 class _TooManyCalls(Exception):
@@ -328,5 +378,8 @@ def _as_draft_7(schema: Any) -> Any:
 
 
 def _error_text(error: Exception) -> str:
-    text = str(error) or type(error).__name__
+    return _shortened(str(error) or type(error).__name__)
+
+
+def _shortened(text: str) -> str:
     return text if len(text) <= MAX_ERROR_CHARS else text[: MAX_ERROR_CHARS - 1] + "…"
