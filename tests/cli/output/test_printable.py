@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import io
 import json
 import re
 import sys
@@ -13,6 +14,8 @@ import pytest
 
 import retinue
 from retinue.app.open import open as open_retinue
+from retinue.cli.output.printable_console import PrintableConsole
+from retinue.cli.output.styled_lines import StyledLines
 from retinue.cli.output.terminal import answer_json
 from retinue.core.errors import ProviderError
 from retinue.core.policy import Policy
@@ -282,6 +285,17 @@ async def test_a_chat_shows_calls_children_and_status_on_one_line_each(folder: P
 
 
 # ---- by construction -------------------------------------------------------------------------------------------------
+
+
+def test_lines_that_are_cut_already_are_made_printable() -> None:
+    screen = PrintableConsole(file=io.StringIO(), width=400, color_system=None)
+    with screen.capture() as captured:
+        screen.print(StyledLines([[(NASTY, "red"), ("é plain", "")]]), crop=False)
+
+    assert [attack for attack in ATTACKS if attack in captured.get()] == []
+    assert captured.get().count("\n") == 1
+    assert captured.get().endswith("é plain\n")
+
 
 SOURCE = Path(sys.modules["retinue"].__file__ or "").parent
 WRITERS = ("cli/output/terminal.py", "cli/output/printable_console.py")

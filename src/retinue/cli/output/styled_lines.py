@@ -13,12 +13,14 @@ from rich.console import Console, ConsoleOptions
 from rich.segment import Segment
 from rich.style import Style
 
+from retinue.core.text import clean_line
+
 StyledText: TypeAlias = tuple[str, str]
-"""A printable text and its style."""
+"""A text and its style."""
 
 
 class StyledLines:
-    """Lines of parts."""
+    """Lines of parts. A segment does not pass the check of `PrintableConsole`, so each text is made printable here."""
 
     def __init__(self, lines: Sequence[Sequence[StyledText]]) -> None:
         self._lines = lines
@@ -27,7 +29,8 @@ class StyledLines:
         for line in self._lines:
             for text, style in line:
                 if text:
-                    yield Segment(text, Style.parse(style) if style else None)
+                    is_printable = text.isascii() and text.isprintable()
+                    yield Segment(text if is_printable else clean_line(text), Style.parse(style) if style else None)
             yield Segment.line()
 
 
