@@ -10,6 +10,7 @@ from retinue.core.events import FORMAT, RunAccepted, RunLeft
 from retinue.core.inbox import Close, TextMessage
 from retinue.core.policy import Policy
 from retinue.core.run import Outcome
+from retinue.core.text import utf8_safe
 from retinue.store.codec import (
     BLOB_THRESHOLD,
     Codec,
@@ -18,7 +19,6 @@ from retinue.store.codec import (
     blob_name,
     checked_blob,
     split_large,
-    without_surrogates,
 )
 from tests.store.samples import EXPECTED, RUN_SPEC
 
@@ -142,7 +142,7 @@ def test_any_text_round_trips(text: str) -> None:
     message = TextMessage(key="k", text=text)
 
     assert Codec().item(Codec().encode(message)) == message
-    assert without_surrogates(text) == text
+    assert utf8_safe(text) == text
 
 
 def test_a_large_body_becomes_a_blob_reference() -> None:

@@ -111,6 +111,15 @@ def rfc3339(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def utf8_safe(text: str) -> str:
+    r"""The text with lone surrogates replaced, which UTF-8 cannot carry; odd file names and damaged replies have such.
+
+    >>> utf8_safe("a\ud83d")
+    'a?'
+    """
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
 def clean(text: str) -> str:
     """Untrusted text with control characters replaced by visible ones; its line ends and tabs stay.
 

@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from retinue.core.errors import ProviderError
 from retinue.core.schema import Schema, with_types_and_items
-from retinue.core.text import NOT_JSON
+from retinue.core.text import NOT_JSON, utf8_safe
 
 SHOWN_OF_EVENT = 120
 """How many bytes of an unreadable event an error message repeats."""
@@ -34,15 +34,6 @@ D = TypeVar("D")
 
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _LONE_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-
-
-def utf8_safe(text: str) -> str:
-    r"""The text with lone surrogates replaced, which UTF-8 cannot carry.
-
-    >>> utf8_safe("a\ud83d")
-    'a?'
-    """
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def raw_json(text: str) -> msgspec.Raw:

@@ -24,6 +24,7 @@ from retinue.core.ids import RunId
 from retinue.core.inbox import Item
 from retinue.core.log_context import logger
 from retinue.core.run import Outcome
+from retinue.core.text import utf8_safe
 
 log = logger("retinue.store")
 
@@ -186,18 +187,9 @@ def checked_blob(digest: str, body: bytes | None) -> bytes:
     return body
 
 
-def without_surrogates(text: str) -> str:
-    """The text with lone surrogates, which have no UTF-8 encoding, replaced by `?`.
-
-    >>> without_surrogates("a\\ud800b")
-    'a?b'
-    """
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()
-
-
 def _replace_surrogates(tree: object) -> object:
     if isinstance(tree, str):
-        return without_surrogates(tree)
+        return utf8_safe(tree)
     if isinstance(tree, dict):
         entries = cast("dict[object, object]", tree).items()
         return {_replace_surrogates(name): _replace_surrogates(value) for name, value in entries}

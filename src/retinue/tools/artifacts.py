@@ -20,11 +20,8 @@ from retinue.core.ids import Key, RunId
 from retinue.core.policy import allows
 from retinue.core.ports import CallContext, KeyValue, PreparedCall, Tool, ToolResult, ToolWrapper
 from retinue.core.text import cut, whole_lines
-from retinue.tools.dependencies import Origins, ToolDependencies
+from retinue.tools.dependencies import READER, Origins, ToolDependencies
 from retinue.tools.function import FunctionTool
-
-READER = "artifact_read"
-"""The tool that pages through artifacts."""
 
 SECONDS = 60.0
 

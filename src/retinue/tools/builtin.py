@@ -20,10 +20,7 @@ from retinue.core.policy import Policy, Risk
 from retinue.core.ports import CallContext, PreparedCall, Tool, ToolResult
 from retinue.core.schema import Schema
 from retinue.core.text import name_list
-from retinue.tools.dependencies import ToolDependencies, ToolFactory, ToolOptions
-
-READER = "artifact_read"
-"""The tool that pages through results that were cut."""
+from retinue.tools.dependencies import READER, ToolDependencies, ToolFactory, ToolOptions
 
 NAMES: Mapping[str, tuple[str, ...]] = {
     "web": ("search_web", "scrape_webpage", "fetch"),

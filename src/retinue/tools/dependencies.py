@@ -19,6 +19,9 @@ from retinue.tools.path_walk import Workspaces
 if TYPE_CHECKING:
     from retinue.tools.coding import CodingPreset
 
+READER = "artifact_read"
+"""The tool that pages through results that were cut."""
+
 PROGRAM_MEMORY_MB = 2048
 
 Preset: TypeAlias = Literal["coding"]

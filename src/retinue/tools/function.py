@@ -20,6 +20,7 @@ from retinue.core.attachments import File, Image
 from retinue.core.errors import BadInput
 from retinue.core.policy import Risk
 from retinue.core.ports import CallContext, CallRisk, PreparedCall, Tool, ToolResult
+from retinue.core.text import utf8_safe
 from retinue.tools.function_schema import Arguments, Misfit
 from retinue.tools.threads import in_thread
 
@@ -332,13 +333,13 @@ def as_text(value: object) -> str:
         case bytes():
             return value.decode("utf-8", "replace")
         case str():
-            return _utf8_safe(str.__str__(value))  # a plain string: stores cannot encode a subclass
+            return utf8_safe(str.__str__(value))  # a plain string: stores cannot encode a subclass
         case _:
             pass
     try:
         encoded = msgspec.json.encode(value, enc_hook=_in_builtins)
     except (TypeError, ValueError, OverflowError, RecursionError):
-        return _utf8_safe(str(value))
+        return utf8_safe(str(value))
     # A date, an enum or a path alone needs no quotes.
     return msgspec.json.decode(encoded, type=str) if encoded.startswith(b'"') else encoded.decode()
 
@@ -346,11 +347,6 @@ def as_text(value: object) -> str:
 def _in_builtins(value: object) -> object:
     dump = getattr(value, "model_dump", None)  # of a pydantic model
     return dump(mode="json") if callable(dump) else str(value)
-
-
-def _utf8_safe(text: str) -> str:
-    """The text with lone surrogates replaced, which UTF-8 cannot carry (they come from odd file names)."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _checked_name(function: Callable[..., object], name: str | None) -> str:

@@ -22,11 +22,12 @@ from retinue.core.messages import AssistantMessage, Thinking, ToolCall
 from retinue.core.model_options import NO_REQUEST_OPTIONS, THINKING_TOKENS, RequestOptions
 from retinue.core.ports import Request
 from retinue.core.state import LEFT_OUT
+from retinue.core.text import utf8_safe
 from retinue.providers import message_encoder
 from retinue.providers.effort import ADAPTIVE_STEPS, nearest_step
 from retinue.providers.pricing import listed_windows
 from retinue.providers.unsupported_options import encode_fields, is_supported, without_unsupported
-from retinue.providers.wire_json import ANTHROPIC_OUTPUT, as_json_object, complete, raw_json, restricted, utf8_safe
+from retinue.providers.wire_json import ANTHROPIC_OUTPUT, as_json_object, complete, raw_json, restricted
 
 if TYPE_CHECKING:
     from retinue.core.server_tools import ServerToolSpec

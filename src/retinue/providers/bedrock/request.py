@@ -18,10 +18,11 @@ from retinue.core.attachments import IMAGE_TYPES, PDF, Attachment
 from retinue.core.messages import Thinking
 from retinue.core.model_options import NO_REQUEST_OPTIONS, THINKING_TOKENS, Effort
 from retinue.core.ports import Request
+from retinue.core.text import utf8_safe
 from retinue.providers import anthropic, message_encoder
 from retinue.providers.effort import ADAPTIVE_STEPS, nearest_step, openai_effort
 from retinue.providers.unsupported_options import encode_fields, without_unsupported
-from retinue.providers.wire_json import ANTHROPIC_OUTPUT, as_json_object, complete, raw_json, restricted, utf8_safe
+from retinue.providers.wire_json import ANTHROPIC_OUTPUT, as_json_object, complete, raw_json, restricted
 
 MEMO = "bedrock"
 """The key of the encoded conversation in a request's memo."""

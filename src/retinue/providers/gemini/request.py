@@ -18,7 +18,7 @@ from retinue.core.attachments import AUDIO_TYPES, IMAGE_TYPES, PDF, Attachment
 from retinue.core.messages import AssistantMessage, Thinking
 from retinue.core.model_options import NO_REQUEST_OPTIONS, RequestOptions
 from retinue.core.ports import Request
-from retinue.core.text import NOT_JSON
+from retinue.core.text import NOT_JSON, utf8_safe
 from retinue.providers.effort import GEMINI_BUDGETS, GEMINI_LEVELS, nearest_step
 from retinue.providers.message_encoder import (
     MessageEncoder,
@@ -28,7 +28,7 @@ from retinue.providers.message_encoder import (
     system_prompt_with_format,
 )
 from retinue.providers.unsupported_options import merged, nested, without_unsupported
-from retinue.providers.wire_json import GEMINI, as_json_object, complete, raw_json, restricted, utf8_safe
+from retinue.providers.wire_json import GEMINI, as_json_object, complete, raw_json, restricted
 
 if TYPE_CHECKING:
     from retinue.core.server_tools import ServerToolSpec

@@ -16,6 +16,7 @@ from retinue.core.errors import ProviderError
 from retinue.core.messages import AssistantMessage, Thinking
 from retinue.core.model_options import NO_REQUEST_OPTIONS
 from retinue.core.ports import Request
+from retinue.core.text import utf8_safe
 from retinue.providers.message_encoder import (
     MessageEncoder,
     PendingCall,
@@ -27,7 +28,7 @@ from retinue.providers.message_encoder import (
 )
 from retinue.providers.openai_chat.quirks import EFFORT, OPENAI, ChatQuirks, effort_options
 from retinue.providers.unsupported_options import encode_fields, without_unsupported
-from retinue.providers.wire_json import OPENAI_STRICT, as_json_object, complete, restricted, utf8_safe
+from retinue.providers.wire_json import OPENAI_STRICT, as_json_object, complete, restricted
 
 if TYPE_CHECKING:
     from retinue.core.server_tools import ServerToolSpec

@@ -20,10 +20,11 @@ from retinue.core.errors import ProviderError
 from retinue.core.messages import AssistantMessage, Message, Thinking
 from retinue.core.model_options import NO_REQUEST_OPTIONS
 from retinue.core.ports import Request
+from retinue.core.text import utf8_safe
 from retinue.providers import message_encoder
 from retinue.providers.effort import openai_effort
 from retinue.providers.unsupported_options import encode_fields, is_supported, without_unsupported
-from retinue.providers.wire_json import OPENAI_STRICT, as_json_object, complete, restricted, utf8_safe
+from retinue.providers.wire_json import OPENAI_STRICT, as_json_object, complete, restricted
 
 if TYPE_CHECKING:
     from retinue.core.server_tools import ServerToolSpec

@@ -23,9 +23,10 @@ from retinue.core.events import Event, RunEnded, RunLeft
 from retinue.core.ids import DriverId, RunId
 from retinue.core.inbox import Cancel, Item
 from retinue.core.run import HandleRef, Outcome
+from retinue.core.text import utf8_safe
 from retinue.core.usage import Usage
 from retinue.store import rules
-from retinue.store.codec import Codec, blob_name, checked_blob, split_large, without_surrogates
+from retinue.store.codec import Codec, blob_name, checked_blob, split_large
 from retinue.store.postgres.appends import ARRAYS, appends_of
 from retinue.store.postgres.database import Connection, Row
 from retinue.store.postgres.prune import forget, prune_at_once
@@ -282,7 +283,7 @@ class PostgresCommands:
             accepted = replace(accepted, handle=handle)
         values = (
             *(accepted.run_id, accepted.session_id, accepted.root_id, accepted.parent_id, accepted.depth),
-            *map(without_surrogates, (accepted.path, accepted.agent, accepted.label)),
+            *map(utf8_safe, (accepted.path, accepted.agent, accepted.label)),
             *(accepted.dialect, accepted.key, handle and handle.space, handle and handle.name, n),
             *(accepted.lifecycle.awaited, accepted.run_spec, accepted.inherits and accepted.inherits.run_id),
             *(write.driver_id, float(accepted.at), accepted.format, phase),

@@ -22,9 +22,10 @@ from retinue.core.events import Event, RunAccepted, RunLeft
 from retinue.core.ids import DriverId, Key, RunId, SessionId
 from retinue.core.inbox import Cancel, Item
 from retinue.core.run import HandleRef, Outcome
+from retinue.core.text import utf8_safe
 from retinue.core.usage import Usage
 from retinue.store import rules
-from retinue.store.codec import BLOB_THRESHOLD, Codec, blob_name, checked_blob, split_large, without_surrogates
+from retinue.store.codec import BLOB_THRESHOLD, Codec, blob_name, checked_blob, split_large
 
 
 class BlobTable:
@@ -403,7 +404,7 @@ class SqliteCommands:
         run_id, phase = accepted.run_id, rules.initial_progress(accepted, write.driver_id).phase
         identity = (
             *(run_id, accepted.session_id, accepted.root_id, accepted.parent_id, accepted.depth),
-            *map(without_surrogates, (accepted.path, accepted.agent, accepted.label)),
+            *map(utf8_safe, (accepted.path, accepted.agent, accepted.label)),
             *(accepted.dialect, accepted.key, handle and handle.space, handle and handle.name),
             *(int(accepted.lifecycle.awaited), accepted.run_spec, float(accepted.at), accepted.format),
         )
