@@ -1,4 +1,7 @@
-"""Regular expressions of others, matched within bounds: one that may take long is matched in a process of its own."""
+"""Regular expressions of others, matched within bounds: one that may take long is matched in a process of its own.
+
+`run_apart` starts such a process. Large answers are validated in one, too (`app/structured_output.py`).
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ SECONDS = 2.0
 
 _SEARCH = """
 import json, re, sys
-pattern, text = json.load(sys.stdin)
+pattern, text = json.load(sys.stdin.buffer)  # in UTF-8, whatever the encoding of the system
 print(int(re.search(pattern, text) is not None))
 """
 
@@ -32,7 +35,7 @@ class PatternTooSlow(Exception):
 
 
 class SearchDeadline:
-    """The time that is left for the slow searches of one validation."""
+    """The time that is left for the slow searches of one validation, and for a validation in a process."""
 
     def __init__(self) -> None:
         self.left = SECONDS

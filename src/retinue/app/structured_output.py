@@ -36,7 +36,7 @@ The validator compares each value of an answer with as much as the whole schema,
 
 _VALIDATE = """
 import json, sys
-folder, schema, value = json.load(sys.stdin)
+folder, schema, value = json.load(sys.stdin.buffer)
 sys.path.append(folder)
 import fastjsonschema
 try:
