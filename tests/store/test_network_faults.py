@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 
+import psycopg
 import pytest
 from msgspec.structs import replace
 
@@ -151,6 +152,47 @@ def test_a_commit_whose_answer_is_cut_off_has_its_result(
         assert store.commit("alice", [write]) == [result]
 
         assert proxy.cuts == 1
+
+
+@pytest.mark.parametrize(
+    ("write", "result", "answer"),
+    [
+        (record("root", 2, reply("a")), None, b"SELECT 1\0"),
+        (Post(run_id="root", item=TextMessage(key="m", text="hello")), "posted", b"COMMIT\0"),
+        (Change(space="s", decide=lambda before: Decision(b"%d" % len(before), puts={"n": b"1"})), b"0", b"COMMIT\0"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_commit_that_is_made_after_the_question_about_it_is_not_made_again(
+    proxy: TcpProxy, url: str, monkeypatch: pytest.MonkeyPatch, write: Write, result: WriteResult, answer: bytes
+) -> None:
+    ask, asked = PostgresStore._results_if_committed, list[int]()
+
+    def ask_too_early(store: PostgresStore, number: int, writes: Sequence[Write]) -> list[WriteResult] | None:
+        asked.append(number)
+        return None if len(asked) == 1 else ask(store, number, writes)
+
+    with closing(PostgresStore(url)) as store:
+        store.commit(None, PREPARED)
+        create_tree(store)
+        monkeypatch.setattr(PostgresStore, "_results_if_committed", ask_too_early)
+
+        proxy.cut_instead_of(answer)
+        assert store.commit("alice", [write]) == [result]
+
+        assert proxy.cuts == 1
+        assert len(asked) == 2
+        assert store.commit("alice", [record("root", 3 if result is None else 2, reply("b"))]) == [None]
+
+
+def test_a_server_that_begins_a_commit_late_does_not_make_it(postgres_url: str) -> None:
+    with closing(PostgresStore(postgres_url)) as store, database.connect(parse_address(postgres_url)) as late:
+        store.commit(None, PREPARED)
+        writer, number = late.execute("SELECT writer_id, n FROM writers").fetchall()[0]
+        for old in (number, number - 1):
+            with pytest.raises(psycopg.DatabaseError) as refused:
+                late.execute("SELECT begin_commit(0, false, %s, %s, NULL, true)", (writer, old))
+            assert refused.value.sqlstate == "RT005"
 
 
 def test_a_network_that_stays_cut_makes_the_store_unavailable_until_it_is_back(

@@ -48,6 +48,7 @@ _NO_LOCK: Final = 0
 _OTHERS: Final = "SELECT coalesce(sum(n), 0)::bigint, count(*) FROM writers WHERE writer_id <> %s"
 # Waits for a transaction of the lost connection that the server may still be working on.
 _LAST_COMMIT: Final = "SELECT n, answers FROM writers WHERE writer_id = %s FOR UPDATE"
+MADE_ALREADY: Final = "RT005"
 _KEEP_ANSWERS: Final = "UPDATE writers SET answers = %s::bytea[] WHERE writer_id = %s"
 
 
@@ -96,16 +97,19 @@ class PostgresStore(PostgresQueries):
     ) -> list[WriteResult]:
         """Commit as the server is set up; `durable` changes nothing, because a server syncs every commit by default."""
         with self._commit_lock:
-            number = self._number + 1
+            number = self._next_number()
             try:
-                results = self._writer.use(
+                return self._writer.use(
                     lambda connection: self._commit(connection, driver_id, writes, number),
                     lost=lambda: self._results_if_committed(number, writes),
                 )
             except psycopg.Error as error:
+                # The connection was lost, and the server made the commit only after it was asked about it.
+                if error.sqlstate == MADE_ALREADY:
+                    results = self._results_if_committed(number, writes)
+                    if results is not None:
+                        return results
                 raise rejection(error, driver_id, writes) or translated_error(self.address, error) from error
-            self._number = number
-            return results
 
     def changed(self) -> bool:
         before, self._others = self._others, self.read(_OTHERS, self._writer_id)
@@ -133,17 +137,15 @@ class PostgresStore(PostgresQueries):
         """Make one step of maintenance in a transaction of its own; other writers wait no longer than the step."""
 
         def transact(connection: Connection) -> T:
-            with self._transaction(connection, None, number, alone=True):
+            # A number for each attempt: after a lost connection the step is made again, whether it was made or not.
+            with self._transaction(connection, None, self._next_number(), alone=True):
                 return step(PostgresCommands(connection, self._codec, self._spec_bodies))
 
         with self._commit_lock:
-            number = self._number + 1
             try:
-                result = self._writer.use(transact)
+                return self._writer.use(transact)
             except psycopg.Error as error:
                 raise translated_error(self.address, error) from error
-            self._number = number
-            return result
 
     def close(self) -> None:
         with self._commit_lock:
@@ -160,6 +162,11 @@ class PostgresStore(PostgresQueries):
             finally:
                 self._writer.close()
                 self._reader.close()
+
+    def _next_number(self) -> int:
+        """The number of a new commit. None is used twice, also if a commit failed: the server may make it later."""
+        self._number += 1
+        return self._number
 
     def _add_writer(self, connection: Connection) -> None:
         connection.execute("DELETE FROM writers WHERE at < clock_timestamp() - interval '1 day'")

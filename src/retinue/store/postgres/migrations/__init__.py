@@ -18,6 +18,7 @@ from retinue.store.postgres.migrations import (
     m0003_lost_answers,
     m0004_placed_runs,
     m0005_own_locks,
+    m0006_late_commits,
 )
 
 Migration: TypeAlias = Sequence[str]
@@ -29,6 +30,7 @@ STEPS: Final[tuple[Migration, ...]] = (
     m0003_lost_answers.STATEMENTS,
     m0004_placed_runs.STATEMENTS,
     m0005_own_locks.STATEMENTS,
+    m0006_late_commits.STATEMENTS,
 )
 
 _HAS_SCHEMA: Final = "SELECT 1 FROM pg_namespace WHERE nspname = %s"
