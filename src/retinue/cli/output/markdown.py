@@ -229,7 +229,7 @@ def is_plain(text: str) -> bool:
 
 _MARKED = re.compile(
     r"[\\`*_\[\]<>&#|~=]"  # marks of Markdown, wherever they stand
-    r"|^\s*([-+:]|\d+[.)])"  # of a list, a line, or a table
+    r"|^\ *+([-+:]|\d+[.)])"  # of a list, a line, or a table; other blanks are not printable, and line ends are many
     r"|^\ {4}"  # code
     r"|\ {2}$",  # a line end that stays
     re.MULTILINE,
