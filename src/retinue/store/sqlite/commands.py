@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence, Set
-from itertools import groupby
+from itertools import chain, groupby
+from math import nan
 from types import MappingProxyType
 from typing import Any, Final, assert_never, cast
 
@@ -60,17 +61,37 @@ class BlobTable:
 
 
 INSERT_EVENT: Final = "INSERT INTO events (run_no, seq, body, crc) VALUES (?, ?, ?, ?)"
+_GROUP: Final = 20
+# A failure ends the transaction, so `OR FAIL` takes nothing from it, and SQLite need not prepare to undo the statement.
+_INSERT_GROUP: Final = (
+    f"INSERT OR FAIL INTO events (run_no, seq, body, crc) VALUES {', '.join(['(?, ?, ?, ?)'] * _GROUP)}"
+)
+"""Adds so many events at once: the statement is begun, and its tables are opened, once for all of them."""
+
+_NULL: Final = nan
+"""SQLite stores it as NULL. The module sqlite3 looks for an adapter of None, which takes as long as ten numbers."""
 
 # One statement checks every condition of a record and updates the row; only a rejection needs further queries.
 _IF_NEXT: Final = "WHERE no = ? AND run_id = ? AND driver_id IS ? AND seq = ? AND ended = 0"
 _MOVE_SEQ: Final = f"UPDATE runs SET seq = ? {_IF_NEXT}"
 _COUNTS: Final = "seq = ?, phase = ?, turns = ?, input = ?, output = ?, cached = ?, reasoning = ?, cost = ?"
 _PROGRESS: Final = f"{_COUNTS}, outcome = ?, ended_at = ?, progress_crc = ?"
-# A run that has not ended has no outcome, and binding None costs as much as ten numbers.
+# A run that has not ended has no outcome.
 _MOVE: Final = f"UPDATE runs SET {_COUNTS}, progress_crc = ? {_IF_NEXT}"
 _MOVE_TO_OUTCOME: Final = f"UPDATE runs SET ended = ?, {_PROGRESS} {_IF_NEXT}"
 _END: Final = f"UPDATE runs SET ended = 1, {_PROGRESS} WHERE no = ?"
 _MAX_CACHED_NUMBERS: Final = 20_000
+
+
+def _bound(values: Iterable[object]) -> list[object]:
+    """The same values for the module sqlite3, without those for which it looks for an adapter: None and bytes.
+
+    The search takes longer than a copy of the bytes.
+
+    >>> _bound(["a", 1, b"b", None])
+    ['a', 1, bytearray(b'b'), nan]
+    """
+    return [_NULL if value is None else bytearray(value) if type(value) is bytes else value for value in values]
 
 
 class EventLog:
@@ -122,11 +143,17 @@ class EventLog:
             move.progress = rules.progress_after(record) or move.progress
             for seq, event in enumerate(record.events, record.seq):
                 body = store(event)
-                # The module sqlite3 looks for an adapter of bytes, which takes longer than a copy as a bytearray.
                 rows.append((move.no, seq, bytearray(body), event_checksum(record.run_id, seq, body)))
                 move.last = seq
         self._move_rows(driver_id, moves.values())
-        self._executemany(INSERT_EVENT, rows)
+        grouped = len(rows) - len(rows) % _GROUP
+        for start in range(0, grouped, _GROUP):
+            self._update(_INSERT_GROUP, [*chain.from_iterable(rows[start : start + _GROUP])])
+        self._executemany(INSERT_EVENT, rows[grouped:])
+
+    def insert(self, no: int, run_id: RunId, seq: int, body: bytes) -> None:
+        """Add one event, as it is stored, to a run whose row says so already."""
+        self._update(INSERT_EVENT, (no, seq, bytearray(body), event_checksum(run_id, seq, body)))
 
     def end(self, no: int, cancel: Cancel, at: float) -> None:
         row = "SELECT run_id, seq, turns, input, output, cached, reasoning, cost FROM runs WHERE no = ?"
@@ -139,7 +166,7 @@ class EventLog:
         events = (event for event in known if event is not None)
         end, progress = rules.cancelled_end(before, cancel, at, events)
         body = self._blobs.store(end)
-        self._execute(INSERT_EVENT, (no, seq + 1, body, event_checksum(run_id, seq + 1, body)))
+        self.insert(no, run_id, seq + 1, body)
         self._execute(_END, (*self._values(run_id, seq + 1, progress), no))
 
     def _move_rows(self, driver_id: DriverId | None, moves: Iterable[_Move]) -> None:
@@ -158,8 +185,10 @@ class EventLog:
         if phase == "ended" or progress.outcome is not None or progress.ended_at is not None:
             return _MOVE_TO_OUTCOME, (int(phase == "ended"), *self._values(run_id, move.last, progress))
         usage = progress.usage
-        counts = (phase, progress.turns, usage.input, usage.output, usage.cached, usage.reasoning, progress.cost)
-        return _MOVE, (move.last, *counts, checksum(run_id, 0, *counts, None, None))
+        counts = (phase, progress.turns, usage.input, usage.output, usage.cached, usage.reasoning)
+        cost = progress.cost
+        crc = checksum(run_id, 0, *counts, cost, None, None)
+        return _MOVE, (move.last, *counts, _NULL if cost is None else cost, crc)
 
     def _values(self, run_id: RunId, seq: int, progress: Progress) -> tuple[object, ...]:
         usage, outcome, ended_at = progress.usage, progress.outcome, progress.ended_at
@@ -167,7 +196,7 @@ class EventLog:
             *(progress.phase, progress.turns, usage.input, usage.output, usage.cached, usage.reasoning, progress.cost),
             *(outcome and self._blobs.store(outcome), None if ended_at is None else float(ended_at)),
         )
-        return (seq, *values, checksum(run_id, int(progress.phase == "ended"), *values))
+        return (seq, *_bound(values), checksum(run_id, int(progress.phase == "ended"), *values))
 
     def _sequence_error(self, driver_id: DriverId | None, record: Record) -> Exception:
         row = self._execute("SELECT driver_id, seq, ended FROM runs WHERE run_id = ?", (record.run_id,)).fetchone()
@@ -413,7 +442,7 @@ class SqliteCommands:
             *(phase, checksum(run_id, 0, phase, *_INITIAL)),
         )
         try:
-            no = self._execute(_INSERT_RUN, values).lastrowid
+            no = self._execute(_INSERT_RUN, _bound(values)).lastrowid
         except sqlite3.IntegrityError as error:
             if self._one("SELECT 1 FROM runs WHERE run_id = ?", run_id) is None:
                 raise
@@ -421,7 +450,7 @@ class SqliteCommands:
         assert no is not None
         self._event_log.keep_number(run_id, no)
         body = self._blobs.store(accepted)
-        self._execute(INSERT_EVENT, (no, 1, body, event_checksum(run_id, 1, body)))
+        self._event_log.insert(no, run_id, 1, body)
         return commands.Accepted(accepted.run_id, handle)
 
     def _by_key(self, key: Key) -> commands.Accepted | None:
