@@ -162,7 +162,7 @@ def test_a_fork_of_meerkat_continues_with_the_settings_of_its_caller(cli: Cli) -
         ("--temperature", "2.1", "2.1 is not in the range 0<=x<=2"),
         ("--temperature", "-1", "-1.0 is not in the range 0<=x<=2"),
         ("--temperature", "nan", "temperature: found nan; expected a number from 0 to 2"),
-        ("--temperature", "hot", "'hot' is not a valid float"),
+        ("--temperature", "hot", "'hot' is not a number"),
         ("--top-p", "1.1", "1.1 is not in the range 0<=x<=1"),
         ("--max-output-tokens", "0", "0 is not in the range x>=1"),
         ("--max-output-tokens", "1.5", "'1.5' is not a valid int"),

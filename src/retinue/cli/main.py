@@ -50,6 +50,13 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)
 """Errors of the file system and not of the program: no space left, or no access."""
 DAMAGE_HINT = "look at the whole store with: retinue store check; save what can be saved with: retinue store repair"
+NUMBERS = {
+    "is not a valid int range": "is not a whole number",
+    "is not a valid integer": "is not a whole number",
+    "is not a valid float range": "is not a number",
+    "is not a valid float": "is not a number",
+}
+"""What typer says of a value that is no number, and what a reader understands."""
 WIDE = 72
 WIDEST = 100
 """Columns that help needs for boxes, and the most that it uses without boxes."""
@@ -285,7 +292,10 @@ def _print_usage(error: typer.TyperException) -> None:
             say(*message.split("\n"))
         return
     where = getattr(getattr(error, "ctx", None), "command_path", None) or "retinue"
-    say_wrapped(f"error: {error.format_message()}", f"Try '{where} --help' for help.")
+    message = error.format_message()
+    for words, plain in NUMBERS.items():
+        message = message.replace(words, plain)
+    say_wrapped(f"error: {message}", f"Try '{where} --help' for help.")
 
 
 def _print_bug(bug: Exception, verbose: bool) -> None:

@@ -119,10 +119,12 @@ def settings_for(
 ) -> Settings:
     """The settings in `config` or those found from the current folder, with a profile and with agents from files.
 
-    Raises `UnknownName` if they lack the named agent or profile.
+    Raises `BadInput` if they lack the named agent or profile.
     """
     settings = load_settings(config, agent_folders=agent_folders).with_profile(profile)
     if agent is not None and agent not in settings.agents:
+        if not settings.agents:
+            raise BadInput(f"unknown agent: {agent!r}; the settings have no [agents.NAME]")
         raise UnknownName("agent", agent, tuple(settings.agents))
     return settings
 
