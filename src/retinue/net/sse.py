@@ -69,7 +69,7 @@ class EventReader:
         found = _plain(whole) if len(whole) <= self._limit else []
         if not found:
             blocks = whole.split(b"\n\n")
-            self._check(max(map(len, blocks)))
+            self._check(max(len(block.lstrip(b"\n")) for block in blocks))
             found = [data for block in blocks if (data := _data_of(block)) is not None]
         if beginning:
             self._keep(beginning)
@@ -103,8 +103,9 @@ class EventReader:
         return chunk
 
     def _keep(self, beginning: bytes) -> list[bytes]:
-        self._rest += beginning
-        # The newline that may begin the end of an event does not count, wherever the network splits the stream.
+        # Empty lines before an event do not count, wherever the network splits the stream.
+        self._rest += beginning if self._rest else beginning.lstrip(b"\n")
+        # The newline that may begin the end of an event does not count, either.
         self._check(len(self._rest) - self._rest.endswith(b"\n"))
         return []
 
