@@ -102,6 +102,15 @@ def test_every_make_target_that_a_file_names_exists() -> None:
     assert sorted((file, target) for file, target in named if target not in make_targets()) == []
 
 
+def test_the_program_in_the_script_of_ci_imports_what_exists() -> None:
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    programs = re.findall(r"<<'PYTHON'\n(.*?)^PYTHON$", script, re.DOTALL | re.MULTILINE)
+    imports = [line for program in programs for line in program.splitlines() if line.startswith(("from ", "import "))]
+
+    assert any("retinue" in line for line in imports)
+    exec("\n".join(imports), {})
+
+
 def test_every_make_target_is_phony_and_explained() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     phony = set(re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)[0].split())
