@@ -15,7 +15,7 @@ from retinue.app.launch.resume import find_stored, reopen, resume
 from retinue.app.launch.start import Launch, LaunchOptions, LimitOptions, prepare, settings_for
 from retinue.config.precedence import Flags
 from retinue.config.settings import Settings
-from retinue.core.errors import UnknownName
+from retinue.core.errors import BadInput
 from retinue.core.events import Event, ReplyReceived
 from retinue.core.messages import Delta
 from retinue.core.run import Limits
@@ -138,9 +138,19 @@ def test_given_limits_replace_those_of_the_settings() -> None:
     )
 
 
-def test_an_agent_has_to_be_in_the_settings(flags: Flags) -> None:
-    with pytest.raises(UnknownName):
-        settings_for(None, agent="ghost")
+@pytest.mark.parametrize(
+    ("agents", "words"),
+    [
+        ("", r"the settings have no \[agents.NAME\]"),
+        ('[agents.scout]\nsystem_prompt = "You look."\n', "known: .*scout"),
+    ],
+    ids=["none", "another one"],
+)
+def test_an_agent_has_to_be_in_the_settings(tmp_path: Path, agents: str, words: str) -> None:
+    (tmp_path / "retinue.toml").write_text(agents)
+
+    with pytest.raises(BadInput, match=words):
+        settings_for(str(tmp_path / "retinue.toml"), agent="ghost")
 
 
 @pytest.mark.parametrize(
