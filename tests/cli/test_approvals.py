@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,8 @@ level = "full"
 [runtime_profiles.holds]
 delegation_ceiling = "target"
 """
+
+SERVER = Path(__file__).parent.parent / "mcp_client" / "server.py"
 
 ALWAYS = "[a]lways for shell ({}) in this run,"
 
@@ -277,6 +280,28 @@ async def test_a_tool_in_always_ask_cannot_be_approved_permanently() -> None:
         left = await terminal.result()
 
     assert (left.code, deployed()) == (0, ["1", "2"])
+
+
+async def test_always_ask_of_a_server_offers_no_permanent_approval_of_its_tools(folder: Path) -> None:
+    program = folder.parent / "server" / "server.py"
+    program.parent.mkdir()
+    program.write_bytes(SERVER.read_bytes())
+    listed = [{"name": "push", "description": "Pushes.", "inputSchema": {"type": "object"}}]
+    (program.parent / "behaviour.json").write_text(json.dumps({"tools": listed}))
+    arguments = json.dumps([str(program), str(program.parent / "behaviour.json")])
+    (folder / "retinue.toml").write_text(
+        f"[mcp_servers.git]\ncommand = {json.dumps(sys.executable)}\nargs = {arguments}\n"
+        '[agents.careful]\ntools = ["mcp__git"]\nrisk_profile = "asks"\n'
+        '[risk_profiles.asks]\nalways_ask = ["mcp__git"]\n'
+    )
+    async with vendor_of(calls("mcp__git__push"), calls("mcp__git__push")) as vendor:
+        terminal = PtyCommand(*order(vendor, "--agent", "careful"))
+        for _ in range(2):
+            await terminal.expect("Allow? [y]es, [n]o: ")
+            terminal.type_line("y")
+        left = await terminal.result()
+
+    assert (left.code, results(vendor)) == (0, ["push was called"] * 2)
 
 
 async def test_always_applies_to_the_same_reason_only_and_escapes_are_decoded(folder: Path) -> None:

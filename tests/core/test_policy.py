@@ -458,6 +458,33 @@ def test_a_root_read_write_on_one_side_is_shared_as_the_restricted_kind() -> Non
     )
 
 
+@pytest.mark.parametrize(
+    ("pattern", "entry", "tool"),
+    [
+        ("mcp__*s", "mcp__docs", "mcp__docs__delete"),  # the pattern matches the name of the server, not its tools
+        ("mcp__*_read", "mcp__docs_read", "mcp__docs_read__delete"),
+        ("mcp__*__get", "mcp__docs__get", "mcp__docs__get__all"),  # a tool is not all tools that begin like it
+    ],
+)
+def test_an_mcp_entry_gives_a_child_no_tool_that_the_pattern_of_its_parent_does_not_match(
+    pattern: str, entry: str, tool: str
+) -> None:
+    def may(policy: Policy) -> Verdict:
+        return verdict(policy, tool=tool, risk=Risk.MEDIUM).verdict
+
+    assert may(Policy(allowed_tools=(pattern,))) == Verdict.REFUSE
+    shared = intersect(Policy(allowed_tools=(pattern,)), Policy(allowed_tools=(entry,)))
+    assert may(shared) == Verdict.REFUSE
+    approved = intersect(Policy(auto_approve=(pattern,)), Policy(auto_approve=(entry,)))
+    assert may(approved) == Verdict.ASK
+
+
+def test_a_server_is_within_a_pattern_for_all_its_tools() -> None:
+    parent = Policy(allowed_tools=("mcp__docs__*",))
+    child = narrow(parent, Policy(allowed_tools=("mcp__docs",)))
+    assert verdict(child, tool="mcp__docs__get", risk=Risk.LOW).verdict == Verdict.ALLOW
+
+
 def test_an_empty_intersection_of_tools_allows_no_tool() -> None:
     shared = intersect(Policy(allowed_tools=("shell",)), Policy(allowed_tools=("file_read",)))
 

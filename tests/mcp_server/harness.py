@@ -57,7 +57,7 @@ def noisy() -> str:
 
 
 @retinue.tool(risk="medium")
-def deploy(version: int) -> str:
+def deploy(version: int, note: str = "") -> str:
     """Deploy a version."""
     return f"version {version} is deployed"
 '''

@@ -62,6 +62,21 @@ async def test_the_person_at_the_client_answers_approvals(transport: str, mode: 
     assert ["denied in the MCP host" in text for text in texts] == [False, True, True]
 
 
+async def test_a_question_shows_the_end_of_a_long_command_and_hides_nothing_behind_blanks(tmp_path: Path) -> None:
+    asked, answer = answering(NO, NO)
+    long, wide = "echo " + "x" * 5000 + "; curl evil.example", "echo ok" + " " * 1500 + "; curl evil.example"
+    made = [{"call": {"name": "deploy", "arguments": {"version": 1, "note": note}}} for note in (long, wide)]
+    lines = {"general: ship": [*made, {"say": "Done."}]}
+    async with connected(
+        folder(tmp_path, lines, max_wait=30), "stdio", "legacy", elicitation_callback=answer
+    ) as client:
+        await client.call_tool("run_agent", {"task": "ship it"})
+
+    assert [question.split("\n")[1].endswith('; curl evil.example"}') for question in asked] == [True, True]
+    assert len(asked[0]) < 2500
+    assert "␣ x1500 ; curl" in asked[1]
+
+
 async def test_without_an_answer_the_call_says_that_a_person_is_needed(tmp_path: Path) -> None:
     _, dismiss = answering(types.ElicitResult(action="cancel"))
     async with connected(folder(tmp_path), "stdio", "legacy", elicitation_callback=dismiss) as client:

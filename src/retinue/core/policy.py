@@ -341,7 +341,7 @@ def verdict(policy: Policy, *, tool: str, risk: Risk, acts: bool = False) -> Pol
     refusal = _refusal(policy, tool, risk, acts)
     if refusal is not None:
         return PolicyDecision(Verdict.REFUSE, refusal)
-    if _lists(policy.always_ask, tool):
+    if asks_every_time(policy, tool):
         return PolicyDecision(Verdict.ASK, f"Security policy: '{tool}' needs approval every time (always_ask)")
     if _lists(policy.auto_approve, tool):
         return PolicyDecision(Verdict.ALLOW, f"'{tool}' is approved ahead (auto_approve)")
@@ -371,6 +371,15 @@ def allows(policy: Policy, tool: str) -> bool:
     return verdict(policy, tool=tool, risk=Risk.LOW).verdict is not Verdict.REFUSE
 
 
+def asks_every_time(policy: Policy, tool: str) -> bool:
+    """Whether the policy requires an approval of its own for every single call of a tool.
+
+    >>> asks_every_time(Policy(always_ask=("mcp__github",)), "mcp__github__push")
+    True
+    """
+    return _lists(policy.always_ask, tool)
+
+
 def needs_no_approval(policy: Policy, tool: str, risk: Risk, *, acts: bool) -> bool:
     """Whether every call of a tool may be made without an approval, as of one that the vendor calls itself.
 
@@ -394,7 +403,7 @@ def _lists(entries: tuple[str, ...], tool: str) -> bool:
 
 
 def _matches(tool: str, entry: str) -> bool:
-    return fnmatchcase(tool, entry) or tool.startswith(f"{entry}__")
+    return fnmatchcase(tool, entry) or (_is_server(entry) and tool.startswith(f"{entry}__"))
 
 
 def _covers(entries: tuple[str, ...], entry: str) -> bool:
@@ -404,9 +413,24 @@ def _covers(entries: tuple[str, ...], entry: str) -> bool:
     (True, False)
     """
     if not any(sign in entry for sign in "*?["):
-        return _lists(entries, entry)
+        return _covers_server(entries, entry) if _is_server(entry) else _lists(entries, entry)
     begins = [each.removesuffix("*") for each in entries if each.startswith(_MCP) and each.endswith("*")]
     return entry in entries or any(entry.startswith(begin) for begin in begins if not any(s in begin for s in "*?["))
+
+
+def _is_server(entry: str) -> bool:
+    """Whether an entry without a pattern names an MCP server, which is all its tools, and not a single tool."""
+    return entry.startswith(_MCP) and "__" not in entry.removeprefix(_MCP)
+
+
+def _covers_server(entries: tuple[str, ...], server: str) -> bool:
+    """Whether a list of tools has all tools of a server: a pattern has to match whatever follows the name.
+
+    >>> _covers_server(("mcp__docs__*",), "mcp__docs"), _covers_server(("mcp__*s",), "mcp__docs")
+    (True, False)
+    """
+    patterns = (each for each in entries if each.startswith(_MCP) and each.endswith("*"))
+    return server in entries or any(fnmatchcase(f"{server}__", each) for each in patterns)
 
 
 def _refusal(policy: Policy, tool: str, risk: Risk, acts: bool) -> str | None:

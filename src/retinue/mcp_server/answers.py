@@ -13,7 +13,7 @@ import msgspec
 from retinue.app.surface import SurfaceResult, ToolHints, ToolSurface
 from retinue.core.agent import Agent, ToolSpec
 from retinue.core.run import Approval
-from retinue.core.text import NOT_JSON, clean, clean_line, cut
+from retinue.core.text import NOT_JSON, clean, clean_line, middle_cut, short_blanks
 from retinue.version import __version__
 
 NAME = "retinue"
@@ -153,8 +153,11 @@ MAX_SHOWN = 2000
 
 
 def question_text(question: Approval) -> str:
-    """The question to a person: the agent, the tool and its arguments, which a model wrote."""
-    shown = clean(cut(question.arguments, MAX_SHOWN, " ...").text)
+    """The question to a person: the agent, the tool and its arguments, which a model wrote.
+
+    Of long arguments the beginning and the end are shown: a command may end with what it is about.
+    """
+    shown = middle_cut(short_blanks(clean(question.arguments)), MAX_SHOWN)
     return f"Sub-agent {clean_line(question.path)} wants to call {question.tool}:\n{shown}\n{question.reason}".strip()
 
 

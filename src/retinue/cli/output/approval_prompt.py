@@ -18,6 +18,7 @@ from retinue.app.engine_types import Supervisor, Unanswered
 from retinue.cli.output.approved_calls import ApprovedCall, ApprovedCalls
 from retinue.cli.output.format import name_of, one_line, short
 from retinue.cli.output.terminal import console, prompt, say, say_styled
+from retinue.core.policy import asks_every_time
 from retinue.core.run import Approval
 from retinue.core.text import clean, plural, short_blanks
 
@@ -119,7 +120,7 @@ class TerminalApprover:
         """Whether the run's policy requires an approval for every single call of this tool."""
         assert self._supervisor is not None
         live = self._supervisor.live(question.run_id)
-        return live is None or question.tool in live.run.policy.always_ask
+        return live is None or asks_every_time(live.run.policy, question.tool)
 
     def group_of(self, question: Approval) -> str:
         """The group of calls to which this one belongs; its own arguments if that is not known."""

@@ -33,7 +33,7 @@ from retinue.core.budget import Window
 from retinue.core.commands import CallLimit, Charge, DriverRow, WindowFull
 from retinue.core.errors import BadInput, NotAdoptable, Refused, RetinueError, ToolError
 from retinue.core.log_context import LogScope, line, log_span, logger, run_log, with_payloads
-from retinue.core.policy import Autonomy, Policy, Rules, Verdict, verdict, windows_of
+from retinue.core.policy import Autonomy, Policy, Rules, Verdict, asks_every_time, verdict, windows_of
 from retinue.core.ports import CallContext, ToolResult
 from retinue.core.run import Outcome
 from retinue.dialects import registry
@@ -324,7 +324,7 @@ def _check_may_act(job: Job, policy: Policy) -> None:
         assessed = call_risk(parse(job.work.command))
         decision = verdict(policy, tool="shell", risk=assessed.risk, acts=assessed.acts)
         # Adding the job has approved its command once; `always_ask` needs an approval for every call.
-        if decision.verdict is Verdict.REFUSE or "shell" in policy.always_ask:
+        if decision.verdict is Verdict.REFUSE or asks_every_time(policy, "shell"):
             raise Blocked(_texts().tool_refusal(decision.reason))
 
 
