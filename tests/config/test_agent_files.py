@@ -102,6 +102,45 @@ def test_rights_that_an_opencode_file_denies_are_taken() -> None:
     assert notes(agent) == [(3, f"permission is ignored: {reason}")]
 
 
+@pytest.mark.parametrize(
+    ("denial", "left"),
+    [
+        ("disallowedTools: '*'", ()),
+        ("disallowedTools: '*'\nmcpServers: [github]", ()),
+        ("tools:\n  '*': false", ()),
+        ("tools:\n  '*': false\n  read: true", ("file_read",)),
+        ("permission: deny", ()),
+        ("tools: Read, Bash\npermission: deny", ()),
+        ("permission:\n  '*': deny\n  read: allow", ("file_read",)),
+        ("permission:\n  read: allow\n  '*': deny", ()),  # the last one counts
+    ],
+)
+def test_a_file_that_denies_all_tools_inherits_none(denial: str, left: tuple[str, ...]) -> None:
+    agent = read(f"---\nname: a\ndescription: b\n{denial}\n---\nx")
+
+    assert agent.settings.tools == left
+
+
+def test_a_tool_of_which_some_uses_are_denied_is_removed() -> None:
+    agent = read("---\ndescription: b\npermission:\n  bash:\n    '*': deny\n    git log: allow\n---\nx", "agent/a.md")
+
+    assert agent.settings.excluded_tools == ("shell",)
+    assert (3, "what is denied of 'bash' removes the whole tool") in notes(agent)
+
+
+@pytest.mark.parametrize(
+    ("fields", "tools"),
+    [
+        ("tools: mcp__github__*\ndisallowedTools: mcp__github__delete", ("mcp__github__*",)),
+        ("tools: Read\nmcpServers: [github]\ndisallowedTools: mcp__github__delete", ("file_read", "mcp__github__*")),
+    ],
+)
+def test_a_tool_of_a_server_is_removed_from_a_pattern_that_has_it(fields: str, tools: tuple[str, ...]) -> None:
+    agent = read(f"---\nname: a\ndescription: b\n{fields}\n---\nx")
+
+    assert (agent.settings.tools, agent.settings.excluded_tools) == (tools, ("mcp__github__delete",))
+
+
 def test_a_server_is_removed_with_its_tools() -> None:
     agent = read("---\nname: a\ndescription: b\ntools: Read, mcp__github__search\ndisallowedTools: mcp__github\n---\nx")
 

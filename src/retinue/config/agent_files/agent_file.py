@@ -177,12 +177,13 @@ class _Reader:
         name, description = self._text("name"), self._text("description")
         if not name and not description:
             raise UnusableAgentFile("it has neither a name nor a description: this is not an agent")
-        excluded: tuple[str, ...] = ()
-        tools = self._tools()
-        if tools is None:
-            excluded = tuple(self._removed())
-        else:
-            tools = list(dict.fromkeys((*tools, *self._server_tools(), *self._memory_tools())))
+        removed = self._removed()
+        tools = self._tools(removed)
+        if tools is not None:
+            if self._left_by_denial() is None:
+                tools = _without(list(dict.fromkeys((*tools, *self._server_tools(), *self._memory_tools()))), removed)
+            # A pattern among the tools may have what the file takes away.
+            removed = [name for name in removed if name.startswith("mcp__")]
         settings = AgentSettings(
             description=description or self._guessed_description(body),
             system_prompt=body,
@@ -196,7 +197,7 @@ class _Reader:
             isolation=self._isolation(),
             background=self._is_true("background"),
             read_only=self._is_read_only(),
-            excluded_tools=excluded,
+            excluded_tools=tuple(removed),
             enabled=not self._is_true("disable"),
         )
         named_by_path = source in ("opencode", "copilot") and not name
@@ -236,12 +237,15 @@ class _Reader:
             self.warn("name", f"the name {name[:80]!r} becomes {usable!r}")
         return usable
 
-    def _tools(self) -> list[str] | None:
+    def _tools(self, removed: Sequence[str]) -> list[str] | None:
         """The tools of Retinue, or None where the file lists none."""
         listed = self._listed("tools")
+        if (allowed := self._left_by_denial()) is not None:
+            listed = allowed if listed is None else [name for name in listed if name in allowed]
+            self.warn("tools", f"all tools are denied, except: {', '.join(allowed)[:200] or 'none'}")
         if listed is None:
             return None
-        tools = _without(self._translated("tools", listed), self._removed())
+        tools = _without(self._translated("tools", listed), removed)
         if listed and not tools:
             self.warn("tools", "none of its tools exists here: the agent has no tools")
             self._is_usable = False
@@ -264,7 +268,7 @@ class _Reader:
             names += [name for name, item in list(value.items())[:MAX_LISTED] if str(item).lower() in _OFF]
         rights = self._values.get("permission")
         if isinstance(rights, dict):
-            denied = [name for name, item in list(rights.items())[:MAX_LISTED] if item == "deny" and name != "*"]
+            denied = [name for name, item in list(rights.items())[:MAX_LISTED] if self._is_denied(name, item)]
             names += [*denied, *(["write"] if "edit" in denied else [])]
         found: dict[str, None] = {}
         for name in names:
@@ -273,6 +277,27 @@ class _Reader:
                 self.warn("disallowedTools", f"{name[:80]!r} removes the whole tool {whole.strip()}")
             found.update(dict.fromkeys(self._translation.tool(whole).tools))
         return list(found)
+
+    def _is_denied(self, name: str, item: FrontMatterValue) -> bool:
+        """Whether a permission denies a tool, or some of its uses: to remove only these is not possible."""
+        if isinstance(item, dict) and "deny" in item.values():
+            self.warn("permission", f"what is denied of {name[:80]!r} removes the whole tool")
+            return True
+        return item == "deny" and name != "*"
+
+    def _left_by_denial(self) -> list[str] | None:
+        """The names of tools that are left where the file denies all; None where it does not.
+
+        Of permissions the last one that is meant counts: those before `*` are denied again.
+        """
+        disallowed = self._values.get("disallowedTools")
+        if disallowed is not None and self._listed("disallowedTools") is None:
+            return []
+        rights = self._values.get("permission")
+        if isinstance(rights, dict) and rights.get("*") == "deny":
+            names = list(rights)
+            return [name for name in names[names.index("*") + 1 :][:MAX_LISTED] if rights[name] != "deny"]
+        return [] if rights == "deny" else None
 
     def _server_tools(self) -> list[str]:
         """Patterns for the tools of the MCP servers that the file names; those of the settings alone are started."""
@@ -317,8 +342,8 @@ class _Reader:
                 names = [item for item in value[:MAX_LISTED] if isinstance(item, str)]
             case dict():
                 names = [name for name, item in list(value.items())[:MAX_LISTED] if str(item).lower() not in _OFF]
-                if not names:  # it only removes tools
-                    return None
+                if not names:  # it only removes tools, or all
+                    return [] if "*" in value else None
             case _:
                 return None
         names = [name.strip() for name in names if name.strip()]
