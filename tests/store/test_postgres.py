@@ -88,6 +88,25 @@ class TestAddress:
 
         assert "hidden" not in str(refused.value)
 
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "postgresql://me:a/hidden@db.example/work",
+            "postgresql://me:1/hidden@db.example/work",
+            "postgresql://hidden:a#b@db.example/work",
+            "postgresql://me:hidden#b@db.example/work",
+            "postgresql:me:hidden@db.example",
+        ],
+    )
+    def test_a_password_with_characters_that_end_a_part_is_refused_and_not_shown(self, url: str) -> None:
+        with pytest.raises(BadInput, match="%XX") as refused:
+            parse_address(url)
+        assert "hidden" not in str(refused.value)
+
+    def test_other_secrets_of_an_address_are_not_shown(self) -> None:
+        address = parse_address("POSTGRESQL://me@db.example/work?PASSWORD=hidden&oauth_client_secret=hidden")
+        assert "hidden" not in str(address)
+
     def test_an_unreachable_server_is_named_without_its_password(self) -> None:
         with pytest.raises(StoreNotOpened) as refused:
             PostgresStore("postgresql://me:hidden@127.0.0.1:1/work")

@@ -16,7 +16,7 @@ SCHEMES: Final = ("postgresql", "postgres")
 _SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,53}")
 """A name that needs no quotes in SQL; the channel of wake-ups has a prefix before it, and at most 63 characters."""
 
-_SECRET: Final = ("password", "sslpassword")
+_SECRET: Final = ("password", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key")
 _DEFAULTS: Final = {
     "connect_timeout": "5",
     # A server that is cut off is noticed after half a minute at most, not after the two hours of TCP.
@@ -69,6 +69,9 @@ def parse_address(url: str, *, schema: str | None = None) -> PostgresAddress:
         raise BadInput("the address of the store is no valid URL: write special characters as %XX") from None
     if parts.scheme not in SCHEMES:
         raise BadInput("the address of a PostgreSQL store begins with postgresql://")
+    if not url.lower().startswith(f"{parts.scheme}://") or parts.fragment or "@" in parts.path:
+        # With `/`, `?` or `#` in a password the parts are not what they seem, and a part of it would be shown.
+        raise BadInput("the address of the store is no valid URL: write special characters of a password as %XX")
     chosen = [value for name, value in options if name == "schema"]
     schema = chosen[-1] if chosen else schema or DEFAULT_SCHEMA
     if not _SCHEMA.fullmatch(schema) or schema.startswith("pg_"):
@@ -80,7 +83,7 @@ def parse_address(url: str, *, schema: str | None = None) -> PostgresAddress:
     user, _, hosts = parts.netloc.rpartition("@")
     defaults = _DEFAULTS | ({"target_session_attrs": "read-write"} if "," in hosts else {})
     added = [(name, value) for name, value in defaults.items() if name not in dict(rest)]
-    public = [("schema", schema), *((name, value) for name, value in rest if name not in _SECRET)]
+    public = [("schema", schema), *((name, value) for name, value in rest if name.strip().lower() not in _SECRET)]
     name = user.partition(":")[0]
     return PostgresAddress(
         _url(parts.netloc, parts.path, [*rest, *added]),
