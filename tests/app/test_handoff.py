@@ -2,6 +2,8 @@
 
 from contextlib import suppress
 
+import msgspec
+
 import retinue
 from retinue.core.errors import StoreError
 from retinue.events import AgentChanged
@@ -62,3 +64,33 @@ async def test_a_crash_after_any_write_keeps_the_new_agent() -> None:
         await crashing.close()
 
         assert outcome.text == ANSWER, f"after write {stop}"
+
+
+async def test_the_actions_of_the_agent_that_takes_over_are_limited_by_its_own_policy() -> None:
+    done: list[int] = []
+
+    @retinue.tool(risk="medium", acts=True)
+    def send(number: int) -> str:
+        """Send an invoice."""
+        done.append(number)
+        return "sent"
+
+    full = retinue.Policy(autonomy=retinue.Autonomy.FULL, max_actions_per_hour=100)
+    billing = retinue.Agent(name="billing", tools=(send,), policy=msgspec.structs.replace(full, max_actions_per_hour=2))
+    limited = retinue.Agent(name="front", tools=("handoff_to_billing",), policy=full)
+    sent = [calls("send", number=number) for number in range(4)]
+    for agent in (None, limited):  # a root run without limits of its own, and one with windows
+        done.clear()
+        lines = (calls("handoff_to_billing"), *sent, says("Done."))
+        provider = ScriptedProvider(Script().play("front" if agent else "main", *lines))
+        async with retinue.open(
+            provider=provider,
+            agents=[limited],
+            tools=[retinue.handoff(billing)],
+            dialects=(),
+            policy=full,
+            home=retinue.MEMORY,
+        ) as r:
+            outcome = await r.run("My invoice is wrong.", agent=None if agent is None else agent.name)
+
+        assert (outcome.text, done) == ("Done.", [0, 1])

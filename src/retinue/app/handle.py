@@ -231,10 +231,10 @@ class ChildRuns:
             model=known.model,
             fallback=known.fallback,
         )
-        policy, _ = dialects.grant(agent, context.policy)
+        policy, windows = dialects.grant(agent, context.policy)
         run_spec = replace(run_spec, output=caller.output, launch_config=caller.launch_config)
         restricted = dialects.supervisor.rules.restricted(policy or context.policy, agent)
-        dialects.supervisor.change_agent(context.run_id, run_spec, restricted)
+        await dialects.supervisor.change_agent(context.run_id, run_spec, restricted, windows)
 
     def _offered(
         self, dialects: DialectContext, agent: Agent | None, context: CallContext, tools: Sequence[str] | None

@@ -338,6 +338,11 @@ class Ledger:
         _update_unused(account)
         return AccountOpened(account_id, budget.caps_of(limits | granted), budget.caps_of(granted))
 
+    def add_windows(self, account_id: AccountId, windows: Sequence[budget.Window]) -> None:
+        """Bind an open account, of which no hold is open, to further windows; accounts below it keep their own."""
+        account = self._account(account_id)
+        account.windows = self._window_limits(windows, account.windows)
+
     def close(self, account_id: AccountId) -> None:
         """Give back what is reserved for this account and not promised to its living children.
 

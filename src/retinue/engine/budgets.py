@@ -157,6 +157,15 @@ class Budgets:
         if run.limits.wrap_up:
             self.ledger.reserve_wrap_up(run.run_id, _wrap_up_share(answer.caps))
 
+    def add_windows(self, run_id: RunId, windows: Sequence[Window]) -> None:
+        """Bind a run that makes no model call now to further windows, also one that had no limit."""
+        if run_id in self._windows:
+            self.ledger.add_windows(run_id, windows)
+        else:
+            self.ledger.open(run_id, UNLIMITED, windows=windows)
+        known = {(window.name, window.span_seconds): window for window in (*self._windows.get(run_id, ()), *windows)}
+        self._windows[run_id] = tuple(known.values())
+
     def for_elsewhere(self, run: RunAccepted) -> RunAccepted:
         """A new run as another process can drive it: its limits are reserved from its parent's, no hold is shared.
 

@@ -26,7 +26,7 @@ from msgspec import Struct
 
 from retinue.core import commands
 from retinue.core.agent import RunSpec, ToolSpec
-from retinue.core.budget import Caps
+from retinue.core.budget import Caps, Window
 from retinue.core.errors import Fenced, RunIsOver, SessionClosed, TooManyRunning, TreeCancelled, UnknownName
 from retinue.core.events import AgentChanged, Event, ResultCollected, RunAccepted, RunEnded, TreeEvent
 from retinue.core.ids import DriverId, Key, RunId, SessionId
@@ -424,11 +424,17 @@ class Supervisor:
         if live is not None and live.run.outcome is None and live.ending is None and run_id not in live.run.seen:
             live.record(ResultCollected(at=self._engine.clock.now(), key=f"read/{run_id}", run_id=run_id))
 
-    def change_agent(self, run_id: RunId, run_spec: RunSpec, policy: Policy) -> None:
-        """Let a live run go on as another agent, from its next turn on."""
+    async def change_agent(
+        self, run_id: RunId, run_spec: RunSpec, policy: Policy, windows: tuple[Window, ...] = ()
+    ) -> None:
+        """Let a live run go on as another agent, from its next turn on; it draws on the windows of that agent, too."""
+        if windows:
+            await self._engine.budgets.load_windows(windows)
         live = self._registry.live.get(run_id)
         if live is None or live.run.outcome is not None:
             raise TreeCancelled(run_id)
+        if windows:
+            self._engine.budgets.add_windows(run_id, windows)
         run_spec = with_visible_tools(run_spec, policy)
         live.record(AgentChanged(at=self._engine.clock.now(), agent=run_spec.agent, run_spec=run_spec, policy=policy))
 
