@@ -418,7 +418,8 @@ async def test_after_the_first_call_a_process_waits_ready_and_none_is_left_at_th
     cast = Cast((call_subagent(), call_subagent(), BYE), child)
     async with CHAT.vendor(cast) as vendor, opened(CHAT, vendor) as r:
         await BuzzllmHarness(r).play()
-        ready = callers()
+        # The command line of a process that was just started is empty for a moment.
+        ready = next(filter(None, iter(callers, None)))
 
     first, second = seen
     assert (len(first), len(second), len(ready)) == (1, 1, 1)
