@@ -7,6 +7,7 @@ import msgspec
 import retinue
 from retinue.core.errors import StoreError
 from retinue.events import AgentChanged
+from retinue.messages import ToolMessage
 from retinue.ports import Request
 from retinue.providers.scripted import Line
 from retinue.testing import Harness, Script, ScriptedProvider, calls, says
@@ -94,3 +95,41 @@ async def test_the_actions_of_the_agent_that_takes_over_are_limited_by_its_own_p
             outcome = await r.run("My invoice is wrong.", agent=None if agent is None else agent.name)
 
         assert (outcome.text, done) == ("Done.", [0, 1])
+
+
+async def test_a_run_that_was_handed_over_is_continued_under_the_limits_of_its_new_agent() -> None:
+    done: list[int] = []
+
+    @retinue.tool(risk="medium", acts=True)
+    def send(number: int) -> str:
+        """Send an invoice."""
+        done.append(number)
+        return "sent"
+
+    def child(request: Request) -> str:
+        results = [each for each in request.messages if isinstance(each, ToolMessage) and each.name == "run_agent"]
+        return msgspec.json.decode(results[0].text)["run"]
+
+    full = retinue.Policy(autonomy=retinue.Autonomy.FULL, max_actions_per_hour=100)
+    billing = retinue.Agent(name="billing", tools=(send,), policy=msgspec.structs.replace(full, max_actions_per_hour=2))
+    front = retinue.Agent(name="front", tools=("handoff_to_billing",))
+    script = Script()
+    script.play(
+        "main",
+        calls("run_agent", task="My invoice is wrong.", agent="front"),
+        lambda request: calls("message_agent", run=child(request), text="Send more."),
+        lambda request: calls("wait_agents", runs=[child(request)]),
+        says("Done."),
+    )
+    script.play("front", calls("handoff_to_billing"), *[calls("send", number=each) for each in range(4)], says("Sent."))
+    async with retinue.open(
+        provider=ScriptedProvider(script),
+        agents=[front],
+        tools=[retinue.handoff(billing)],
+        dialects=("native",),
+        policy=full,
+        home=retinue.MEMORY,
+    ) as r:
+        outcome = await r.run("Help.")
+
+    assert (outcome.text, done) == ("Done.", [0, 1])

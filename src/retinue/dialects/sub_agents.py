@@ -133,7 +133,7 @@ class SubAgents:
             task=task,
             limits=origin.accepted.limits,
             policy=policy,
-            windows=origin.accepted.windows,
+            windows=self._supervisor.current_windows(origin),
             lifecycle=lifecycle,
             label=origin.accepted.label,
             inherits=HistoryRef(origin.run_id, origin.seq),

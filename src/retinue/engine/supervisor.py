@@ -49,7 +49,14 @@ from retinue.core.run import CHAT, Approval, EndReason, Exchange, HandleRef, His
 from retinue.core.state import Run
 from retinue.core.step import READ_AT_TURN_BOUNDARY
 from retinue.core.workspace import is_address
-from retinue.engine.admission import SpawnRequest, admit, current_policy, with_readable_memory, with_visible_tools
+from retinue.engine.admission import (
+    SpawnRequest,
+    admit,
+    current_policy,
+    current_windows,
+    with_readable_memory,
+    with_visible_tools,
+)
 from retinue.engine.context import (
     Approver,
     EngineContext,
@@ -814,6 +821,10 @@ class Supervisor:
     async def current_policy(self, run: Run) -> Policy:
         """The policy of a stored run, narrowed by the current settings of its agent and of the runs above it."""
         return await current_policy(run, {}, self.rules, self._replay)
+
+    def current_windows(self, run: Run) -> tuple[Window, ...]:
+        """The windows of a stored run, with those of the agent that it was handed over to."""
+        return current_windows(run, self.rules)
 
     def visible_tools(self, run_spec: RunSpec) -> tuple[ToolSpec, ...]:
         """The tools that a root run is shown: those offered that the policy of its agent does not exclude."""
