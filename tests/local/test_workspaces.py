@@ -360,6 +360,17 @@ def test_an_address_that_names_no_workspace_is_refused(text: str) -> None:
 
 
 @needs_git
+@pytest.mark.parametrize(
+    "address", ["git+https://me:hidden@h/r@main", "git+ssh://me:hidden@h/r", "git+https://:hidden@h/r"]
+)
+def test_an_address_with_a_password_is_refused_and_not_shown(address: str) -> None:
+    with pytest.raises(BadInput, match="credential helpers") as refused:
+        parse_workspace(address)
+
+    assert "hidden" not in str(refused.value)
+    parse_workspace("git+ssh://git@[::1]:22/team/site.git")
+
+
 async def test_git_starts_no_ssh_that_an_agent_has_put_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project, own = tmp_path / "project", tmp_path / "own"
     for folder in (project / "bin", own):

@@ -112,6 +112,9 @@ def _git_ref(text: str, transport: str | None, rest: str) -> GitRef:
         expected = ", ".join(f"git+{each}://" for each in _GIT_TRANSPORTS)
         raise BadInput(f"the workspace {text!r}: a git repository begins with one of {expected}")
     place, slash, path = rest.partition("/")
+    if ":" in place.rpartition("@")[0]:
+        # Addresses are stored with runs and shown; so the text is in no message either.
+        raise BadInput("a workspace has no password in its address: git asks its credential helpers")
     path, _, ref = path.rpartition("@") if "@" in path else (path, "", "HEAD")
     if not slash or not path or not _REF.fullmatch(ref) or place.startswith("-"):
         raise BadInput(f"the workspace {text!r}: expected git+https://HOST/REPOSITORY@REF")
