@@ -165,7 +165,7 @@ def test_a_fork_of_meerkat_continues_with_the_settings_of_its_caller(cli: Cli) -
         ("--temperature", "hot", "'hot' is not a number"),
         ("--top-p", "1.1", "1.1 is not in the range 0<=x<=1"),
         ("--max-output-tokens", "0", "0 is not in the range x>=1"),
-        ("--max-output-tokens", "1.5", "'1.5' is not a valid int"),
+        ("--max-output-tokens", "1.5", "'1.5' is not a whole number"),
     ],
 )
 def test_a_value_out_of_range_exits_2(cli: Cli, command: str, flag: str, value: str, error: str) -> None:

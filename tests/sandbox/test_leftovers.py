@@ -20,13 +20,13 @@ HOLDER = """
 import asyncio, os, sys, time
 from retinue.core.ports import Program
 from retinue.sandbox import bubblewrap, subprocess
-from retinue.sandbox.probe import choose, verdict
+from retinue.sandbox.probe import choose, sandbox_verdict
 
 point, mark, folder = sys.argv[1:]
 
 async def main():
     sandbox = choose("required")
-    await verdict()
+    await sandbox_verdict()
     stop = lambda *args, **kwargs: (print("here", flush=True), time.sleep(600))
     if point == "started":
         bubblewrap.finish = stop

@@ -34,11 +34,12 @@ def readable_arguments(tool: str, arguments: str, workspace: str = "") -> str:
     `workspace` is the folder of the run, empty if it is not known: a file in it, which no link leads to, is compared
     with what is to be written.
 
-    >>> print(readable("shell", '{"command":"cd src\\\\nrm -r old","timeout":5}'))
+    >>> print(readable_arguments("shell", '{"command":"cd src\\\\nrm -r old","timeout":5}'))
     $ cd src
     $ rm -r old
     timeout: 5
-    >>> print(readable("file_edit", '{"path":"a.py","old_string":"x = 1\\\\ny = 2","new_string":"x = 1\\\\ny = 3"}'))
+    >>> edit = '{"path":"a.py","old_string":"x = 1\\\\ny = 2","new_string":"x = 1\\\\ny = 3"}'
+    >>> print(readable_arguments("file_edit", edit))
     path: "a.py"
       x = 1
     - y = 2

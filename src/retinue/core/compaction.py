@@ -207,7 +207,7 @@ def plan(messages: Sequence[Message], wanted: SizeTarget) -> Plan | None:
 def cut_middle(text: str, limit: int) -> str:
     """`text` cut to at most `limit` characters: beginning and end, with a notice of the missing length between them.
 
-    >>> cut("The beginning is here, and after a long time comes the end.", 46)
+    >>> cut_middle("The beginning is here, and after a long time comes the end.", 46)
     'The begi\\n[... 47 characters left out ...]\\nend.'
     """
     if len(text) <= limit:

@@ -111,7 +111,7 @@ def line(**facts: object) -> str:
 def log_value(value: object, limit: int = _MAX_CHARACTERS) -> str:
     """A value as it stands in a log line: bare if it is a short plain word, else a JSON string of `limit` characters.
 
-    >>> quoted("t_01"), quoted("two words"), quoted("xxxx", 3)
+    >>> log_value("t_01"), log_value("two words"), log_value("xxxx", 3)
     ('t_01', '"two words"', '"xxx"')
     """
     text = str(value)

@@ -137,7 +137,7 @@ def count(number: int) -> str:
 def tokens_text(number: int) -> str:
     """A number of tokens, with the word.
 
-    >>> tokens(1), tokens(950), tokens(12_345)
+    >>> tokens_text(1), tokens_text(950), tokens_text(12_345)
     ('1 token', '950 tokens', '12.3k tokens')
     """
     return f"{count(number)} token{'' if number == 1 else 's'}"

@@ -27,7 +27,7 @@ MAX_NUMBER = 2**53
 def compact_json(value: object) -> str:
     """JSON without spaces.
 
-    >>> compact({"keys": [], "note": "naïve — fine"})
+    >>> compact_json({"keys": [], "note": "naïve — fine"})
     '{"keys":[],"note":"naïve — fine"}'
     """
     return msgspec.json.encode(value).decode()

@@ -16,7 +16,7 @@ SettingsTable: TypeAlias = dict[str, object]
 class SettingsTranslation:
     """The values of a file in retinue's layout, at first those that have the same place in both.
 
-    >>> translation = Translation({"provider": {"ollama": {"model": "qwen3"}}, "tools": {"network": True}})
+    >>> translation = SettingsTranslation({"provider": {"ollama": {"model": "qwen3"}}, "tools": {"network": True}})
     >>> model = translation.take(("provider", "ollama", "model"))
     >>> translation.put(("providers", "ollama", "model"), model, ("provider", "ollama", "model"))
     >>> translation.ignore(("provider",))

@@ -57,10 +57,10 @@ class PromptCache:
     With marks, a prefix is found again if a mark is at its end or up to `LOOKBACK` blocks behind it.
 
     >>> cache = PromptCache()
-    >>> cache.read("model", [Block(b"four"), Block(b"and eight")])
-    Prompt(total=3, cached=0, written=3)
-    >>> cache.read("model", [Block(b"four"), Block(b"or more..")])
-    Prompt(total=3, cached=1, written=2)
+    >>> cache.read("model", [PromptBlock(b"four"), PromptBlock(b"and eight")])
+    PromptTokens(total=3, cached=0, written=3)
+    >>> cache.read("model", [PromptBlock(b"four"), PromptBlock(b"or more..")])
+    PromptTokens(total=3, cached=1, written=2)
     """
 
     def __init__(self, *, wants_marks: bool = False) -> None:

@@ -19,7 +19,7 @@ _ARGUMENTS = {"on": True, "enable": True, "off": False, "disable": False}
 class DelegationSwitch:
     """The delegation switch of one chat.
 
-    >>> switch = Delegation(by_words=True)
+    >>> switch = DelegationSwitch(by_words=True)
     >>> switch.set(""), switch.dialects == (registry.CHAT,)
     ('Subagent delegation enabled for subsequent requests', True)
     >>> switch.set("off"), switch.dialects, switch.enable_by("Look at the user agent.")

@@ -285,7 +285,7 @@ class LocalServer(Struct, frozen=True):
     def chat_models(self) -> tuple[str, ...]:
         """The models that can answer, by their names; lists of models do not say what a model is for.
 
-        >>> Server(ProviderConfig(name="ollama", wire="ollama"), ("nomic-embed-text:latest", "qwen3")).chat_models
+        >>> LocalServer(ProviderConfig(name="ollama", wire="ollama"), ("nomic-embed-text:latest", "qwen3")).chat_models
         ('qwen3',)
         """
         return tuple(model for model in self.models if not _NOT_FOR_CHAT.search(model))

@@ -35,7 +35,7 @@ def named_files(text: str) -> list[str]:
 def with_attachments(text: str, attachments: Sequence[TextAttachment]) -> str:
     """An input with the attachments below it, each in a tag that names its source.
 
-    >>> print(with_attachments("Why?", [Attachment("file", "a.txt", "1: one")]))
+    >>> print(with_attachments("Why?", [TextAttachment("file", "a.txt", "1: one")]))
     Why?
     <BLANKLINE>
     <file name="a.txt">

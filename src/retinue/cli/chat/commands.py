@@ -96,9 +96,9 @@ def parse_input(text: str, *, by_hand: bool = False) -> Parsed:
     Only an input that was typed `by_hand` can be a shell command: a program may pipe texts of others into a chat.
 
     >>> parse_input("/subagents off"), parse_input("//etc/hosts?"), parse_input("exit")
-    (Command(name='subagents', argument='off'), Prompt(text='/etc/hosts?'), Command(name='quit', argument=''))
+    (Command(name='subagents', argument='off'), PromptLine(text='/etc/hosts?'), Command(name='quit', argument=''))
     >>> parse_input("! git status", by_hand=True), parse_input("! git status")
-    (ShellCommand(text='git status'), Prompt(text='! git status'))
+    (ShellCommand(text='git status'), PromptLine(text='! git status'))
     >>> parse_input("/statsu")
     Mistake(message='there is no command /statsu; did you mean /status? (/help lists them, // sends a slash)')
     """

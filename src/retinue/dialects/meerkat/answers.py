@@ -58,7 +58,7 @@ def available_tools(specs: Iterable[ToolSpec]) -> str:
 def child_name(run_id: RunId, agent: str) -> str:
     """A child's name.
 
-    >>> name_of("019467d9-7e3a-7000-8000-000000000000", SUB_AGENT)
+    >>> child_name("019467d9-7e3a-7000-8000-000000000000", SUB_AGENT)
     'sub-agent-019467d97e3a'
     """
     return f"{FORK_AGENT if agent == FORK_AGENT else SUB_AGENT}-{run_id.replace('-', '')[:12]}"

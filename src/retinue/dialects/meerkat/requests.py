@@ -188,7 +188,7 @@ class ListRequest(Struct, frozen=True):
 def arguments_struct(arguments: str, kind: type[S]) -> S:
     """The arguments of a call as a struct; no arguments are an empty object.
 
-    >>> parsed('{"prompt": "dig"}', SpawnArguments).prompt
+    >>> arguments_struct('{"prompt": "dig"}', SpawnArguments).prompt
     'dig'
     """
     return _decoded(arguments if arguments.strip() else "{}", kind, "")

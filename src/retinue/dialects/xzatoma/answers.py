@@ -30,7 +30,7 @@ class SubagentRefused(CallRefused):
 def result_text(metadata: Mapping[str, str], *, output: str = "", error: str | None = None) -> str:
     """The result of a call as the model reads it.
 
-    >>> answer({}, error="task_prompt cannot be empty")
+    >>> result_text({}, error="task_prompt cannot be empty")
     '{"success":false,"output":"","error":"task_prompt cannot be empty","metadata":{}}'
     """
     return compact_json({"success": error is None, "output": output, "error": error, "metadata": metadata})

@@ -52,7 +52,7 @@ class DelegateTarget(Struct, frozen=True):
     def answer(self, outcome: Outcome) -> DelegateAnswer:
         """The answer about its end.
 
-        >>> target = Target("t", "anthropic", "haiku", 1.0)
+        >>> target = DelegateTarget("t", "anthropic", "haiku", 1.0)
         >>> target.answer(Outcome(result="completed", reason="answered", text="Done.")).output
         "[Agent 't' (anthropic/haiku)]\\nDone."
         >>> target.answer(Outcome(result="timed_out", reason="deadline")).error
@@ -92,7 +92,7 @@ _AGENT_HEADER = re.compile(r"\[Agent '[^'\n]*' \([^\n]*\)\]")
 def fanned_out(answers: Sequence[tuple[str, DelegateAnswer]]) -> str:
     """The results of several agents, in the order of the request.
 
-    >>> print(fanned_out([("a", Answer("Yes.")), ("b", Answer(error="Agent 'b' failed: no"))]))
+    >>> print(fanned_out([("a", DelegateAnswer("Yes.")), ("b", DelegateAnswer(error="Agent 'b' failed: no"))]))
     [Parallel delegation: 2 agents]
     <BLANKLINE>
     --- a (success=true) ---
