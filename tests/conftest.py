@@ -18,6 +18,7 @@ import pytest
 from retinue.core.ports import Sandbox
 from retinue.sandbox.probe import sandbox_verdict
 from retinue.testing.virtual_time import VirtualTimeLoop, describe_task
+from retinue.tools.settings_trust import MemoryRecords
 from tests.postgres import PostgresServer, running_server
 
 # Here and not below tests/store: the contracts must not be imported before, and the tests of the pages import them.
@@ -42,6 +43,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         passed, skipped = (len(terminalreporter.stats.get(kind, ())) for kind in ("passed", "skipped"))
         with open(file, "a", encoding="utf-8") as counts:
             counts.write(f"{passed} {skipped}\n")
+
+
+@pytest.fixture(autouse=True)
+def forget_where_agents_may_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each test begin as a new process does: it remembers where agents that have no state folder may write.
+
+    A test before this one may have run agents in a folder whose files this one loads, which would be refused.
+    """
+    monkeypatch.setattr("retinue.tools.settings_trust._IN_MEMORY", MemoryRecords())
 
 
 @pytest.fixture(scope="session")

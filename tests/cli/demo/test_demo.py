@@ -25,7 +25,6 @@ from retinue.cli.demo.crash_and_resume import FAST, DemoFailed, DemoScreen, last
 from retinue.cli.demo.story import log_of
 from retinue.core.errors import ToolError
 from retinue.providers.scripted import says
-from retinue.tools.settings_trust import MemoryRecords
 from tests.cli.conftest import Cli
 from tests.cli.screen import on_screen
 from tests.cli.stage import Ended, serving
@@ -258,17 +257,6 @@ async def test_a_failing_worker_is_reported_with_its_last_line(tmp_path: Path) -
     assert last_line(tmp_path) == ": I cannot work like this"
 
 
-@pytest.fixture
-def new_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget where agents may write in this process.
-
-    A test before this one may have run agents in the folder of the repository. The files of the example lie in it, so
-    that they would have to be accepted first.
-    """
-    monkeypatch.setattr("retinue.tools.settings_trust._IN_MEMORY", MemoryRecords())
-
-
-@pytest.mark.usefixtures("new_process")
 def test_the_example_has_the_agents_and_tools_of_the_story() -> None:
     settings = load_settings(EXAMPLE / "retinue.toml")
     tools = {tool.spec.name: tool for tool in load_tools(settings.tool_modules)}
@@ -290,7 +278,6 @@ def example_tools() -> Any:
     return SimpleNamespace(**{tool.spec.name: tool for tool in load_tools([module])})
 
 
-@pytest.mark.usefixtures("new_process")
 def test_the_tools_of_the_example_return_invented_data() -> None:
     tools = example_tools()
 
@@ -305,7 +292,6 @@ def test_the_tools_of_the_example_return_invented_data() -> None:
     assert tools.update_config("staging", "connection_pool.size", 200) == "staging: connection_pool.size is 200 now"
 
 
-@pytest.mark.usefixtures("new_process")
 def test_the_tools_of_the_example_report_unknown_names() -> None:
     tools = example_tools()
 
